@@ -1,0 +1,32 @@
+# One static library per folder; a folder links only what stands below it.
+function(wi_component name folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
+  if(name STREQUAL wi_core)
+    list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/src/capi.cpp ${CMAKE_SOURCE_DIR}/src/error.cpp)
+  endif()
+  if(name STREQUAL wi_kernels)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cpu/*.cpp)
+  endif()
+  add_library(${name} STATIC ${sources})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+  target_link_libraries(${name} PUBLIC ${ARGN})
+endfunction()
+
+add_library(wi_base STATIC ${CMAKE_SOURCE_DIR}/src/error.cpp)
+target_include_directories(wi_base PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+
+wi_component(wi_kernels kernels/cpu PkgConfig::HWY DNNL::dnnl)
+# Baseline SSE2, AVX2 and AVX-512 cover the machines in use; each target more is a recompilation.
+target_compile_definitions(wi_kernels PUBLIC "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)")
+wi_component(wi_memory src/memory wi_base TBB::tbb PkgConfig::HWLOC Threads::Threads ${CMAKE_DL_LIBS})
+wi_component(wi_model src/model wi_base wi_kernels wi_memory PkgConfig::PCRE2 nlohmann_json::nlohmann_json)
+wi_component(wi_store src/store wi_base wi_memory wi_kernels)
+wi_component(wi_pipeline src/pipeline wi_base wi_store wi_memory wi_kernels)
+wi_component(wi_core src wi_pipeline wi_model wi_store wi_memory wi_kernels wi_base)
+
+add_library(waveinfer SHARED ${CMAKE_SOURCE_DIR}/src/capi.cpp)
+target_include_directories(waveinfer PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_link_libraries(waveinfer PRIVATE wi_core)
+set_target_properties(waveinfer PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/waveinfer.map)
+target_link_options(waveinfer PRIVATE "LINKER:--version-script=${CMAKE_SOURCE_DIR}/src/waveinfer.map"
+                    "LINKER:--exclude-libs,ALL" "LINKER:--no-undefined" "LINKER:-z,nodelete")

@@ -1,0 +1,99 @@
+// The operations of the forward pass as argument structs with shapes, and the table through which the rest
+// of the library reaches a backend. All activations are f32, row-major. No operation throws on valid
+// arguments; a cancelled stream leaves outputs unspecified.
+#pragma once
+
+#include "kernels/policy.h"
+#include "kernels/types.h"
+
+namespace wi {
+
+struct EmbedArgs {
+  Matrix table;           // (vocab, hidden)
+  const int32_t* tokens;  // (rows) each in [0, vocab)
+  int64_t rows;
+  float* out;  // (rows, hidden)
+};
+
+// out = in / rms(in) * weight, per row. In place is allowed.
+struct RmsNormArgs {
+  const float* in;  // (rows, cols), row i at in + i * in_stride
+  int64_t in_stride;
+  const float* weight;  // (cols)
+  float* out;           // (rows, cols), row i at out + i * out_stride
+  int64_t out_stride;
+  int64_t rows, cols;
+  float epsilon;
+};
+
+// One input times up to three weights (q, k, v share one pass; so do gate and up).
+struct MatmulPart {
+  Matrix weight;                // (outputs, inputs)
+  const float* bias = nullptr;  // (outputs) or null
+  float* out = nullptr;         // (rows, outputs), dense
+  bool accumulate = false;      // out += instead of out =
+};
+struct MatmulArgs {
+  const float* in;  // (rows, inputs), dense
+  int64_t rows;
+  MatmulPart parts[3];
+  int32_t part_count;
+};
+
+// Rotates x in place. cos and sin are (rows, rotary / 2), shared by all heads of a row.
+struct RopeArgs {
+  float* x;  // (rows, heads, head_dim), row i at x + i * stride
+  int64_t stride;
+  int64_t rows;
+  int32_t heads, head_dim;
+  int32_t rotary;  // dimensions rotated, ≤ head_dim, even
+  const float* cos;
+  const float* sin;
+  bool interleaved;  // pairs (2i, 2i+1) as in GGUF's llama; else (i, i + rotary/2)
+};
+
+// out = silu(gate) * up. In place on gate is allowed.
+struct SwigluArgs {
+  const float* gate;  // (count)
+  const float* up;    // (count)
+  float* out;         // (count)
+  int64_t count;
+};
+
+// Exact causal attention of a chunk over everything before it and itself, online softmax, one pass.
+// runs[h] lists KV head h's tokens; their total is the same for all heads and the last `rows` of them
+// are the chunk itself, in order. Row i sees all tokens but the last rows - 1 - i.
+struct AttendChunkArgs {
+  const float* queries;  // (rows, query_heads, head_dim) rotated, not scaled
+  int64_t rows;
+  int32_t kv_heads, group, head_dim;
+  DType kv;
+  float scale;
+  const KvRun* const* runs;   // (kv_heads) -> (run_count)
+  const int32_t* run_count;   // (kv_heads)
+  float* out;                 // (rows, query_heads, head_dim)
+  float* lse;                 // (rows, query_heads) natural log, or null
+  bool exact_f32;             // products in f32 even where a narrower type is faster
+};
+
+struct Backend {
+  const char* name;
+  void (*embed)(const Stream&, const EmbedArgs&);
+  void (*rms_norm)(const Stream&, const RmsNormArgs&);
+  void (*matmul)(const Stream&, const MatmulArgs&);  // few rows: straight from the stored form; many: dense tiles
+  void (*rope)(const Stream&, const RopeArgs&);
+  void (*swiglu)(const Stream&, const SwigluArgs&);
+  void (*attend)(const Stream&, const LanesArgs&);  // exact over steady and runs: writes out and lse
+  void (*attend_chunk)(const Stream&, const AttendChunkArgs&);
+  void (*to_kv)(const float* in, DType kv, void* out, int64_t count);    // round to nearest even
+  void (*from_kv)(const void* in, DType kv, float* out, int64_t count);
+  void (*dequantize)(const void* in, DType type, float* out, int64_t count);  // whole blocks
+  const char* (*simd)();                                                      // instruction set in use
+  const Policy* policies;
+  int32_t policy_count;
+};
+
+const Backend& cpu_backend();
+const Policy* find_policy(const Backend& backend, const char* name);  // null if the pair is missing
+
+}  // namespace wi

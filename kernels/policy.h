@@ -1,0 +1,117 @@
+// What a policy is: three operations (Index, Select, Estimate; design after SPIN's unified framework) over
+// sealed segments. Attending exactly and retrieving are shared by all policies. One file per policy and
+// backend; a policy's row in the backend's table is all that the rest of the library knows of it.
+#pragma once
+
+#include "kernels/types.h"
+
+namespace wi {
+
+struct PolicyParams {
+  int32_t segment_tokens = 8192;
+  int32_t decode_segment_tokens = 1024;
+  int32_t tokens_per_centroid = 16;
+  int32_t kmeans_iterations = 10;
+  int32_t local_window = 64;
+  int32_t max_cluster_tokens = 64;  // larger clusters are split, so that none eats the budget alone
+  float budget = 0.018f;            // share of the indexed tokens retrieved
+  float estimation = 0.232f;        // share of the clusters estimated
+  float target_mass = 0;            // > 0: retrieve until this share of the mass is covered
+  float budget_floor = 0.00225f;    // with target_mass
+  float budget_ceiling = 0.072f;
+};
+
+// One sealed segment as a policy sees it: one layer, one KV head.
+struct SegmentView {
+  const void* keys = nullptr;          // (tokens, head_dim) KV dtype, partition by partition
+  const void* values = nullptr;        // (tokens, head_dim) likewise
+  const int32_t* positions = nullptr;  // (tokens) of the stored order: position in the session
+  const void* index = nullptr;         // the policy's own bytes, position-independent; null if it keeps none
+  int32_t tokens = 0;
+  int32_t partitions = 0;
+};
+
+// Build the index of one (layer, KV head) of a segment and lay its tokens out partition by partition.
+// Runs on one worker; different heads run side by side. Deterministic: same input, same bytes.
+struct IndexArgs {
+  const KvRun* runs;  // the segment's tokens in order of position
+  int32_t run_count;
+  int32_t tokens;  // over all runs
+  int32_t first_position;
+  int32_t head_dim;
+  DType kv;
+  const PolicyParams* params;
+  void* keys;          // out (tokens, head_dim)
+  void* values;        // out (tokens, head_dim)
+  int32_t* positions;  // out (tokens)
+  void* index;         // out, index_capacity() bytes, 64-byte aligned, zeroed by the caller
+};
+struct IndexResult {
+  int32_t partitions = 0;
+  size_t index_bytes = 0;  // used, from the start
+};
+
+struct PartitionRef {
+  int32_t segment;    // in the lane's list
+  int32_t partition;  // in the segment
+};
+
+// One query position of one session at one KV head: the unit of select, retrieve, attend and estimate.
+// The pipeline fills the inputs, select and retrieve fill the middle, attend and estimate the output.
+struct Lane {
+  const float* query = nullptr;  // (group, head_dim) rotated, not scaled
+  // sealed past
+  const SegmentView* segments = nullptr;
+  int32_t segment_count = 0;
+  int32_t partition_count = 0;  // over all segments
+  int64_t indexed_tokens = 0;
+  // steady zone: the head, the unsealed tail up to the query's own position
+  const KvRun* steady = nullptr;
+  int32_t steady_count = 0;
+  // select writes these; each list has room for partition_count entries
+  PartitionRef* retrieved = nullptr;
+  int32_t retrieved_count = 0;
+  PartitionRef* estimated = nullptr;
+  int32_t estimated_count = 0;
+  float* scores = nullptr;  // (partition_count, group) q·c/√d, lane order: segments, then partitions
+  // retrieve writes these: the retrieved partitions as runs in the fast tier; room for partition_count
+  KvRun* runs = nullptr;
+  int32_t run_count = 0;
+  // output: normalised attention and its LSE (natural log) per query head of the group
+  float* out = nullptr;  // (group, head_dim); query head h of the group starts at h * head_dim
+  float* lse = nullptr;  // (group)
+  // report
+  int64_t retrieved_tokens = 0;
+  int32_t dropped_count = 0;       // partitions neither retrieved nor estimated
+  float estimated_coverage = 1.0f;  // mean over the group, of the attention mass
+  float certified_coverage = 1.0f;
+};
+
+// Lanes of one layer of one step. All share head_dim, group, KV type and policy parameters.
+struct LanesArgs {
+  Lane* lanes;
+  int32_t lane_count;
+  int32_t group;  // query heads per KV head
+  int32_t head_dim;
+  DType kv;
+  float scale;  // 1/√head_dim, applied to every q·k
+  const PolicyParams* params;
+};
+
+struct Policy {
+  const char* name;
+  // Upper bound of index bytes for one head of a segment of this many tokens.
+  size_t (*index_capacity)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
+  IndexResult (*index)(const Stream& stream, int worker, const IndexArgs& args);
+  // Ranks the partitions and splits them into zones: fills retrieved, estimated, scores and the report's
+  // retrieved_tokens, dropped_count.
+  void (*select)(const Stream& stream, const LanesArgs& args);
+  // The token range [begin, end) of a partition in the segment's stored order.
+  void (*partition_range)(const SegmentView& segment, int32_t partition, int32_t* begin, int32_t* end);
+  // Merges the estimated partitions into out and lse, and fills the report's coverage. Null: estimates nothing.
+  void (*estimate)(const Stream& stream, const LanesArgs& args);
+  // Bytes of index that select and estimate read for this lane (for the statistics). Null: none.
+  int64_t (*index_bytes_read)(const Lane& lane, const LanesArgs& args);
+};
+
+}  // namespace wi
