@@ -1,0 +1,35 @@
+// The CPU backend's operations, one source file each, and its policies: what kernels/cpu/backend.cpp puts
+// into the Backend table. Everything vectorised goes through Google Highway and is compiled once per
+// instruction set (SSE2, AVX2, AVX-512); the fastest one the processor has is picked at run time.
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace wi::cpu {
+
+void embed(const Stream& stream, const EmbedArgs& args);
+void rms_norm(const Stream& stream, const RmsNormArgs& args);
+void rope(const Stream& stream, const RopeArgs& args);
+void swiglu(const Stream& stream, const SwigluArgs& args);
+
+// Picks one of the two below by the number of rows.
+void matmul(const Stream& stream, const MatmulArgs& args);
+// Few rows: bound by reading the weights, which stay as they are stored. Every row's result is the same
+// bit for bit whatever the other rows, the number of rows and the number of workers.
+void matmul_decode(const Stream& stream, const MatmulArgs& args);
+// Many rows: bound by arithmetic; weights are unpacked tile by tile.
+void matmul_dense(const Stream& stream, const MatmulArgs& args);
+
+void attend(const Stream& stream, const LanesArgs& args);
+void attend_chunk(const Stream& stream, const AttendChunkArgs& args);
+
+void to_kv(const float* in, DType kv, void* out, int64_t count);
+void from_kv(const void* in, DType kv, float* out, int64_t count);
+void dequantize(const void* in, DType type, float* out, int64_t count);
+
+const char* simd_name();
+
+extern const Policy full_policy;
+extern const Policy wave_policy;
+
+}  // namespace wi::cpu
