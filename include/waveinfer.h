@@ -235,6 +235,8 @@ typedef struct wi_prefill_params {
   int32_t chunk_tokens;          /* 0: chosen by the library */
   wi_progress_callback progress; /* tokens done, tokens in this call; on the calling thread */
   void* progress_user;
+  float* logits;                 /* NULL, or out: logits of every token of this call, (tokens, vocab) */
+  uint64_t logits_capacity;      /* floats */
 } wi_prefill_params;
 
 typedef struct wi_session_stats {
