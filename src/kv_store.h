@@ -1,0 +1,57 @@
+// The KV store alone, for hosts with their own model code: append keys and values per layer, get attention
+// back. The same sequence, policies and pipeline as a session's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "src/cancel.h"
+#include "src/runtime.h"
+#include "src/stats.h"
+#include "src/store/sequence.h"
+
+namespace wi {
+
+struct KvStoreParams {
+  KvShape shape;
+  int32_t query_heads = 0;
+  const Policy* policy = nullptr;
+  PolicyParams policy_params;
+  uint64_t kv_budget_bytes = 0;
+};
+
+class KvStore {
+ public:
+  KvStore(std::shared_ptr<Runtime> runtime, const KvStoreParams& params);
+  ~KvStore();
+  const KvStoreParams& params() const { return params_; }
+
+  // keys, values: (tokens, kv_heads, head_dim) f32, rotated. Layers may run ahead of each other within one
+  // round; a token counts once every layer has it.
+  void append(int32_t layer, int64_t tokens, const float* keys, const float* values);
+  void seal();  // as many whole segments as the policy's sizes allow beyond the local window
+  // queries (rows, query_heads, head_dim) f32 rotated; out the same shape; lse (rows, query_heads) or null.
+  // Every row sees every token appended to this layer.
+  void attend(int32_t layer, int64_t rows, const float* queries, const CancelToken* cancel, float* out, float* lse);
+  std::shared_ptr<KvStore> fork();
+  void truncate(int64_t tokens);
+  wi_session_stats stats() const;
+
+ private:
+  class Use;
+  void publish_stats();
+  std::shared_ptr<Runtime> runtime_;
+  KvStoreParams params_;
+  Sequence sequence_;
+  std::vector<int64_t> written_;  // (layers) tokens appended to each
+  std::atomic<bool> busy_{false};
+  StepStats totals_;
+  uint64_t attend_calls_ = 0;
+  mutable std::mutex stats_mutex_;
+  wi_session_stats published_{};
+};
+
+}  // namespace wi

@@ -1,0 +1,88 @@
+// One sequence's KV cache as a log-structured store (design after LSM trees):
+//
+//   sink (first 4 tokens) | sealed segments … | tail (recent tokens, mutable)
+//
+// New keys and values go to the tail; pipeline/index.cpp seals its oldest part into a segment. Copying a
+// Sequence is forking it: segments and blocks are shared, a shared block is copied by whoever writes first.
+// Not thread-safe itself; copies are independent and may live on different threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "src/store/segment.h"
+#include "src/store/token_block.h"
+
+namespace wi {
+
+constexpr int32_t kSinkTokens = 4;    // always attended exactly, never indexed (RetroInfer §4.2, steady zone)
+constexpr int32_t kBlockTokens = 64;  // of the tail; segments are whole blocks
+
+class Sequence {
+ public:
+  // budget_bytes 0: only the pool's own budget counts.
+  Sequence(std::shared_ptr<HostPool> pool, const KvShape& shape, uint64_t budget_bytes);
+
+  const KvShape& shape() const { return shape_; }
+  HostPool& pool() const { return *pool_; }
+  int64_t tokens() const { return tokens_; }  // committed
+  int64_t sealed_end() const { return sealed_end_; }
+  int64_t tail_tokens() const { return tokens_ > sealed_end_ ? tokens_ - sealed_end_ : 0; }
+  int64_t indexed_tokens() const { return sealed_end_ - kSinkTokens > 0 && !segments_.empty() ? sealed_end_ - kSinkTokens : 0; }
+  size_t bytes() const;
+  size_t index_bytes() const;
+
+  // ---- append: reserve, write every layer, commit. Until commit nothing is visible. ----
+  void reserve(int64_t count);  // room for `count` tokens after tokens(); throws WI_E_BUDGET or WI_E_MEMORY
+  // keys, values: (count, kv_heads, head_dim) f32, row i at + i * stride; first: position of row 0, ≥ tokens().
+  void write(const Backend& backend, int32_t layer, int64_t first, int64_t count, const float* keys, const float* values, int64_t stride);
+  void commit(int64_t count);
+
+  // ---- read ----
+  // Steady zone of a query that sees positions < end: sink and tail as runs, oldest first. Returns the count.
+  int32_t steady_runs(int32_t layer, int32_t head, int64_t end, KvRun* runs) const;
+  int32_t max_steady_runs() const { return 1 + static_cast<int32_t>(tail_.size()); }
+  std::span<const std::shared_ptr<const Segment>> segments() const { return segments_; }
+  // The segments of one head, contiguous, in order.
+  const SegmentView* views(int32_t layer, int32_t head) const;
+  int32_t partitions(int32_t layer, int32_t head) const;
+
+  // ---- structure ----
+  // Replaces the first segment->tokens() tail tokens by the segment. Throws WI_E_BUDGET.
+  void seal(std::shared_ptr<const Segment> segment);
+  // Takes over a segment computed elsewhere that starts where this sequence ends (prefix reuse, load).
+  void adopt(std::shared_ptr<const Segment> segment, const BlockRef& sink);
+  void truncate(int64_t tokens);
+  void check_budget(size_t more_bytes, const char* purpose) const;
+
+  const BlockRef& sink() const { return sink_; }
+  std::span<const BlockRef> tail() const { return tail_; }
+
+ private:
+  struct Slot {
+    BlockRef* block;
+    int32_t index;
+  };
+  Slot slot(int64_t position);
+  void make_writable(BlockRef& block);
+  void rebuild_views();
+
+  std::shared_ptr<HostPool> pool_;
+  KvShape shape_;
+  uint64_t budget_bytes_;
+  int64_t tokens_ = 0;
+  int64_t sealed_end_ = kSinkTokens;  // position of the tail's first token
+  BlockRef sink_;
+  std::vector<std::shared_ptr<const Segment>> segments_;
+  std::vector<BlockRef> tail_;
+  struct Views {
+    std::vector<SegmentView> view;    // (layers, kv_heads, segments)
+    std::vector<int32_t> partitions;  // (layers, kv_heads)
+  };
+  std::shared_ptr<const Views> views_;
+};
+
+}  // namespace wi

@@ -1,0 +1,66 @@
+// A block of the mutable part of a sequence: keys and values of up to `capacity` consecutive tokens, all
+// layers and KV heads. Blocks are shared by forks and copied by whoever writes first (copy on write), which
+// is what makes a fork cost microseconds however long the tail is.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "src/memory/host_pool.h"
+#include "src/store/kv_shape.h"
+
+namespace wi {
+
+class TokenBlock {
+ public:
+  TokenBlock(HostPool& pool, const KvShape& shape, int32_t capacity);
+
+  int32_t capacity() const { return capacity_; }
+  size_t bytes() const { return memory_.bytes(); }
+  // Keys or values of one head: (capacity, head_dim).
+  std::byte* keys(int32_t layer, int32_t head) const { return memory_.data() + offset(layer, head); }
+  std::byte* values(int32_t layer, int32_t head) const { return keys(layer, head) + plane_bytes_; }
+  void copy_from(const TokenBlock& other);
+
+ private:
+  friend class BlockRef;
+  size_t offset(int32_t layer, int32_t head) const {
+    return (static_cast<size_t>(layer) * static_cast<size_t>(kv_heads_) + static_cast<size_t>(head)) * 2 * plane_bytes_;
+  }
+  int32_t capacity_, kv_heads_;
+  size_t plane_bytes_;  // keys of one head
+  HostBuffer memory_;
+  std::atomic<int32_t> references_{0};
+};
+
+// Counts owners itself: unique() must order a write after the last read by an owner that has left, which
+// shared_ptr::use_count() does not promise.
+class BlockRef {
+ public:
+  BlockRef() = default;
+  explicit BlockRef(TokenBlock* block) : block_(block) { acquire(); }
+  BlockRef(const BlockRef& other) : block_(other.block_) { acquire(); }
+  BlockRef(BlockRef&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+  BlockRef& operator=(BlockRef other) noexcept {
+    std::swap(block_, other.block_);
+    return *this;
+  }
+  ~BlockRef() {
+    if (block_ && block_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete block_;
+  }
+  TokenBlock* operator->() const { return block_; }
+  TokenBlock& operator*() const { return *block_; }
+  explicit operator bool() const { return block_ != nullptr; }
+  bool unique() const { return block_->references_.load(std::memory_order_acquire) == 1; }
+
+ private:
+  void acquire() const {
+    if (block_) block_->references_.fetch_add(1, std::memory_order_relaxed);
+  }
+  TokenBlock* block_ = nullptr;
+};
+
+}  // namespace wi
