@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace wi {
@@ -16,6 +17,7 @@ struct RopeScaling {
   double low_frequency = 1, high_frequency = 4;   // llama3
   double beta_fast = 32, beta_slow = 1;           // yarn
   double attention_factor = 0;                    // yarn; 0: 0.1 ln(factor) + 1
+  bool truncate = true;                           // yarn: the correction range in whole dimensions
 };
 
 struct ModelConfig {
@@ -40,5 +42,18 @@ struct RopeFrequencies {
   double magnitude = 1;
 };
 RopeFrequencies rope_frequencies(const ModelConfig& config, const float* factors /* rope_freqs tensor or null */);
+
+// From the metadata of a GGUF file, and from the text of a config.json (file: its name, for messages). Both
+// refuse what they do not know (WI_E_UNSUPPORTED) and what cannot be true (WI_E_FORMAT), by the field's name.
+class Gguf;
+ModelConfig config_from_gguf(const Gguf& gguf);
+ModelConfig config_from_json(std::string_view text, const std::string& file);
+
+// The largest numbers believed: far above any model, small enough that their products fit 64 bits.
+namespace limits {
+inline constexpr int64_t kLayers = 4096, kHidden = 1 << 20, kHeads = 1 << 14, kHeadDim = 1 << 12;
+inline constexpr int64_t kFfn = 1 << 24, kVocab = 1 << 24, kPositions = int64_t{1} << 40;
+}  // namespace limits
+void check_config(const ModelConfig& config, const std::string& file);  // how the fields relate
 
 }  // namespace wi
