@@ -1,6 +1,6 @@
 // The CPU backend's operations, one source file each, and its policies: what kernels/cpu/backend.cpp puts
 // into the Backend table. Everything vectorised goes through Google Highway and is compiled once per
-// instruction set (SSE2, AVX2, AVX-512); the fastest one the processor has is picked at run time.
+// instruction set (SSSE3, AVX2, AVX-512); the fastest one the processor has is picked at run time.
 #pragma once
 
 #include "kernels/ops.h"

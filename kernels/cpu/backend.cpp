@@ -1,0 +1,46 @@
+// The CPU backend's row of operations and its policies: the only thing the rest of the library sees of
+// this folder. A policy that is added here is known everywhere.
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/cpu.h"
+
+namespace wi {
+
+namespace {
+
+const Policy policies[] = {cpu::full_policy, cpu::wave_policy};
+
+const Backend table = {
+    .name = "cpu",
+    .embed = cpu::embed,
+    .rms_norm = cpu::rms_norm,
+    .matmul = cpu::matmul,
+    .rope = cpu::rope,
+    .swiglu = cpu::swiglu,
+    .attend = cpu::attend,
+    .attend_chunk = cpu::attend_chunk,
+    .to_kv = cpu::to_kv,
+    .from_kv = cpu::from_kv,
+    .dequantize = cpu::dequantize,
+    .simd = cpu::simd_name,
+    .policies = policies,
+    .policy_count = sizeof(policies) / sizeof(policies[0]),
+};
+
+}  // namespace
+
+const Backend& cpu_backend() { return table; }
+
+const Policy* find_policy(const Backend& backend, const char* name) {
+  for (int32_t i = 0; i < backend.policy_count; i++)
+    if (!std::strcmp(backend.policies[i].name, name)) return &backend.policies[i];
+  return nullptr;
+}
+
+const char* cpu::simd_name() {
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  return hwy::TargetName(targets & -targets);
+}
+
+}  // namespace wi

@@ -1,0 +1,241 @@
+// The quantised weight formats (GGUF's blocks), one struct each: where the bytes lie and how 32
+// consecutive weights become signed 8-bit integers. The products (matmul_decode.cpp) and the plain
+// unpacking (dequantize.cpp) both stand on these, so each format is written down once.
+//
+// Blocks of 32:  w = d·q (+ m).                Members: kBytes, kHasMin, Group<0>.
+// Blocks of 256: w = d·scale_j·q (- dmin·min_j), sub-blocks j of kSub weights. Members: kBytes, kSub,
+//                kHasMin, kScaleOffset (of d; dmin follows), Scales, Mins, Group<0..7>.
+#if defined(WI_KERNELS_CPU_QUANTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WI_KERNELS_CPU_QUANTS_INL_H_
+#undef WI_KERNELS_CPU_QUANTS_INL_H_
+#else
+#define WI_KERNELS_CPU_QUANTS_INL_H_
+#endif
+
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/floats-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wi::cpu::HWY_NAMESPACE {
+
+// 32 weights are kParts vectors of bytes (one, or two of 16), then kVecs vectors of 16-bit integers.
+using D8 = hn::CappedTag<uint8_t, 32>;
+using D16 = hn::CappedTag<int16_t, 32>;
+using V8 = hn::Vec<D8>;
+using V16 = hn::Vec<D16>;
+constexpr int kLanes8 = static_cast<int>(hn::MaxLanes(D8()));
+constexpr int kLanes16 = static_cast<int>(hn::MaxLanes(D16()));
+constexpr int kParts = 32 / kLanes8;
+constexpr int kVecs = 32 / kLanes16;
+
+// (byte >> shift) & mask, mask ≤ 255 >> shift.
+template <int shift>
+HWY_INLINE V8 Bits(V8 v, uint8_t mask) {
+  const hn::Repartition<uint16_t, D8> d16;
+  if constexpr (shift > 0) v = hn::BitCast(D8(), hn::ShiftRight<shift>(hn::BitCast(d16, v)));
+  return hn::And(v, hn::Set(D8(), mask));
+}
+
+// Bit `from` of every byte, moved to bit `to`.
+template <int from, int to>
+HWY_INLINE V8 MoveBit(V8 v) {
+  const hn::Repartition<uint16_t, D8> d16;
+  if constexpr (from > to) v = hn::BitCast(D8(), hn::ShiftRight<from - to>(hn::BitCast(d16, v)));
+  if constexpr (from < to) v = hn::BitCast(D8(), hn::ShiftLeft<to - from>(hn::BitCast(d16, v)));
+  return hn::And(v, hn::Set(D8(), uint8_t{1 << to}));
+}
+
+HWY_INLINE V8 LoadBytes(const uint8_t* p, int part) { return hn::LoadU(D8(), p + part * kLanes8); }
+
+// 16 bytes of nibbles: the low ones are weights 0 to 15, the high ones 16 to 31.
+HWY_INLINE V8 LoadNibbles(const uint8_t* p, int part) {
+  const hn::CappedTag<uint8_t, 16> d;
+  const auto bytes = hn::LoadU(d, p);
+  const auto low = hn::And(bytes, hn::Set(d, 15));
+  const auto high = hn::ShiftRight<4>(bytes);
+  if constexpr (kParts == 1) {
+    (void)part;
+    return hn::Combine(D8(), high, low);
+  } else {
+    return part ? high : low;
+  }
+}
+
+// Where the bit of a weight is set in a string of 32 bits: 16.
+HWY_INLINE V8 LoadFifthBits(const uint8_t* p, int part) {
+  alignas(8) uint8_t bits[8] = {};
+  hwy::CopyBytes<kLanes8 / 8>(p + part * kLanes8 / 8, bits);
+  return hn::IfThenElseZero(hn::LoadMaskBits(D8(), bits), hn::Set(D8(), 16));
+}
+
+struct Q8_0 {  // d, 32 int8
+  static constexpr int kBytes = 34;
+  static constexpr bool kHasMin = false;
+  template <int>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    return LoadBytes(block + 2, part);
+  }
+};
+
+struct Q4_0 {  // d, 16 bytes of nibbles, less 8
+  static constexpr int kBytes = 18;
+  static constexpr bool kHasMin = false;
+  template <int>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    return hn::Sub(LoadNibbles(block + 2, part), hn::Set(D8(), 8));
+  }
+};
+
+struct Q4_1 {  // d, m, 16 bytes of nibbles
+  static constexpr int kBytes = 20;
+  static constexpr bool kHasMin = true;
+  template <int>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    return LoadNibbles(block + 4, part);
+  }
+};
+
+struct Q5_0 {  // d, 4 bytes of fifth bits, 16 bytes of nibbles, less 16
+  static constexpr int kBytes = 22;
+  static constexpr bool kHasMin = false;
+  template <int>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    const V8 q = hn::Or(LoadNibbles(block + 6, part), LoadFifthBits(block + 2, part));
+    return hn::Sub(q, hn::Set(D8(), 16));
+  }
+};
+
+struct Q5_1 {  // d, m, 4 bytes of fifth bits, 16 bytes of nibbles
+  static constexpr int kBytes = 24;
+  static constexpr bool kHasMin = true;
+  template <int>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    return hn::Or(LoadNibbles(block + 8, part), LoadFifthBits(block + 4, part));
+  }
+};
+
+struct Q2K {  // 16 bytes of (scale, min) nibbles, 64 bytes of pairs of bits, d, dmin
+  static constexpr int kBytes = 84, kSub = 16, kScaleOffset = 80;
+  static constexpr bool kHasMin = true;
+  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) {
+    for (int j = 0; j < 16; j++) scales[j] = static_cast<int8_t>(block[j] & 15);
+  }
+  static HWY_INLINE void Mins(const uint8_t* block, uint8_t* mins) {
+    for (int j = 0; j < 16; j++) mins[j] = block[j] >> 4;
+  }
+  template <int group>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    return Bits<2 * (group % 4)>(LoadBytes(block + 16 + group / 4 * 32, part), 3);
+  }
+};
+
+struct Q3K {  // 32 bytes of third bits, 64 bytes of pairs of bits, 16 scales of 6 bits, d; less 4
+  static constexpr int kBytes = 110, kSub = 16, kScaleOffset = 108;
+  static constexpr bool kHasMin = false;
+  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) {
+    // Bytes 0 to 7 hold the low nibbles of scales 0–7 and 8–15, bytes 8 to 11 the pairs of high bits.
+    uint64_t low;
+    uint32_t high;
+    std::memcpy(&low, block + 96, 8);
+    std::memcpy(&high, block + 104, 4);
+    const auto pairs = [high](int shift) { return uint64_t{(high >> shift) & 0x03030303} << 4; };
+    const uint64_t nibbles = 0x0F0F0F0F0F0F0F0F;
+    const uint64_t first = (low & nibbles) | pairs(0) | pairs(2) << 32;
+    const uint64_t second = ((low >> 4) & nibbles) | pairs(4) | pairs(6) << 32;
+    std::memcpy(scales, &first, 8);
+    std::memcpy(scales + 8, &second, 8);
+    for (int j = 0; j < 16; j++) scales[j] = static_cast<int8_t>(scales[j] - 32);
+  }
+  template <int group>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    const V8 low = Bits<2 * (group % 4)>(LoadBytes(block + 32 + group / 4 * 32, part), 3);
+    const V8 high = MoveBit<group, 2>(LoadBytes(block, part));
+    return hn::Sub(hn::Or(low, high), hn::Set(D8(), 4));
+  }
+};
+
+// Eight scales and eight mins of 6 bits in 12 bytes, as Q4K and Q5K keep them.
+HWY_INLINE void SixBitScales(const uint8_t* p, int8_t* scales) {
+  uint32_t a, c;
+  std::memcpy(&a, p, 4);
+  std::memcpy(&c, p + 8, 4);
+  const uint32_t first = a & 0x3F3F3F3F;
+  const uint32_t second = (c & 0x0F0F0F0F) | ((a >> 2) & 0x30303030);
+  std::memcpy(scales, &first, 4);
+  std::memcpy(scales + 4, &second, 4);
+}
+HWY_INLINE void SixBitMins(const uint8_t* p, uint8_t* mins) {
+  uint32_t b, c;
+  std::memcpy(&b, p + 4, 4);
+  std::memcpy(&c, p + 8, 4);
+  const uint32_t first = b & 0x3F3F3F3F;
+  const uint32_t second = ((c >> 4) & 0x0F0F0F0F) | ((b >> 2) & 0x30303030);
+  std::memcpy(mins, &first, 4);
+  std::memcpy(mins + 4, &second, 4);
+}
+
+struct Q4K {  // d, dmin, 12 bytes of scales and mins, 128 bytes of nibbles
+  static constexpr int kBytes = 144, kSub = 32, kScaleOffset = 0;
+  static constexpr bool kHasMin = true;
+  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) { SixBitScales(block + 4, scales); }
+  static HWY_INLINE void Mins(const uint8_t* block, uint8_t* mins) { SixBitMins(block + 4, mins); }
+  template <int group>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    return Bits<4 * (group % 2)>(LoadBytes(block + 16 + group / 2 * 32, part), 15);
+  }
+};
+
+struct Q5K {  // d, dmin, 12 bytes of scales and mins, 32 bytes of fifth bits, 128 bytes of nibbles
+  static constexpr int kBytes = 176, kSub = 32, kScaleOffset = 0;
+  static constexpr bool kHasMin = true;
+  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) { SixBitScales(block + 4, scales); }
+  static HWY_INLINE void Mins(const uint8_t* block, uint8_t* mins) { SixBitMins(block + 4, mins); }
+  template <int group>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    const V8 low = Bits<4 * (group % 2)>(LoadBytes(block + 48 + group / 2 * 32, part), 15);
+    return hn::Or(low, MoveBit<group, 4>(LoadBytes(block + 16, part)));
+  }
+};
+
+struct Q6K {  // 128 bytes of nibbles, 64 bytes of pairs of bits, 16 int8 scales, d; less 32
+  static constexpr int kBytes = 210, kSub = 16, kScaleOffset = 208;
+  static constexpr bool kHasMin = false;
+  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) {
+    std::memcpy(scales, block + 192, 16);
+  }
+  template <int group>
+  static HWY_INLINE V8 Group(const uint8_t* block, int part) {
+    constexpr int half = group / 4, quarter = group % 4;
+    const V8 low = Bits<quarter / 2 * 4>(LoadBytes(block + half * 64 + quarter % 2 * 32, part), 15);
+    V8 high = LoadBytes(block + 128 + half * 32, part);
+    const hn::Repartition<uint16_t, D8> d16;
+    if constexpr (quarter == 0) high = hn::BitCast(D8(), hn::ShiftLeft<4>(hn::BitCast(d16, high)));
+    if constexpr (quarter == 1) high = hn::BitCast(D8(), hn::ShiftLeft<2>(hn::BitCast(d16, high)));
+    if constexpr (quarter == 3) high = hn::BitCast(D8(), hn::ShiftRight<2>(hn::BitCast(d16, high)));
+    const V8 q = hn::Or(low, hn::And(high, hn::Set(D8(), 0x30)));
+    return hn::Sub(q, hn::Set(D8(), 32));
+  }
+};
+
+// The 32 weights of a group as 16-bit integers, in order.
+template <class Q, int group>
+HWY_INLINE void LoadGroup(const uint8_t* block, V16 (&w)[kVecs]) {
+  const hn::RebindToSigned<D8> di8;
+  if constexpr (kVecs == 1) {
+    w[0] = hn::PromoteTo(D16(), hn::BitCast(di8, Q::template Group<group>(block, 0)));
+  } else {
+    const hn::Half<decltype(di8)> half;
+    for (int part = 0; part < kParts; part++) {
+      const auto bytes = hn::BitCast(di8, Q::template Group<group>(block, part));
+      w[2 * part] = hn::PromoteTo(D16(), hn::LowerHalf(half, bytes));
+      w[2 * part + 1] = hn::PromoteTo(D16(), hn::UpperHalf(half, bytes));
+    }
+  }
+}
+
+}  // namespace wi::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // WI_KERNELS_CPU_QUANTS_INL_H_
