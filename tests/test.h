@@ -7,7 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// CMocka 1.1 is a C header; its fail() macro would take the place of wi::fail.
+extern "C" {
 #include <cmocka.h>
+}
+#undef fail
 
 #include <cstdio>
 #include <cstdlib>

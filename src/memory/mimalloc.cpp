@@ -1,0 +1,61 @@
+#include "src/memory/mimalloc.h"
+
+#include <cstdlib>
+#include <dlfcn.h>
+
+#include "src/error.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define WI_SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define WI_SANITIZED 1
+#endif
+
+namespace wi {
+namespace {
+
+#ifdef WI_SANITIZED
+Mimalloc watched_allocator() {
+  return {[](size_t bytes, size_t alignment) -> void* {
+            void* data = nullptr;
+            return posix_memalign(&data, alignment, bytes) == 0 ? data : nullptr;
+          },
+          [](void* data) { std::free(data); }};
+}
+#endif
+
+template <class Function>
+void resolve(void* library, const char* soname, const char* name, Function& function) {
+  void* symbol = dlsym(library, name);
+  check(symbol != nullptr, WI_E_UNSUPPORTED, soname, " has no ", name, ": too old for this library");
+  function = reinterpret_cast<Function>(symbol);
+}
+
+}  // namespace
+
+const Mimalloc& mimalloc() {
+#ifdef WI_SANITIZED
+  static const Mimalloc table = watched_allocator();
+#else
+  static const Mimalloc table = load_mimalloc(WI_MIMALLOC_SONAME);
+#endif
+  return table;
+}
+
+Mimalloc load_mimalloc(const char* soname) {
+  void* library = dlopen(soname, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (!library) {
+    const char* reason = dlerror();
+    fail(WI_E_UNSUPPORTED, "cannot open ", soname,
+         " (the mimalloc package): ", reason ? reason : "unknown reason");
+  }
+  Mimalloc table;
+  resolve(library, soname, "mi_malloc_aligned", table.malloc_aligned);
+  resolve(library, soname, "mi_free", table.free);
+  return table;
+}
+
+}  // namespace wi

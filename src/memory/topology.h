@@ -1,0 +1,33 @@
+// What this process may really use of the machine: cores, caches and NUMA nodes from hwloc, cut down to
+// the process's CPU set and to its control groups' CPU quota and memory limit (containers).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace wi {
+
+struct Topology {
+  std::string cpu_name;       // the processor's own
+  int cores = 1;              // physical cores with at least one allowed CPU
+  int threads = 1;            // to run at once: cores, or the CPU quota rounded up if that is less
+  std::vector<int> cpus;      // allowed CPUs by the system's number: one per core first, then their siblings
+  int numa_nodes = 1;         // with at least one allowed CPU
+  uint64_t memory_bytes = 0;  // the smaller of the machine's and the control groups' limit
+  uint64_t l2_bytes = 0;      // per core; 0: unknown
+  uint64_t l3_bytes = 0;      // per group of cores; 0: unknown
+};
+
+Topology read_topology();
+
+// The tightest limits of a process's control groups and all their parents, versions 1 and 2.
+struct CgroupLimits {
+  uint64_t memory_bytes = UINT64_MAX;  // UINT64_MAX: none
+  double cpus = 0;                     // CPU time per time; 0: no quota
+};
+
+// root: where the hierarchies are mounted, /sys/fs/cgroup; self: the text of /proc/self/cgroup.
+CgroupLimits read_cgroup_limits(const std::string& root, const std::string& self);
+
+}  // namespace wi

@@ -1,0 +1,208 @@
+// HostPool: accounting, budget, alignment, and that the host program's own allocator is left alone.
+#include "src/memory/host_pool.h"
+
+#include <dlfcn.h>
+#include <fstream>
+#include <random>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "src/memory/mimalloc.h"
+#include "tests/test.h"
+
+using namespace wi;
+
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+uint64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::string home_of(void* symbol) {
+  Dl_info info{};
+  assert_int_not_equal(dladdr(symbol, &info), 0);
+  return info.dli_fname;
+}
+
+void buffers_are_aligned_and_writable(void**) {
+  auto pool = HostPool::create(HostPool::kUnlimited, true);
+  for (uint64_t bytes :
+       {uint64_t{1}, uint64_t{63}, uint64_t{4097}, kMiB, 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 3}) {
+    HostBuffer buffer = pool->allocate(bytes, "test");
+    assert_int_equal(buffer.bytes(), bytes);
+    uint64_t alignment = bytes >= HostPool::kMappedBytes ? 2 * kMiB : 64;
+    assert_int_equal(reinterpret_cast<uintptr_t>(buffer.data()) % alignment, 0);
+    std::memset(buffer.data(), 0x5a, bytes);
+  }
+}
+
+void an_empty_buffer_costs_nothing(void**) {
+  auto pool = HostPool::create(0, true);
+  HostBuffer buffer = pool->allocate(0, "nothing");
+  assert_null(buffer.data());
+  assert_false(static_cast<bool>(buffer));
+  assert_int_equal(pool->used(), 0);
+}
+
+void used_and_peak_follow_the_buffers(void**) {
+  auto pool = HostPool::create(100 * kMiB, true);
+  HostBuffer first = pool->allocate(1000, "first");
+  HostBuffer second = pool->allocate(3 * kMiB, "second");
+  assert_int_equal(pool->used(), 1000 + 3 * kMiB);
+  HostBuffer moved = std::move(second);
+  assert_null(second.data());
+  assert_int_equal(pool->used(), 1000 + 3 * kMiB);
+  moved = HostBuffer();
+  assert_int_equal(pool->used(), 1000);
+  first = pool->allocate(500, "smaller");
+  assert_int_equal(pool->used(), 500);
+  assert_int_equal(pool->peak(), 1000 + 3 * kMiB);
+}
+
+void charge_counts_memory_that_lives_elsewhere(void**) {
+  auto pool = HostPool::create(1000, true);
+  pool->charge(900, "mapped file");
+  assert_error(WI_E_BUDGET, "more wants 101 bytes, 900 of the budget of 1000 are used",
+               pool->charge(101, "more"));
+  pool->refund(900);
+  assert_int_equal(pool->used(), 0);
+  assert_int_equal(pool->peak(), 900);
+}
+
+void over_budget_names_purpose_and_figures_and_changes_nothing(void**) {
+  auto pool = HostPool::create(4 * kMiB, true);
+  HostBuffer held = pool->allocate(3 * kMiB, "pages");
+  assert_error(WI_E_BUDGET, "KV pages wants 1048577 bytes, 3145728 of the budget of 4194304 are used",
+               pool->allocate(kMiB + 1, "KV pages"));
+  assert_error(WI_E_BUDGET, "KV pages", pool->allocate(UINT64_MAX, "KV pages"));
+  assert_int_equal(pool->used(), 3 * kMiB);
+  HostBuffer rest = pool->allocate(kMiB, "KV pages");
+  assert_int_equal(pool->used(), pool->budget());
+}
+
+void a_refusal_of_the_system_is_an_error_and_is_not_charged(void**) {
+  auto pool = HostPool::create(HostPool::kUnlimited, true);
+  assert_error(WI_E_MEMORY, "for KV pages", pool->allocate(uint64_t{1} << 60, "KV pages"));
+  assert_error(WI_E_MEMORY, "for KV pages", pool->allocate(UINT64_MAX - 5, "KV pages"));
+  assert_int_equal(pool->used(), 0);
+  assert_int_equal(pool->allocate(3 * kMiB, "after").bytes(), 3 * kMiB);
+}
+
+void buffers_keep_their_pool_alive(void**) {
+  HostBuffer buffer;
+  std::weak_ptr<HostPool> watched;
+  {
+    auto pool = HostPool::create(kMiB, false);
+    watched = pool;
+    buffer = pool->allocate(100, "survivor");
+  }
+  assert_false(watched.expired());
+  std::memset(buffer.data(), 1, 100);
+  buffer = HostBuffer();
+  assert_true(watched.expired());
+}
+
+void big_frees_return_memory_at_once_from_any_thread(void**) {
+  auto pool = HostPool::create(HostPool::kUnlimited, true);
+  for (uint64_t bytes : {2 * kMiB, 8 * kMiB, 64 * kMiB}) {
+    uint64_t before = resident_bytes();
+    std::vector<HostBuffer> buffers;
+    for (int i = 0; i < 4; ++i) {
+      buffers.push_back(pool->allocate(bytes, "big"));
+      std::memset(buffers.back().data(), 1, bytes);
+    }
+    assert_true(resident_bytes() >= before + 4 * bytes - kMiB);
+    std::thread([&] { buffers.clear(); }).join();
+    // A quarter of one buffer covers what the threads and the C library take meanwhile.
+    assert_true(resident_bytes() < before + std::max(bytes / 4, kMiB));
+  }
+}
+
+void small_buffers_outlive_the_thread_that_allocated_them(void**) {
+  auto pool = HostPool::create(HostPool::kUnlimited, true);
+  std::vector<HostBuffer> buffers(1000);
+  for (int round = 0; round < 20; ++round) {
+    std::thread([&] {
+      for (HostBuffer& buffer : buffers) {
+        buffer = pool->allocate(777, "small");
+        std::memset(buffer.data(), round + 1, buffer.bytes());
+      }
+    }).join();
+    for (const HostBuffer& buffer : buffers)
+      for (uint64_t i = 0; i < buffer.bytes(); ++i) assert_int_equal(buffer.as<uint8_t>()[i], round + 1);
+  }
+  buffers.clear();
+  assert_int_equal(pool->used(), 0);
+}
+
+void threads_share_one_budget(void**) {
+  constexpr uint64_t kBudget = 8 * kMiB;
+  auto pool = HostPool::create(kBudget, true);
+  uint64_t seed = test::seed();
+  std::atomic<int> refused{0};
+  std::vector<std::thread> threads;
+  for (uint64_t id = 0; id < 4; ++id)
+    threads.emplace_back([&, id] {
+      std::mt19937_64 random(seed + id);
+      std::vector<HostBuffer> held;
+      for (int i = 0; i < 2000; ++i) {
+        if (held.size() > 8 || (random() % 3 == 0 && !held.empty())) held.erase(held.begin());
+        try {
+          held.push_back(pool->allocate(1 + random() % (i % 16 == 0 ? 3 * kMiB : 64 * 1024), "random"));
+          held.back().data()[held.back().bytes() - 1] = std::byte{1};
+        } catch (const Error& error) {
+          if (error.code() == WI_E_BUDGET) refused.fetch_add(1);
+        }
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  assert_int_equal(pool->used(), 0);
+  assert_true(pool->peak() <= kBudget);
+  assert_true(refused > 0);
+}
+
+void the_host_keeps_its_own_allocator(void**) {
+  std::string malloc_home = home_of(dlsym(RTLD_DEFAULT, "malloc"));
+  std::string new_home = home_of(dlsym(RTLD_DEFAULT, "_Znwm"));
+  auto pool = HostPool::create(HostPool::kUnlimited, true);
+  HostBuffer small = pool->allocate(100, "small"), big = pool->allocate(4 * kMiB, "big");
+  for (const char* name : {"malloc", "free", "calloc", "realloc", "posix_memalign", "aligned_alloc"})
+    assert_string_equal(home_of(dlsym(RTLD_DEFAULT, name)).c_str(), malloc_home.c_str());
+  for (const char* name : {"_Znwm", "_Znam", "_ZdlPv", "_ZdaPv"})
+    assert_string_equal(home_of(dlsym(RTLD_DEFAULT, name)).c_str(), new_home.c_str());
+  for (const std::string& home : {malloc_home, new_home}) assert_null(std::strstr(home.c_str(), "mimalloc"));
+  assert_null(dlsym(RTLD_DEFAULT, "mi_malloc"));
+}
+
+void an_absent_mimalloc_is_named(void**) {
+  assert_error(WI_E_UNSUPPORTED, "libmimalloc.so.none (the mimalloc package)",
+               load_mimalloc("libmimalloc.so.none"));
+  assert_error(WI_E_UNSUPPORTED, "libm.so.6 has no mi_malloc_aligned", load_mimalloc("libm.so.6"));
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(buffers_are_aligned_and_writable),
+      cmocka_unit_test(an_empty_buffer_costs_nothing),
+      cmocka_unit_test(used_and_peak_follow_the_buffers),
+      cmocka_unit_test(charge_counts_memory_that_lives_elsewhere),
+      cmocka_unit_test(over_budget_names_purpose_and_figures_and_changes_nothing),
+      cmocka_unit_test(a_refusal_of_the_system_is_an_error_and_is_not_charged),
+      cmocka_unit_test(buffers_keep_their_pool_alive),
+      cmocka_unit_test(big_frees_return_memory_at_once_from_any_thread),
+      cmocka_unit_test(small_buffers_outlive_the_thread_that_allocated_them),
+      cmocka_unit_test(threads_share_one_budget),
+      cmocka_unit_test(the_host_keeps_its_own_allocator),
+      cmocka_unit_test(an_absent_mimalloc_is_named),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
