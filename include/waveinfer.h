@@ -13,6 +13,7 @@
 #endif
 
 #define WI_ABI_VERSION 1u
+#define WI_VERSION "0.1.0"
 
 #ifdef __cplusplus
 extern "C" {
@@ -98,7 +99,6 @@ typedef struct wi_runtime_stats {
   uint64_t kv_bytes;          /* KV, index and tail bytes now, shared segments counted once */
   uint64_t kv_bytes_peak;
   uint64_t scratch_bytes;     /* workspaces of prefill and decode */
-  uint64_t segments;          /* alive */
   uint64_t prefix_hits;       /* segments taken from another session instead of being computed */
 } wi_runtime_stats;
 
@@ -214,6 +214,7 @@ typedef struct wi_memory_plan {
   uint64_t weight_bytes;   /* mapped from the file, shared with other processes */
   uint64_t kv_bytes;
   uint64_t index_bytes;
+  uint64_t sealing_bytes;  /* most that is needed on top of them while a segment is built */
   uint64_t scratch_bytes;
   uint64_t total_bytes;
   uint64_t max_tokens;     /* most tokens that fit this session's budget */

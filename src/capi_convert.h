@@ -1,0 +1,49 @@
+// The ABI's parameter and result structs to the library's own and back. Whatever a host can get wrong is
+// found here, and named with its value; defaults are filled in, so that nobody below knows the zeros.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "src/kv_store.h"
+#include "src/runtime.h"
+#include "src/session.h"
+
+namespace wi {
+
+RuntimeParams to_runtime_params(const wi_runtime_params* params);
+SessionParams to_session_params(const wi_session_params* params, const Backend& backend);
+SamplingParams to_sampling_params(const wi_sampling_params* params);
+PrefillParams to_prefill_params(const wi_prefill_params* params);
+KvStoreParams to_kv_store_params(const wi_kv_params* params, const Backend& backend);
+std::vector<ChatMessage> to_chat_messages(const wi_chat_message* messages, uint64_t count);
+
+struct PolicyChoice {
+  const Policy* policy;
+  PolicyParams params;
+};
+PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend);
+
+wi_device_info to_device_info(const Runtime& runtime);
+wi_runtime_stats to_runtime_stats(const Runtime& runtime);
+wi_model_info to_model_info(const Model& model);
+wi_event to_event(const Event& event);
+
+// Argument checks that several calls share.
+void check_tokens(std::span<const int32_t> tokens, int32_t vocab);
+void check_flags(uint32_t flags, uint32_t known);
+// Text or an array of a length: NULL only if it is empty, and no longer than memory can be.
+template <class T>
+std::span<const T> to_span(const T* values, uint64_t count, const char* name) {
+  check(values != nullptr || count == 0, WI_E_ARGUMENT, name, " is NULL with length ", count);
+  check(count <= PTRDIFF_MAX / sizeof(T), WI_E_ARGUMENT, name, " has length ", count,
+        ", more than memory can hold");
+  return {values, static_cast<size_t>(count)};
+}
+inline std::string_view to_text(const char* text, uint64_t length, const char* name) {
+  const std::span<const char> bytes = to_span(text, length, name);
+  return {bytes.data(), bytes.size()};
+}
+
+}  // namespace wi

@@ -1,0 +1,128 @@
+#include "src/memory_plan.h"
+
+#include <algorithm>
+
+#include "src/prefill.h"
+#include "src/store/sequence.h"
+
+namespace wi {
+namespace {
+
+uint64_t scratch_bytes(const ModelConfig& config, int64_t chunk_tokens, int threads);
+uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
+                     uint64_t pool_budget_bytes);
+bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes);
+
+}  // namespace
+
+wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
+                           uint64_t tokens) {
+  check(tokens <= INT32_MAX, WI_E_ARGUMENT, "tokens is ", tokens, ", must be at most ", INT32_MAX);
+  const ModelConfig& config = model.config;
+  const KvShape shape{config.layers, config.kv_heads, config.head_dim, params.kv};
+  const int64_t chunk_tokens = prefill_chunk_tokens(config);
+  const KvPlan kv =
+      plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, static_cast<int64_t>(tokens));
+
+  wi_memory_plan plan{};
+  plan.weight_bytes = model.weight_bytes;
+  plan.kv_bytes = kv.kv_bytes;
+  plan.index_bytes = kv.index_bytes;
+  plan.sealing_bytes = kv.sealing_bytes;
+  plan.scratch_bytes =
+      scratch_bytes(config, std::min(chunk_tokens, static_cast<int64_t>(tokens)), runtime.workers.threads());
+  plan.total_bytes =
+      plan.weight_bytes + plan.kv_bytes + plan.index_bytes + plan.sealing_bytes + plan.scratch_bytes;
+  plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget());
+  plan.fits = fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget()) &&
+              plan.total_bytes <= runtime.topology.memory_bytes;
+  return plan;
+}
+
+// Follows sealable_tokens() of pipeline/index.h: whole segments while the prompt is read, the rest of it in
+// whole decode segments, and the local window stays.
+KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
+               int64_t tokens) {
+  const auto bytes_of = [&](int64_t count) { return static_cast<uint64_t>(count) * shape.token_bytes(); };
+  const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
+  const auto positions_bytes = [&](int64_t count) {
+    return planes * static_cast<uint64_t>(count) * sizeof(int32_t);
+  };
+  const auto index_room = [&](int64_t count) {
+    const size_t capacity =
+        policy.index_capacity(params, static_cast<int32_t>(count), shape.head_dim, shape.dtype);
+    return planes * ((capacity + 63) & ~size_t{63});
+  };
+  const auto in_blocks = [](int64_t count) {
+    return (count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
+  };
+
+  if (tokens == 0) return {};
+  const int64_t beyond_sink = std::max<int64_t>(tokens - kSinkTokens, 0);
+  const int64_t beyond_window = std::max<int64_t>(beyond_sink - params.local_window, 0);
+  const int64_t segments = beyond_window / params.segment_tokens;
+  const int64_t rest = (beyond_window - segments * params.segment_tokens) / params.decode_segment_tokens *
+                       params.decode_segment_tokens;
+  const int64_t sealed = segments * params.segment_tokens + rest;
+
+  KvPlan plan;
+  plan.kv_bytes = bytes_of(kSinkTokens + sealed + in_blocks(beyond_sink - sealed));
+  if (segments)
+    plan.index_bytes += static_cast<uint64_t>(segments) *
+                        (index_room(params.segment_tokens) + positions_bytes(params.segment_tokens));
+  if (rest) plan.index_bytes += index_room(rest) + positions_bytes(rest);
+
+  // While a segment is built, its tokens are in the tail too and the index has both its room and its copy. A
+  // full segment meets the longest tail, one chunk more than a segment and the window.
+  const auto peak_of = [&](int64_t before, int64_t built) {
+    const int64_t tail =
+        std::min(beyond_sink - before, params.local_window + params.segment_tokens + chunk_tokens);
+    const int64_t full = before / params.segment_tokens;
+    const uint64_t older = static_cast<uint64_t>(full) *
+                           (index_room(params.segment_tokens) + positions_bytes(params.segment_tokens));
+    return bytes_of(kSinkTokens + before + in_blocks(tail) + built) + older + positions_bytes(built) +
+           2 * index_room(built);
+  };
+  uint64_t peak = 0;
+  if (segments) peak = peak_of((segments - 1) * params.segment_tokens, params.segment_tokens);
+  if (rest) peak = std::max(peak, peak_of(segments * params.segment_tokens, rest));
+  const uint64_t held = plan.kv_bytes + plan.index_bytes;
+  plan.sealing_bytes = peak > held ? peak - held : 0;
+  return plan;
+}
+
+namespace {
+
+// Activations of one chunk and its logits, and what the products and the attention tiles of each worker take.
+uint64_t scratch_bytes(const ModelConfig& config, int64_t chunk_tokens, int threads) {
+  constexpr uint64_t kWorkerBytes = uint64_t{8} << 20;
+  const uint64_t heads = static_cast<uint64_t>(config.query_heads) + static_cast<uint64_t>(config.kv_heads);
+  const uint64_t row_floats =
+      2 * (static_cast<uint64_t>(config.hidden) + heads * static_cast<uint64_t>(config.head_dim) +
+           static_cast<uint64_t>(config.ffn)) +
+      static_cast<uint64_t>(config.rotary);
+  const uint64_t rows = static_cast<uint64_t>(std::max<int64_t>(chunk_tokens, 1));
+  return (rows * row_floats + static_cast<uint64_t>(config.vocab)) * sizeof(float) +
+         static_cast<uint64_t>(threads) * kWorkerBytes;
+}
+
+uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
+                     uint64_t pool_budget_bytes) {
+  int64_t fits = 0, too_many = INT32_MAX;
+  while (fits + 1 < too_many) {
+    const int64_t middle = fits + (too_many - fits) / 2;
+    const KvPlan plan = plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, middle);
+    (fits_budgets(plan, params.kv_budget_bytes, pool_budget_bytes) ? fits : too_many) = middle;
+  }
+  return static_cast<uint64_t>(fits);
+}
+
+// The session's own budget counts what it holds; the pool also sees what is taken for a moment.
+bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes) {
+  const uint64_t held = plan.kv_bytes + plan.index_bytes;
+  return held + plan.sealing_bytes <= pool_budget_bytes &&
+         (session_budget_bytes == 0 || held <= session_budget_bytes);
+}
+
+}  // namespace
+}  // namespace wi

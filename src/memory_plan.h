@@ -1,0 +1,25 @@
+// How much memory a session of a model will take, before it is made: the store's own arithmetic, run on
+// numbers alone.
+#pragma once
+
+#include <cstdint>
+
+#include "src/error.h"
+#include "src/runtime.h"
+#include "src/session.h"
+
+namespace wi {
+
+// What a sequence of this many tokens holds after one prefill, and what it needs besides while it is read.
+struct KvPlan {
+  uint64_t kv_bytes = 0;       // keys and values of sink, segments and tail
+  uint64_t index_bytes = 0;    // of all segments, at most; positions included
+  uint64_t sealing_bytes = 0;  // most that building a segment, and the tail waiting for it, takes on top
+};
+KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
+               int64_t tokens);
+
+wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
+                           uint64_t tokens);
+
+}  // namespace wi
