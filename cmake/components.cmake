@@ -36,7 +36,7 @@ if(NOT WI_MIMALLOC_SONAME)
 endif()
 target_compile_definitions(wi_memory PRIVATE WI_MIMALLOC_SONAME="${WI_MIMALLOC_SONAME}")
 wi_component(wi_model src/model wi_base wi_kernels wi_memory PkgConfig::PCRE2 nlohmann_json::nlohmann_json)
-wi_component(wi_store src/store wi_base wi_memory wi_kernels)
+wi_component(wi_store src/store wi_base wi_memory wi_kernels PkgConfig::XXHASH)
 wi_component(wi_pipeline src/pipeline wi_base wi_store wi_memory wi_kernels)
 wi_component(wi_core src wi_pipeline wi_model wi_store wi_memory wi_kernels wi_base)
 

@@ -69,23 +69,24 @@ struct AttendChunkArgs {
   int32_t kv_heads, group, head_dim;
   DType kv;
   float scale;
-  const KvRun* const* runs;   // (kv_heads) -> (run_count)
-  const int32_t* run_count;   // (kv_heads)
-  float* out;                 // (rows, query_heads, head_dim)
-  float* lse;                 // (rows, query_heads) natural log, or null
-  bool exact_f32;             // products in f32 even where a narrower type is faster
+  const KvRun* const* runs;  // (kv_heads) -> (run_count)
+  const int32_t* run_count;  // (kv_heads)
+  float* out;                // (rows, query_heads, head_dim)
+  float* lse;                // (rows, query_heads) natural log, or null
+  bool exact_f32;            // products in f32 even where a narrower type is faster
 };
 
 struct Backend {
   const char* name;
   void (*embed)(const Stream&, const EmbedArgs&);
   void (*rms_norm)(const Stream&, const RmsNormArgs&);
-  void (*matmul)(const Stream&, const MatmulArgs&);  // few rows: straight from the stored form; many: dense tiles
+  void (*matmul)(const Stream&,
+                 const MatmulArgs&);  // few rows: straight from the stored form; many: dense tiles
   void (*rope)(const Stream&, const RopeArgs&);
   void (*swiglu)(const Stream&, const SwigluArgs&);
   void (*attend)(const Stream&, const LanesArgs&);  // exact over steady and runs: writes out and lse
   void (*attend_chunk)(const Stream&, const AttendChunkArgs&);
-  void (*to_kv)(const float* in, DType kv, void* out, int64_t count);    // round to nearest even
+  void (*to_kv)(const float* in, DType kv, void* out, int64_t count);  // round to nearest even
   void (*from_kv)(const void* in, DType kv, float* out, int64_t count);
   void (*dequantize)(const void* in, DType type, float* out, int64_t count);  // whole blocks
   const char* (*simd)();                                                      // instruction set in use

@@ -82,7 +82,7 @@ struct Lane {
   float* lse = nullptr;  // (group)
   // report
   int64_t retrieved_tokens = 0;
-  int32_t dropped_count = 0;       // partitions neither retrieved nor estimated
+  int32_t dropped_count = 0;        // partitions neither retrieved nor estimated
   float estimated_coverage = 1.0f;  // mean over the group, of the attention mass
   float certified_coverage = 1.0f;
 };
@@ -108,10 +108,15 @@ struct Policy {
   void (*select)(const Stream& stream, const LanesArgs& args);
   // The token range [begin, end) of a partition in the segment's stored order.
   void (*partition_range)(const SegmentView& segment, int32_t partition, int32_t* begin, int32_t* end);
-  // Merges the estimated partitions into out and lse, and fills the report's coverage. Null: estimates nothing.
+  // Merges the estimated partitions into out and lse, and fills the report's coverage. Null: estimates
+  // nothing.
   void (*estimate)(const Stream& stream, const LanesArgs& args);
   // Bytes of index that select and estimate read for this lane (for the statistics). Null: none.
   int64_t (*index_bytes_read)(const Lane& lane, const LanesArgs& args);
+  // Whether untrusted bytes (of a session file) are an index that the operations above can read safely.
+  // Null: the policy keeps none, and a segment is one partition.
+  bool (*index_valid)(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,
+                      DType kv);
 };
 
 }  // namespace wi

@@ -19,9 +19,10 @@ struct TypeFormat {
 };
 
 constexpr TypeFormat format_of(DType type) {
-  constexpr TypeFormat table[] = {{"f32", 1, 4},    {"f16", 1, 2},    {"bf16", 1, 2},     {"q8_0", 32, 34},   {"q4_0", 32, 18},
-                                  {"q4_1", 32, 20}, {"q5_0", 32, 22}, {"q5_1", 32, 24},   {"q2_k", 256, 84},  {"q3_k", 256, 110},
-                                  {"q4_k", 256, 144}, {"q5_k", 256, 176}, {"q6_k", 256, 210}};
+  constexpr TypeFormat table[] = {
+      {"f32", 1, 4},      {"f16", 1, 2},      {"bf16", 1, 2},    {"q8_0", 32, 34},  {"q4_0", 32, 18},
+      {"q4_1", 32, 20},   {"q5_0", 32, 22},   {"q5_1", 32, 24},  {"q2_k", 256, 84}, {"q3_k", 256, 110},
+      {"q4_k", 256, 144}, {"q5_k", 256, 176}, {"q6_k", 256, 210}};
   return table[static_cast<int>(type)];
 }
 constexpr size_t row_bytes(DType type, int64_t columns) {
@@ -65,7 +66,9 @@ struct Stream {
   template <class F>
   void each(int64_t tasks, F&& body) const {
     using Function = std::remove_reference_t<F>;
-    Body call = [](void* context, int64_t task, int worker) { (*static_cast<Function*>(context))(task, worker); };
+    Body call = [](void* context, int64_t task, int worker) {
+      (*static_cast<Function*>(context))(task, worker);
+    };
     parallel(*this, tasks, call, const_cast<void*>(static_cast<const void*>(&body)));
   }
   template <class T>

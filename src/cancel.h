@@ -12,7 +12,9 @@ struct CancelToken {
   std::atomic<bool> flag{false};
 };
 
-inline const std::atomic<bool>* flag_of(const CancelToken* cancel) { return cancel ? &cancel->flag : nullptr; }
+inline const std::atomic<bool>* flag_of(const CancelToken* cancel) {
+  return cancel ? &cancel->flag : nullptr;
+}
 
 // After an operation: results of a cancelled stream are unspecified, so nobody may go on with them.
 inline void throw_if_cancelled(const Stream& stream) {

@@ -4,7 +4,9 @@
 
 namespace wi {
 
-void throw_error(wi_status code, std::string message, int64_t native) { throw Error(code, std::move(message), native); }
+void throw_error(wi_status code, std::string message, int64_t native) {
+  throw Error(code, std::move(message), native);
+}
 
 void throw_errno(wi_status code, std::string message, int error_number) {
   char buffer[128];

@@ -13,7 +13,8 @@ namespace wi {
 
 class Error : public std::exception {
  public:
-  Error(wi_status code, std::string message, int64_t native = 0) : code_(code), native_(native), message_(std::move(message)) {}
+  Error(wi_status code, std::string message, int64_t native = 0)
+      : code_(code), native_(native), message_(std::move(message)) {}
   wi_status code() const { return code_; }
   int64_t native_code() const { return native_; }  // errno or a driver's code; 0 if none
   const char* what() const noexcept override { return message_.c_str(); }

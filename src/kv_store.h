@@ -35,7 +35,8 @@ class KvStore {
   void seal();  // as many whole segments as the policy's sizes allow beyond the local window
   // queries (rows, query_heads, head_dim) f32 rotated; out the same shape; lse (rows, query_heads) or null.
   // Every row sees every token appended to this layer.
-  void attend(int32_t layer, int64_t rows, const float* queries, const CancelToken* cancel, float* out, float* lse);
+  void attend(int32_t layer, int64_t rows, const float* queries, const CancelToken* cancel, float* out,
+              float* lse);
   std::shared_ptr<KvStore> fork();
   void truncate(int64_t tokens);
   wi_session_stats stats() const;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "src/error.h"
 #include "src/memory/host_pool.h"
 #include "src/memory/topology.h"
 #include "src/memory/workers.h"

@@ -12,11 +12,14 @@
 #include <vector>
 
 #include "src/cancel.h"
+#include "src/event_text.h"
 #include "src/model/model.h"
 #include "src/model/sampler.h"
+#include "src/pipeline/index.h"
 #include "src/runtime.h"
 #include "src/stats.h"
 #include "src/store/sequence.h"
+#include "src/token_log.h"
 
 namespace wi {
 
@@ -25,6 +28,7 @@ struct SessionParams {
   PolicyParams policy_params;
   DType kv = DType::f16;
   SamplingParams sampling;
+  bool sampling_given = false;  // load: use these instead of the file's
   uint64_t kv_budget_bytes = 0;
   int32_t sparse_read_tokens = 0;
   bool prefix_reuse = true;
@@ -50,19 +54,22 @@ struct SessionTotals {
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  static std::shared_ptr<Session> create(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const SessionParams& params);
+  static std::shared_ptr<Session> create(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
+                                         const SessionParams& params);
   ~Session();
 
   void prefill(std::span<const int32_t> tokens, const PrefillParams& params, const CancelToken* cancel);
-  void append_text(std::string_view text, uint32_t tokenize_flags, const PrefillParams& params, const CancelToken* cancel);
+  void append_text(std::string_view text, uint32_t tokenize_flags, const PrefillParams& params,
+                   const CancelToken* cancel);
   Event decode(const CancelToken* cancel);
-  std::span<const float> logits(const CancelToken* cancel);  // of the last token; computes a pending one. Valid until the next call.
+  std::span<const float> logits(
+      const CancelToken* cancel);  // of the last token; computes a pending one. Valid until the next call.
   std::vector<int32_t> tokens();
   std::shared_ptr<Session> fork();
   void truncate(int64_t tokens);
   void save(const std::string& path, const CancelToken* cancel);
-  static std::shared_ptr<Session> load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const std::string& path,
-                                       const SessionParams& params);
+  static std::shared_ptr<Session> load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
+                                       const std::string& path, const SessionParams& params);
   void set_sampling(const SamplingParams& sampling);
   wi_session_stats stats() const;  // any thread, any time; struct_size is left to the caller
 
@@ -72,9 +79,14 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const SessionParams& params);
   class Use;  // the right to be inside; throws WI_E_BUSY
 
-  void compute_pending(std::span<Session* const> sessions, const Stream& stream);
-  Event take_event(int32_t token);
+  static void compute_pending(std::span<Session* const> sessions, const CancelToken* cancel);
   void run_prefill(std::span<const int32_t> tokens, const PrefillParams& params, const CancelToken* cancel);
+  void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
+                 int64_t done, const Stream& stream);
+  void seal_tail(SealWhen when, const Stream& stream);
+  Event sample_event();
+  bool pending() const { return tokens_.size() > sequence_.tokens(); }
+  float* fresh_logits();
   void publish_stats();
   uint64_t prefix_root() const;
 
@@ -83,14 +95,15 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionParams params_;
   std::atomic<bool> busy_{false};
 
-  std::vector<int32_t> tokens_;  // all; the last is pending if tokens_.size() == sequence_.tokens() + 1
+  TokenLog tokens_;  // all; the last is pending if there is one more than the sequence has
   Sequence sequence_;
-  int64_t exact_end_ = 0;  // tokens below it were computed with exact attention (their segments may be reused)
-  std::vector<float> logits_;  // (vocab) after the last computed token; empty before the first
-  bool logits_valid_ = false;
+  int64_t exact_end_ =
+      0;  // tokens below it were computed with exact attention (their segments may be reused)
+  std::shared_ptr<std::vector<float>>
+      logits_;  // (vocab) after the last computed token; shared by forks, null if there are none
   Sampler sampler_;
-  std::string text_;     // bytes of an incomplete code point, then the event's text
-  std::string pending_bytes_;
+  EventText text_;
+  std::vector<int32_t> recent_;  // what the sampler looks back at
 
   SessionTotals totals_;
   mutable std::mutex stats_mutex_;

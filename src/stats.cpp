@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/store/sequence.h"
+
 namespace wi {
 
 void StepStats::add(const StepStats& other) {
@@ -22,6 +24,30 @@ void StepStats::add(const StepStats& other) {
   certified_coverage_sum += other.certified_coverage_sum;
   certified_coverage_min = std::min(certified_coverage_min, other.certified_coverage_min);
   coverage_count += other.coverage_count;
+}
+
+void fill_stats(const Sequence& sequence, const StepStats& steps, wi_session_stats& out) {
+  const double lanes = steps.coverage_count ? static_cast<double>(steps.coverage_count) : 1;
+  out.segments = static_cast<int32_t>(sequence.segments().size());
+  out.tokens = static_cast<uint64_t>(sequence.tokens());
+  out.kv_bytes = sequence.bytes();
+  out.index_bytes = sequence.index_bytes();
+  out.kv_bytes_read = steps.kv_bytes_read + steps.index_bytes_read;
+  out.index_bytes_read = steps.index_bytes_read;
+  out.retrieved_tokens = steps.retrieved_tokens;
+  out.estimated_clusters = steps.estimated_clusters;
+  out.dropped_clusters = steps.dropped_clusters;
+  out.buffer_hits = steps.buffer_hits;
+  out.buffer_misses = steps.buffer_misses;
+  out.index_ns = steps.index_ns;
+  out.weights_ns = steps.weights_ns;
+  out.select_ns = steps.select_ns;
+  out.retrieve_ns = steps.retrieve_ns;
+  out.attend_ns = steps.attend_ns;
+  out.estimate_ns = steps.estimate_ns;
+  out.estimated_coverage = steps.coverage_count ? steps.estimated_coverage_sum / lanes : 1;
+  out.certified_coverage = steps.coverage_count ? steps.certified_coverage_sum / lanes : 1;
+  out.certified_coverage_min = steps.certified_coverage_min;
 }
 
 }  // namespace wi

@@ -4,7 +4,11 @@
 #include <chrono>
 #include <cstdint>
 
+#include "waveinfer.h"
+
 namespace wi {
+
+class Sequence;
 
 struct StepStats {
   uint64_t weights_ns = 0, select_ns = 0, retrieve_ns = 0, attend_ns = 0, estimate_ns = 0, index_ns = 0;
@@ -17,13 +21,17 @@ struct StepStats {
   void add(const StepStats& other);
 };
 
+// What a sequence and its steps say about themselves, in the ABI's form; the rest of `out` is left alone.
+void fill_stats(const Sequence& sequence, const StepStats& steps, wi_session_stats& out);
+
 // Adds the time from its construction to its end to a counter: StageTimer timer(stats.select_ns);
 class StageTimer {
  public:
   explicit StageTimer(uint64_t& total_ns) : total_ns_(total_ns), start_(std::chrono::steady_clock::now()) {}
   ~StageTimer() {
     total_ns_ += static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count());
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_)
+            .count());
   }
   StageTimer(const StageTimer&) = delete;
   StageTimer& operator=(const StageTimer&) = delete;

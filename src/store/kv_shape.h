@@ -15,7 +15,9 @@ struct KvShape {
   DType dtype = DType::f16;
 
   size_t head_bytes() const { return row_bytes(dtype, head_dim); }  // one key, or one value, of one head
-  size_t token_bytes() const { return 2 * head_bytes() * static_cast<size_t>(layers) * static_cast<size_t>(kv_heads); }
+  size_t token_bytes() const {
+    return 2 * head_bytes() * static_cast<size_t>(layers) * static_cast<size_t>(kv_heads);
+  }
   bool operator==(const KvShape&) const = default;
 };
 

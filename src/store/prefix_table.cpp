@@ -30,14 +30,16 @@ uint64_t PrefixTable::hits() const {
   return hits_;
 }
 
-std::shared_ptr<const Segment> PrefixTable::find(uint64_t parent, std::span<const int32_t> ids, int64_t first) {
+std::shared_ptr<const Segment> PrefixTable::find(uint64_t parent, std::span<const int32_t> ids,
+                                                 int64_t first) {
   std::lock_guard lock(mutex_);
   std::shared_ptr<const Segment> best;
   auto [begin, end] = children_.equal_range(parent);
   for (; begin != end; ++begin) {
     std::shared_ptr<const Segment> segment = begin->second.lock();
     if (!segment || segment->first_position() != first) continue;
-    if (segment->end_position() >= static_cast<int64_t>(ids.size())) continue;  // one id is left to compute logits from
+    if (segment->end_position() >= static_cast<int64_t>(ids.size()))
+      continue;  // one id is left to compute logits from
     const Segment::Lineage& lineage = *segment->lineage;
     const bool same = std::equal(lineage.ids.begin(), lineage.ids.end(), ids.begin() + first) &&
                       std::equal(lineage.sink_ids.begin(), lineage.sink_ids.end(), ids.begin());

@@ -57,13 +57,15 @@ class Segment {
     return static_cast<size_t>(layer) * static_cast<size_t>(shape_.kv_heads) + static_cast<size_t>(head);
   }
   size_t positions_bytes() const {
-    return static_cast<size_t>(shape_.layers) * static_cast<size_t>(shape_.kv_heads) * static_cast<size_t>(tokens_) * sizeof(int32_t);
+    return static_cast<size_t>(shape_.layers) * static_cast<size_t>(shape_.kv_heads) *
+           static_cast<size_t>(tokens_) * sizeof(int32_t);
   }
   KvShape shape_;
   int64_t first_position_;
   int32_t tokens_;
   uint64_t id_;
-  HostBuffer pages_;  // (layers, kv_heads, {K, V}, tokens, head_dim), then positions (layers, kv_heads, tokens) int32
+  HostBuffer pages_;  // (layers, kv_heads, {K, V}, tokens, head_dim), then positions (layers, kv_heads,
+                      // tokens) int32
   HostBuffer index_;
   std::vector<HeadIndex> heads_;
 };

@@ -12,28 +12,34 @@ Sequence::Sequence(std::shared_ptr<HostPool> pool, const KvShape& shape, uint64_
 
 void Sequence::reserve(int64_t count) {
   const int64_t end = tokens_ + count;
-  const size_t tail_blocks = end > sealed_end_ ? static_cast<size_t>((end - sealed_end_ + kBlockTokens - 1) / kBlockTokens) : 0;
+  const size_t tail_blocks =
+      end > sealed_end_ ? static_cast<size_t>((end - sealed_end_ + kBlockTokens - 1) / kBlockTokens) : 0;
   const size_t new_blocks = tail_blocks > tail_.size() ? tail_blocks - tail_.size() : 0;
-  check_budget(new_blocks * kBlockTokens * shape_.token_bytes() + (sink_ ? 0 : kSinkTokens * shape_.token_bytes()), "new tokens");
+  check_budget(
+      new_blocks * kBlockTokens * shape_.token_bytes() + (sink_ ? 0 : kSinkTokens * shape_.token_bytes()),
+      "new tokens");
   // Blocks from the first uncommitted token on are written next: none may be shared. An earlier call that
   // failed may have left empty blocks behind; they are used now.
   if (!sink_) sink_ = BlockRef(new TokenBlock(*pool_, shape_, kSinkTokens));
   if (tokens_ < kSinkTokens) make_writable(sink_);
-  for (size_t i = static_cast<size_t>(tail_tokens() / kBlockTokens); i < tail_.size(); ++i) make_writable(tail_[i]);
+  for (size_t i = static_cast<size_t>(tail_tokens() / kBlockTokens); i < tail_.size(); ++i)
+    make_writable(tail_[i]);
   tail_.reserve(tail_blocks);
   while (tail_.size() < tail_blocks) tail_.emplace_back(new TokenBlock(*pool_, shape_, kBlockTokens));
 }
 
-void Sequence::write(const Backend& backend, int32_t layer, int64_t first, int64_t count, const float* keys, const float* values,
-                     int64_t stride) {
+void Sequence::write(const Backend& backend, int32_t layer, int64_t first, int64_t count, const float* keys,
+                     const float* values, int64_t stride) {
   const int64_t width = shape_.head_dim;
   const size_t head_bytes = shape_.head_bytes();
   for (int64_t row = 0; row < count; ++row) {
     const Slot at = slot(first + row);
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
       const size_t offset = static_cast<size_t>(at.index) * head_bytes;
-      backend.to_kv(keys + row * stride + head * width, shape_.dtype, (*at.block)->keys(layer, head) + offset, width);
-      backend.to_kv(values + row * stride + head * width, shape_.dtype, (*at.block)->values(layer, head) + offset, width);
+      backend.to_kv(keys + row * stride + head * width, shape_.dtype, (*at.block)->keys(layer, head) + offset,
+                    width);
+      backend.to_kv(values + row * stride + head * width, shape_.dtype,
+                    (*at.block)->values(layer, head) + offset, width);
     }
   }
 }
@@ -42,21 +48,29 @@ void Sequence::commit(int64_t count) { tokens_ += count; }
 
 int32_t Sequence::steady_runs(int32_t layer, int32_t head, int64_t end, KvRun* runs) const {
   int32_t count = 0;
-  if (sink_ && end > 0) runs[count++] = {sink_->keys(layer, head), sink_->values(layer, head), std::min<int64_t>(end, kSinkTokens)};
+  if (sink_ && end > 0)
+    runs[count++] = {sink_->keys(layer, head), sink_->values(layer, head),
+                     std::min<int64_t>(end, kSinkTokens)};
   int64_t left = end - sealed_end_;
   for (size_t i = 0; left > 0; ++i, left -= kBlockTokens) {
-    runs[count++] = {tail_[i]->keys(layer, head), tail_[i]->values(layer, head), std::min<int64_t>(left, kBlockTokens)};
+    runs[count++] = {tail_[i]->keys(layer, head), tail_[i]->values(layer, head),
+                     std::min<int64_t>(left, kBlockTokens)};
   }
   return count;
 }
 
 const SegmentView* Sequence::views(int32_t layer, int32_t head) const {
   if (segments_.empty()) return nullptr;
-  return views_->view.data() + (static_cast<size_t>(layer) * static_cast<size_t>(shape_.kv_heads) + static_cast<size_t>(head)) * segments_.size();
+  return views_->view.data() +
+         (static_cast<size_t>(layer) * static_cast<size_t>(shape_.kv_heads) + static_cast<size_t>(head)) *
+             segments_.size();
 }
 
 int32_t Sequence::partitions(int32_t layer, int32_t head) const {
-  return segments_.empty() ? 0 : views_->partitions[static_cast<size_t>(layer) * static_cast<size_t>(shape_.kv_heads) + static_cast<size_t>(head)];
+  return segments_.empty()
+             ? 0
+             : views_->partitions[static_cast<size_t>(layer) * static_cast<size_t>(shape_.kv_heads) +
+                                  static_cast<size_t>(head)];
 }
 
 void Sequence::seal(std::shared_ptr<const Segment> segment) {
@@ -75,13 +89,19 @@ void Sequence::seal(std::shared_ptr<const Segment> segment) {
 }
 
 void Sequence::adopt(std::shared_ptr<const Segment> segment, const BlockRef& sink) {
-  check(tokens_ == 0 || tokens_ == segment->first_position(), WI_E_INTERNAL, "adopted segment starts at ", segment->first_position(),
-        ", the sequence ends at ", tokens_);
+  check(tokens_ == 0 || tokens_ == segment->first_position(), WI_E_INTERNAL, "adopted segment starts at ",
+        segment->first_position(), ", the sequence ends at ", tokens_);
   check_budget(segment->bytes(), "a reused segment");
   sink_ = sink;
   tail_.clear();
   tokens_ = segment->end_position();
   seal(std::move(segment));
+}
+
+void Sequence::restore_tail(BlockRef sink, std::vector<BlockRef> tail, int64_t tokens) {
+  sink_ = std::move(sink);
+  tail_ = std::move(tail);
+  tokens_ = tokens;
 }
 
 // Tokens of a segment that is cut go back to the tail, in order of position.
@@ -96,8 +116,11 @@ void Sequence::truncate(int64_t tokens) {
     cut.sealed_end_ = segment->first_position();
     const int64_t kept = tokens - cut.sealed_end_;
     if (kept <= 0) continue;
-    cut.check_budget(static_cast<size_t>((kept + kBlockTokens - 1) / kBlockTokens * kBlockTokens) * shape_.token_bytes(), "truncation into a segment");
-    for (int64_t start = 0; start < kept; start += kBlockTokens) cut.tail_.emplace_back(new TokenBlock(*pool_, shape_, kBlockTokens));
+    cut.check_budget(
+        static_cast<size_t>((kept + kBlockTokens - 1) / kBlockTokens * kBlockTokens) * shape_.token_bytes(),
+        "truncation into a segment");
+    for (int64_t start = 0; start < kept; start += kBlockTokens)
+      cut.tail_.emplace_back(new TokenBlock(*pool_, shape_, kBlockTokens));
     const size_t bytes = shape_.head_bytes();
     for (int32_t layer = 0; layer < shape_.layers; ++layer) {
       for (int32_t head = 0; head < shape_.kv_heads; ++head) {
@@ -106,9 +129,11 @@ void Sequence::truncate(int64_t tokens) {
           const int64_t offset = view.positions[i] - cut.sealed_end_;
           if (offset >= kept) continue;
           const TokenBlock& block = *cut.tail_[static_cast<size_t>(offset / kBlockTokens)];
-          const size_t to = static_cast<size_t>(offset % kBlockTokens) * bytes, from = static_cast<size_t>(i) * bytes;
+          const size_t to = static_cast<size_t>(offset % kBlockTokens) * bytes,
+                       from = static_cast<size_t>(i) * bytes;
           std::memcpy(block.keys(layer, head) + to, static_cast<const std::byte*>(view.keys) + from, bytes);
-          std::memcpy(block.values(layer, head) + to, static_cast<const std::byte*>(view.values) + from, bytes);
+          std::memcpy(block.values(layer, head) + to, static_cast<const std::byte*>(view.values) + from,
+                      bytes);
         }
       }
     }
@@ -135,8 +160,8 @@ size_t Sequence::index_bytes() const {
 void Sequence::check_budget(size_t more_bytes, const char* purpose) const {
   if (!budget_bytes_ || !more_bytes) return;
   const size_t used = bytes();
-  check(used + more_bytes <= budget_bytes_, WI_E_BUDGET, purpose, " need ", more_bytes, " bytes, the session uses ", used, " of kv_budget_bytes ",
-        budget_bytes_);
+  check(used + more_bytes <= budget_bytes_, WI_E_BUDGET, purpose, " need ", more_bytes,
+        " bytes, the session uses ", used, " of kv_budget_bytes ", budget_bytes_);
 }
 
 Sequence::Slot Sequence::slot(int64_t position) {
@@ -154,7 +179,8 @@ void Sequence::make_writable(BlockRef& block) {
 
 void Sequence::rebuild_views() {
   auto views = std::make_shared<Views>();
-  views->view.reserve(segments_.size() * static_cast<size_t>(shape_.layers) * static_cast<size_t>(shape_.kv_heads));
+  views->view.reserve(segments_.size() * static_cast<size_t>(shape_.layers) *
+                      static_cast<size_t>(shape_.kv_heads));
   for (int32_t layer = 0; layer < shape_.layers; ++layer) {
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
       int32_t partitions = 0;

@@ -18,7 +18,7 @@
 
 namespace wi {
 
-constexpr int32_t kSinkTokens = 4;    // always attended exactly, never indexed (RetroInfer §4.2, steady zone)
+constexpr int32_t kSinkTokens = 4;  // always attended exactly, never indexed (RetroInfer §4.2, steady zone)
 constexpr int32_t kBlockTokens = 64;  // of the tail; segments are whole blocks
 
 class Sequence {
@@ -31,14 +31,18 @@ class Sequence {
   int64_t tokens() const { return tokens_; }  // committed
   int64_t sealed_end() const { return sealed_end_; }
   int64_t tail_tokens() const { return tokens_ > sealed_end_ ? tokens_ - sealed_end_ : 0; }
-  int64_t indexed_tokens() const { return sealed_end_ - kSinkTokens > 0 && !segments_.empty() ? sealed_end_ - kSinkTokens : 0; }
+  int64_t indexed_tokens() const {
+    return sealed_end_ - kSinkTokens > 0 && !segments_.empty() ? sealed_end_ - kSinkTokens : 0;
+  }
   size_t bytes() const;
   size_t index_bytes() const;
 
   // ---- append: reserve, write every layer, commit. Until commit nothing is visible. ----
   void reserve(int64_t count);  // room for `count` tokens after tokens(); throws WI_E_BUDGET or WI_E_MEMORY
-  // keys, values: (count, kv_heads, head_dim) f32, row i at + i * stride; first: position of row 0, ≥ tokens().
-  void write(const Backend& backend, int32_t layer, int64_t first, int64_t count, const float* keys, const float* values, int64_t stride);
+  // keys, values: (count, kv_heads, head_dim) f32, row i at + i * stride; first: position of row 0, ≥
+  // tokens().
+  void write(const Backend& backend, int32_t layer, int64_t first, int64_t count, const float* keys,
+             const float* values, int64_t stride);
   void commit(int64_t count);
 
   // ---- read ----
@@ -55,6 +59,8 @@ class Sequence {
   void seal(std::shared_ptr<const Segment> segment);
   // Takes over a segment computed elsewhere that starts where this sequence ends (prefix reuse, load).
   void adopt(std::shared_ptr<const Segment> segment, const BlockRef& sink);
+  // Ends loading: the blocks after the adopted segments, `tokens` in all.
+  void restore_tail(BlockRef sink, std::vector<BlockRef> tail, int64_t tokens);
   void truncate(int64_t tokens);
   void check_budget(size_t more_bytes, const char* purpose) const;
 

@@ -10,6 +10,8 @@ TokenBlock::TokenBlock(HostPool& pool, const KvShape& shape, int32_t capacity)
       plane_bytes_(shape.head_bytes() * static_cast<size_t>(capacity)),
       memory_(pool.allocate(shape.token_bytes() * static_cast<size_t>(capacity), "recent tokens")) {}
 
-void TokenBlock::copy_from(const TokenBlock& other) { std::memcpy(memory_.data(), other.memory_.data(), memory_.bytes()); }
+void TokenBlock::copy_from(const TokenBlock& other) {
+  std::memcpy(memory_.data(), other.memory_.data(), memory_.bytes());
+}
 
 }  // namespace wi

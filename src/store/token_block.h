@@ -28,7 +28,8 @@ class TokenBlock {
  private:
   friend class BlockRef;
   size_t offset(int32_t layer, int32_t head) const {
-    return (static_cast<size_t>(layer) * static_cast<size_t>(kv_heads_) + static_cast<size_t>(head)) * 2 * plane_bytes_;
+    return (static_cast<size_t>(layer) * static_cast<size_t>(kv_heads_) + static_cast<size_t>(head)) * 2 *
+           plane_bytes_;
   }
   int32_t capacity_, kv_heads_;
   size_t plane_bytes_;  // keys of one head

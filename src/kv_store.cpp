@@ -1,0 +1,116 @@
+#include "src/kv_store.h"
+
+#include <algorithm>
+
+#include "src/pipeline/index.h"
+#include "src/pipeline/pipeline.h"
+#include "src/workspace.h"
+
+namespace wi {
+
+class KvStore::Use {
+ public:
+  explicit Use(KvStore& store) : store_(store) {
+    check(!store.busy_.exchange(true, std::memory_order_acquire), WI_E_BUSY,
+          "kv is in use by another thread");
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() {
+    store_.publish_stats();
+    store_.busy_.store(false, std::memory_order_release);
+  }
+
+ private:
+  KvStore& store_;
+};
+
+KvStore::KvStore(std::shared_ptr<Runtime> runtime, const KvStoreParams& params)
+    : runtime_(std::move(runtime)),
+      params_(params),
+      sequence_(runtime_->pool, params.shape, params.kv_budget_bytes),
+      written_(static_cast<size_t>(params.shape.layers), 0) {
+  publish_stats();
+}
+
+KvStore::~KvStore() = default;
+
+void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const float* values) {
+  Use use(*this);
+  int64_t& written = written_[static_cast<size_t>(layer)];
+  const int64_t width = int64_t{params_.shape.kv_heads} * params_.shape.head_dim;
+  sequence_.reserve(written + tokens - sequence_.tokens());
+  sequence_.write(runtime_->backend, layer, written, tokens, keys, values, width);
+  written += tokens;
+  sequence_.commit(*std::min_element(written_.begin(), written_.end()) - sequence_.tokens());
+}
+
+void KvStore::seal() {
+  Use use(*this);
+  const int64_t ahead = *std::max_element(written_.begin(), written_.end());
+  check(ahead == sequence_.tokens(), WI_E_STATE, "a layer has ", ahead, " tokens, another only ",
+        sequence_.tokens(), ": append to every layer first");
+  StageTimer timer(totals_.index_ns);
+  runtime_->workers.run(nullptr, [&](const Stream& stream) {
+    wi::seal(sequence_, {runtime_->backend, *params_.policy, params_.policy_params, stream, {}},
+             SealWhen::prefilled);
+  });
+}
+
+void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const CancelToken* cancel, float* out,
+                     float* lse) {
+  Use use(*this);
+  const int64_t end = written_[static_cast<size_t>(layer)];
+  check(end > 0, WI_E_STATE, "layer ", layer, " has no tokens");
+  auto workspace = runtime_->workspace();
+  StepStats stats;
+  workspace->attend_rows.assign(static_cast<size_t>(rows),
+                                AttendRow{&sequence_, end, params_.policy, &params_.policy_params, &stats});
+  runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
+    const Backend& backend = runtime_->backend;
+    Lanes& lanes = workspace->lanes;
+    lanes.open(workspace->attend_rows, layer, params_.query_heads / params_.shape.kv_heads, queries, out,
+               lse);
+    while (lanes.next_pass()) {
+      select(backend, stream, lanes, stats);
+      retrieve(backend, stream, lanes, stats);
+      wi::attend(backend, stream, lanes, stats);
+      estimate(backend, stream, lanes, stats);
+    }
+    throw_if_cancelled(stream);
+  });
+  totals_.add(stats);
+  ++attend_calls_;
+}
+
+std::shared_ptr<KvStore> KvStore::fork() {
+  Use use(*this);
+  auto fork = std::make_shared<KvStore>(runtime_, params_);
+  fork->sequence_ = sequence_;
+  fork->written_ = written_;
+  fork->publish_stats();
+  return fork;
+}
+
+void KvStore::truncate(int64_t tokens) {
+  Use use(*this);
+  check(tokens >= 0 && tokens <= sequence_.tokens(), WI_E_ARGUMENT, "tokens is ", tokens, ", the store has ",
+        sequence_.tokens());
+  sequence_.truncate(tokens);
+  std::fill(written_.begin(), written_.end(), tokens);
+}
+
+wi_session_stats KvStore::stats() const {
+  std::lock_guard lock(stats_mutex_);
+  return published_;
+}
+
+void KvStore::publish_stats() {
+  wi_session_stats stats{};
+  fill_stats(sequence_, totals_, stats);
+  stats.decode_steps = attend_calls_;
+  std::lock_guard lock(stats_mutex_);
+  published_ = stats;
+}
+
+}  // namespace wi

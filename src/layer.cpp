@@ -1,0 +1,102 @@
+#include "src/layer.h"
+
+#include <cmath>
+
+namespace wi {
+namespace {
+
+void rms_norm(const Step& step, const float* in, const float* weight, float* out, int64_t rows, int64_t cols,
+              int64_t stride) {
+  step.backend.rms_norm(step.stream,
+                        {in, stride, weight, out, stride, rows, cols, step.model.config.rms_epsilon});
+}
+
+}  // namespace
+
+void embed(const Step& step, int64_t rows) {
+  step.backend.embed(step.stream,
+                     {step.model.weights.embedding, step.work.tokens.data(), rows, step.work.hidden});
+}
+
+// Angles in f64: at a million tokens an f32 product of position and frequency is off by hundredths of a
+// radian.
+void rotation_tables(const Step& step, int64_t row, int64_t position, int64_t count) {
+  const RopeFrequencies& rope = step.model.rope;
+  const size_t half = rope.frequency.size();
+  for (int64_t i = 0; i < count; ++i) {
+    float* cos = step.work.cos + static_cast<size_t>(row + i) * half;
+    float* sin = step.work.sin + static_cast<size_t>(row + i) * half;
+    for (size_t pair = 0; pair < half; ++pair) {
+      const double angle = static_cast<double>(position + i) * rope.frequency[pair];
+      cos[pair] = static_cast<float>(std::cos(angle) * rope.magnitude);
+      sin[pair] = static_cast<float>(std::sin(angle) * rope.magnitude);
+    }
+  }
+}
+
+void project(const Step& step, const LayerWeights& layer, int64_t rows) {
+  const ModelConfig& config = step.model.config;
+  Workspace& work = step.work;
+  rms_norm(step, work.hidden, layer.attention_norm, work.normed, rows, config.hidden, config.hidden);
+  MatmulArgs args{work.normed, rows, {}, 3};
+  args.parts[0] = {layer.q, layer.q_bias, work.q, false};
+  args.parts[1] = {layer.k, layer.k_bias, work.k, false};
+  args.parts[2] = {layer.v, layer.v_bias, work.v, false};
+  step.backend.matmul(step.stream, args);
+  if (config.qk_norm) {
+    rms_norm(step, work.q, layer.q_norm, work.q, rows * config.query_heads, config.head_dim, config.head_dim);
+    rms_norm(step, work.k, layer.k_norm, work.k, rows * config.kv_heads, config.head_dim, config.head_dim);
+  }
+}
+
+void rotate(const Step& step, int64_t rows) {
+  const ModelConfig& config = step.model.config;
+  const Workspace& work = step.work;
+  RopeArgs args{work.q,
+                int64_t{config.query_heads} * config.head_dim,
+                rows,
+                config.query_heads,
+                config.head_dim,
+                config.rotary,
+                work.cos,
+                work.sin,
+                config.rope_interleaved};
+  step.backend.rope(step.stream, args);
+  args.x = work.k;
+  args.stride = int64_t{config.kv_heads} * config.head_dim;
+  args.heads = config.kv_heads;
+  step.backend.rope(step.stream, args);
+}
+
+void project_output(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows) {
+  const ModelConfig& config = step.model.config;
+  MatmulArgs args{step.work.attention + first * config.query_heads * config.head_dim, rows, {}, 1};
+  args.parts[0] = {layer.o, layer.o_bias, step.work.hidden + first * config.hidden, true};
+  step.backend.matmul(step.stream, args);
+}
+
+void feed_forward(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows) {
+  const ModelConfig& config = step.model.config;
+  Workspace& work = step.work;
+  float* hidden = work.hidden + first * config.hidden;
+  rms_norm(step, hidden, layer.ffn_norm, work.normed, rows, config.hidden, config.hidden);
+  MatmulArgs widen{work.normed, rows, {}, 2};
+  widen.parts[0] = {layer.gate, nullptr, work.gate, false};
+  widen.parts[1] = {layer.up, nullptr, work.up, false};
+  step.backend.matmul(step.stream, widen);
+  step.backend.swiglu(step.stream, {work.gate, work.up, work.gate, rows * config.ffn});
+  MatmulArgs narrow{work.gate, rows, {}, 1};
+  narrow.parts[0] = {layer.down, nullptr, hidden, true};
+  step.backend.matmul(step.stream, narrow);
+}
+
+void logits(const Step& step, int64_t first, int64_t rows, float* out) {
+  const ModelConfig& config = step.model.config;
+  rms_norm(step, step.work.hidden + first * config.hidden, step.model.weights.output_norm, step.work.normed,
+           rows, config.hidden, config.hidden);
+  MatmulArgs args{step.work.normed, rows, {}, 1};
+  args.parts[0] = {step.model.weights.output, nullptr, out, false};
+  step.backend.matmul(step.stream, args);
+}
+
+}  // namespace wi

@@ -1,0 +1,31 @@
+// The parts of a transformer layer that decode and prefill share: everything but attention.
+#pragma once
+
+#include <span>
+
+#include "kernels/ops.h"
+#include "src/model/model.h"
+#include "src/workspace.h"
+
+namespace wi {
+
+// What every stage of a step needs.
+struct Step {
+  const Backend& backend;
+  const Stream& stream;
+  const Model& model;
+  Workspace& work;
+};
+
+void embed(const Step& step, int64_t rows);  // work.tokens -> work.hidden
+void rotation_tables(const Step& step, int64_t row, int64_t position,
+                     int64_t count);  // cos, sin of consecutive positions
+void project(const Step& step, const LayerWeights& layer,
+             int64_t rows);                   // work.hidden -> q, k, v, normed on the way
+void rotate(const Step& step, int64_t rows);  // q and k, in place
+// work.attention -> work.hidden, then the feed-forward block; rows [first, first + rows).
+void project_output(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows);
+void feed_forward(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows);
+void logits(const Step& step, int64_t first, int64_t rows, float* out);  // out (rows, vocab)
+
+}  // namespace wi

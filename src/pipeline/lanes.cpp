@@ -1,0 +1,115 @@
+#include "src/pipeline/lanes.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace wi {
+namespace {
+
+constexpr size_t kPassBytes = size_t{64} << 20;  // of lists and scores; at least one row always runs
+
+template <class T>
+T* grown(std::vector<T>& buffer, size_t count) {
+  // Headroom, because the lists grow with every sealed segment and a step should not allocate.
+  if (buffer.size() < count) buffer.resize(count + count / 4);
+  return buffer.data();
+}
+
+}  // namespace
+
+void Lanes::open(std::span<const AttendRow> rows, int32_t layer, int32_t group, const float* queries,
+                 float* out, float* lse) {
+  const KvShape& shape = rows.front().sequence->shape();
+  rows_ = rows;
+  layer_ = layer;
+  group_ = group;
+  kv_heads_ = shape.kv_heads;
+  head_dim_ = shape.head_dim;
+  kv_ = shape.dtype;
+  queries_ = queries;
+  out_ = out;
+  lse_ = lse ? lse : grown(own_lse_, rows.size() * static_cast<size_t>(kv_heads_ * group));
+  first_ = count_ = 0;
+}
+
+bool Lanes::next_pass() {
+  first_ += count_;
+  count_ = 0;
+  if (first_ >= rows_.size()) return false;
+
+  const AttendRow& head_row = rows_[first_];
+  size_t bytes = 0, steady = 0, partitions = 0;
+  for (size_t i = first_; i < rows_.size(); ++i) {
+    const AttendRow& row = rows_[i];
+    if (row.policy != head_row.policy || row.params != head_row.params) break;
+    bytes += lane_bytes(row);
+    if (count_ && bytes > kPassBytes) break;
+    steady += static_cast<size_t>(row.sequence->max_steady_runs()) * static_cast<size_t>(kv_heads_);
+    for (int32_t head = 0; head < kv_heads_; ++head)
+      partitions += static_cast<size_t>(row.sequence->partitions(layer_, head));
+    ++count_;
+  }
+
+  Lane* lane = grown(lanes_, count_ * static_cast<size_t>(kv_heads_));
+  KvRun* steady_at = grown(steady_, steady);
+  PartitionRef* retrieved_at = grown(retrieved_, partitions);
+  PartitionRef* estimated_at = grown(estimated_, partitions);
+  KvRun* runs_at = grown(runs_, partitions);
+  float* scores_at = grown(scores_, partitions * static_cast<size_t>(group_));
+  for (size_t i = first_; i < first_ + count_; ++i) {
+    const AttendRow& row = rows_[i];
+    for (int32_t head = 0; head < kv_heads_; ++head, ++lane) {
+      const size_t query_head =
+          i * static_cast<size_t>(kv_heads_ * group_) + static_cast<size_t>(head * group_);
+      const size_t room = static_cast<size_t>(row.sequence->partitions(layer_, head));
+      *lane = Lane{};
+      lane->query = queries_ + query_head * static_cast<size_t>(head_dim_);
+      lane->segments = row.sequence->views(layer_, head);
+      lane->segment_count = static_cast<int32_t>(row.sequence->segments().size());
+      lane->partition_count = static_cast<int32_t>(room);
+      lane->indexed_tokens = row.sequence->indexed_tokens();
+      lane->steady = steady_at;
+      lane->steady_count = row.sequence->steady_runs(layer_, head, row.end, steady_at);
+      steady_at += row.sequence->max_steady_runs();
+      lane->retrieved = retrieved_at;
+      lane->estimated = estimated_at;
+      lane->runs = runs_at;
+      lane->scores = scores_at;
+      retrieved_at += room;
+      estimated_at += room;
+      runs_at += room;
+      scores_at += room * static_cast<size_t>(group_);
+      lane->out = out_ + query_head * static_cast<size_t>(head_dim_);
+      lane->lse = lse_ + query_head;
+    }
+  }
+  return true;
+}
+
+LanesArgs Lanes::args() const {
+  LanesArgs args;
+  args.lanes = const_cast<Lane*>(lanes_.data());
+  args.lane_count = static_cast<int32_t>(count_) * kv_heads_;
+  args.group = group_;
+  args.head_dim = head_dim_;
+  args.kv = kv_;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  args.params = rows_[first_].params;
+  return args;
+}
+
+size_t Lanes::lane_bytes(const AttendRow& row) const {
+  size_t partitions = 0;
+  for (int32_t head = 0; head < kv_heads_; ++head)
+    partitions += static_cast<size_t>(row.sequence->partitions(layer_, head));
+  return partitions *
+         (2 * sizeof(PartitionRef) + sizeof(KvRun) + static_cast<size_t>(group_) * sizeof(float));
+}
+
+size_t Lanes::bytes() const {
+  return lanes_.size() * sizeof(Lane) + (steady_.size() + runs_.size()) * sizeof(KvRun) +
+         (retrieved_.size() + estimated_.size()) * sizeof(PartitionRef) +
+         (scores_.size() + own_lse_.size()) * sizeof(float);
+}
+
+}  // namespace wi

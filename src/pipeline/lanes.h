@@ -1,0 +1,63 @@
+// The lanes of one layer of one step: which queries attend to which sequences, and the buffers that select,
+// retrieve, attend and estimate fill. Rows are taken in passes, so that a batch over a million tokens does
+// not need every row's lists at once. Buffers only grow.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "src/stats.h"
+#include "src/store/sequence.h"
+
+namespace wi {
+
+// One query position: it sees the sequence's tokens below `end`, its own included.
+struct AttendRow {
+  const Sequence* sequence = nullptr;
+  int64_t end = 0;
+  const Policy* policy = nullptr;
+  const PolicyParams* params = nullptr;
+  StepStats* stats = nullptr;
+};
+
+class Lanes {
+ public:
+  // queries and out: (rows, kv_heads * group, head_dim); lse: (rows, kv_heads * group) or null.
+  void open(std::span<const AttendRow> rows, int32_t layer, int32_t group, const float* queries, float* out,
+            float* lse);
+  // Fills the lanes of the next rows that share a policy and fit the buffers. False: no rows are left.
+  bool next_pass();
+
+  LanesArgs args() const;
+  const Policy& policy() const { return *rows_[first_].policy; }
+  const Sequence& sequence_of(int32_t lane) const {
+    return *rows_[first_ + static_cast<size_t>(lane / kv_heads_)].sequence;
+  }
+  StepStats& stats_of(int32_t lane) const {
+    return *rows_[first_ + static_cast<size_t>(lane / kv_heads_)].stats;
+  }
+  int32_t row_count() const { return static_cast<int32_t>(count_); }
+  StepStats& row_stats(int32_t row) const { return *rows_[first_ + static_cast<size_t>(row)].stats; }
+  size_t bytes() const;
+
+ private:
+  size_t lane_bytes(const AttendRow& row) const;
+  std::span<const AttendRow> rows_;
+  int32_t layer_ = 0, group_ = 1, kv_heads_ = 1, head_dim_ = 0;
+  DType kv_ = DType::f16;
+  const float* queries_ = nullptr;
+  float* out_ = nullptr;
+  float* lse_ = nullptr;
+  size_t first_ = 0, count_ = 0;  // rows of this pass
+
+  std::vector<Lane> lanes_;
+  std::vector<KvRun> steady_;
+  std::vector<PartitionRef> retrieved_, estimated_;
+  std::vector<KvRun> runs_;
+  std::vector<float> scores_;
+  std::vector<float> own_lse_;  // where the caller wants none
+};
+
+}  // namespace wi

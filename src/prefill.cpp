@@ -1,0 +1,98 @@
+// Prefill runs a chunk through the layers as decode.cpp does a token, but attends exactly to all that came
+// before, as published (RetroInfer §4.4: the index is for decoding; prefill only builds it).
+#include "src/prefill.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/cancel.h"
+
+namespace wi {
+namespace {
+
+void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int64_t chunk_end,
+                    int64_t first, int64_t rows);
+
+}  // namespace
+
+void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t> tokens,
+                   PrefillLogits wanted, float* logits_out) {
+  const Model& model = step.model;
+  const int64_t rows = static_cast<int64_t>(tokens.size());
+  const int64_t position = sequence.tokens();
+  const int64_t kv_width = int64_t{model.config.kv_heads} * model.config.head_dim;
+  Workspace& work = step.work;
+
+  work.prepare(model.config, rows);
+  std::copy(tokens.begin(), tokens.end(), work.tokens.begin());
+  rotation_tables(step, 0, position, rows);
+  embed(step, rows);
+  for (int32_t layer = 0; layer < model.config.layers; ++layer) {
+    const LayerWeights& weights = model.weights.layers[static_cast<size_t>(layer)];
+    project(step, weights, rows);
+    rotate(step, rows);
+    throw_if_cancelled(step.stream);
+    sequence.write(step.backend, layer, position, rows, work.k, work.v, kv_width);
+
+    // After the last layer only rows whose logits somebody wants matter.
+    const bool last_layer = layer + 1 == model.config.layers;
+    const int64_t first = !last_layer || wanted == PrefillLogits::all ? 0
+                          : wanted == PrefillLogits::last             ? rows - 1
+                                                                      : rows;
+    if (first == rows) return;
+    attend_exactly(step, sequence, layer, position + rows, first, rows - first);
+    throw_if_cancelled(step.stream);
+    project_output(step, weights, first, rows - first);
+    feed_forward(step, weights, first, rows - first);
+    throw_if_cancelled(step.stream);
+  }
+  const int64_t first = wanted == PrefillLogits::all ? 0 : rows - 1;
+  logits(step, first, rows - first, logits_out);
+  throw_if_cancelled(step.stream);
+}
+
+namespace {
+
+// Rows [first, first + rows) of the chunk, which are its last ones, over sink, segments and tail. The order
+// of tokens within a segment does not matter: all of them are before the chunk.
+void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int64_t chunk_end,
+                    int64_t first, int64_t rows) {
+  const ModelConfig& config = step.model.config;
+  Workspace& work = step.work;
+  const size_t segments = sequence.segments().size();
+  const size_t room = segments + static_cast<size_t>(sequence.max_steady_runs());
+  const size_t heads = static_cast<size_t>(config.kv_heads);
+  if (work.runs.size() < heads * room) work.runs.resize(heads * room);
+  work.runs_of_head.resize(heads);
+  work.run_counts.resize(heads);
+  for (int32_t head = 0; head < config.kv_heads; ++head) {
+    KvRun* runs = work.runs.data() + static_cast<size_t>(head) * room;
+    const SegmentView* views = sequence.views(layer, head);
+    for (size_t s = 0; s < segments; ++s) runs[s] = {views[s].keys, views[s].values, views[s].tokens};
+    const int32_t steady = sequence.steady_runs(layer, head, chunk_end, runs + segments);
+    work.runs_of_head[static_cast<size_t>(head)] = runs;
+    work.run_counts[static_cast<size_t>(head)] = static_cast<int32_t>(segments) + steady;
+  }
+  const size_t offset = static_cast<size_t>(first) * static_cast<size_t>(config.query_heads) *
+                        static_cast<size_t>(config.head_dim);
+  AttendChunkArgs args;
+  args.queries = work.q + offset;
+  args.rows = rows;
+  args.kv_heads = config.kv_heads;
+  args.group = config.group();
+  args.head_dim = config.head_dim;
+  args.kv = sequence.shape().dtype;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  args.runs = work.runs_of_head.data();
+  args.run_count = work.run_counts.data();
+  args.out = work.attention + offset;
+  args.lse = nullptr;
+  args.exact_f32 = step.model.weights.layers[static_cast<size_t>(layer)].q.type == DType::f32;
+  step.backend.attend_chunk(step.stream, args);
+}
+
+}  // namespace
+
+int64_t prefill_chunk_tokens(const ModelConfig& config) { return config.ffn <= 8192 ? 2048 : 1024; }
+
+}  // namespace wi

@@ -1,0 +1,21 @@
+// Prefill: a chunk of a prompt at once, with exact attention over everything before it.
+#pragma once
+
+#include <span>
+
+#include "src/layer.h"
+#include "src/store/sequence.h"
+
+namespace wi {
+
+enum class PrefillLogits { none, last, all };
+
+// Writes the chunk's keys and values after sequence.tokens(), where room is reserved; commits nothing.
+// logits_out: (1, vocab) for last, (tokens, vocab) for all.
+void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t> tokens,
+                   PrefillLogits wanted, float* logits_out);
+
+// Tokens per chunk: enough that reading (and dequantising) the weights is a few percent of the products.
+int64_t prefill_chunk_tokens(const ModelConfig& config);
+
+}  // namespace wi

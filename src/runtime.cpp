@@ -1,0 +1,58 @@
+#include "src/runtime.h"
+
+#include "src/workspace.h"
+
+namespace wi {
+namespace {
+
+uint64_t default_budget_bytes(const Topology& topology) { return topology.memory_bytes / 10 * 8; }
+
+}  // namespace
+
+std::shared_ptr<Runtime> Runtime::create(const RuntimeParams& params) {
+  check(params.threads >= 0 && params.threads <= 1024, WI_E_ARGUMENT, "threads is ", params.threads,
+        ", must be in [0, 1024]");
+  return std::shared_ptr<Runtime>(new Runtime(params, read_topology()));
+}
+
+Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
+    : backend(cpu_backend()),
+      topology(std::move(topology_in)),
+      workers(params.threads, params.bind_threads),
+      pool(HostPool::create(params.kv_budget_bytes ? params.kv_budget_bytes : default_budget_bytes(topology),
+                            params.huge_pages)),
+      params_(params) {
+  log(WI_LOG_INFO, concat("waveinfer on ", topology.cpu_name, ": ", workers.threads(), " threads, ",
+                          backend.simd(), ", KV budget ", pool->budget() >> 20, " MiB"));
+}
+
+Runtime::~Runtime() = default;
+
+void Runtime::log(int32_t level, const std::string& message) const {
+  if (params_.log && level <= params_.log_level) params_.log(params_.log_user, level, message.c_str());
+}
+
+std::unique_ptr<Workspace, Runtime::WorkspaceReturn> Runtime::workspace() {
+  std::lock_guard lock(mutex_);
+  std::unique_ptr<Workspace> workspace;
+  if (idle_.empty()) {
+    idle_.reserve(idle_.capacity() + 1);  // so that giving it back cannot fail
+    workspace = std::make_unique<Workspace>();
+  } else {
+    workspace = std::move(idle_.back());
+    idle_.pop_back();
+  }
+  return {workspace.release(), WorkspaceReturn{this}};
+}
+
+void Runtime::WorkspaceReturn::operator()(Workspace* workspace) const {
+  std::lock_guard lock(runtime->mutex_);
+  const size_t bytes = workspace->bytes();
+  runtime->workspace_bytes_ += bytes - workspace->counted_bytes;
+  workspace->counted_bytes = bytes;
+  runtime->idle_.emplace_back(workspace);
+}
+
+uint64_t Runtime::scratch_bytes() const { return workspace_bytes_ + workers.scratch_bytes(); }
+
+}  // namespace wi

@@ -1,0 +1,41 @@
+// The activations of one step: buffers that only grow, so that a decode step allocates nothing after warm-up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "src/decode_row.h"
+#include "src/model/model.h"
+#include "src/pipeline/lanes.h"
+#include "src/stats.h"
+
+namespace wi {
+
+class Workspace {
+ public:
+  // Room for this many rows of activations. Their contents are undefined.
+  void prepare(const ModelConfig& config, int64_t rows);
+  size_t bytes() const;
+
+  float *hidden = nullptr, *normed = nullptr;  // (rows, hidden)
+  float *q = nullptr, *attention = nullptr;    // (rows, query_heads * head_dim)
+  float *k = nullptr, *v = nullptr;            // (rows, kv_heads * head_dim)
+  float *gate = nullptr, *up = nullptr;        // (rows, ffn)
+  float *cos = nullptr, *sin = nullptr;        // (rows, rotary / 2)
+  std::vector<int32_t> tokens;                 // (rows)
+  Lanes lanes;
+  std::vector<AttendRow> attend_rows;
+  std::vector<DecodeRow> decode_rows;
+  std::vector<StepStats> row_stats;
+  std::vector<float> row_logits;  // (decode rows, vocab)
+  std::vector<KvRun> runs;        // of prefill: (kv_heads, runs)
+  std::vector<const KvRun*> runs_of_head;
+  std::vector<int32_t> run_counts;
+  size_t counted_bytes = 0;  // what the runtime has on its books for this workspace
+
+ private:
+  std::vector<float> memory_;
+};
+
+}  // namespace wi
