@@ -441,12 +441,6 @@ void check_batch(wi_session* const* sessions, uint64_t count) {
   to_span(sessions, count, "sessions");
   for (uint64_t i = 0; i < count; ++i) {
     check(sessions[i] != nullptr, WI_E_ARGUMENT, "sessions[", i, "] is NULL");
-    check(sessions[i]->model == sessions[0]->model, WI_E_ARGUMENT, "sessions[", i,
-          "] has another model than sessions[0]");
-    for (uint64_t j = 0; j < i; ++j) {
-      check(sessions[i]->object != sessions[j]->object, WI_E_ARGUMENT, "sessions[", i, "] is sessions[", j,
-            "] again");
-    }
   }
 }
 

@@ -8,7 +8,8 @@
 namespace wi {
 namespace {
 
-constexpr int32_t kMostThreads = 4096;
+constexpr int32_t kMostThreads = 1024;
+constexpr size_t kMostTokenBytes = size_t{1} << 30;  // so that sizes of whole stores stay within 64 bits
 constexpr int64_t kMostSegmentTokens = 1 << 20;
 
 void check_range(const char* name, int64_t value, int64_t least, int64_t most);
@@ -109,6 +110,7 @@ SessionParams to_session_params(const wi_session_params* params, const Backend& 
   out.policy_params = choice.params;
   out.kv = to_kv_type("wi_session_params.kv_type", p.kv_type);
   out.sampling = to_sampling_params(p.sampling);
+  out.sampling_given = p.sampling != nullptr;
   out.kv_budget_bytes = p.kv_budget_bytes;
   out.sparse_read_tokens = p.sparse_read_tokens;
   out.prefix_reuse = p.prefix_reuse == WI_PREFIX_REUSE_AUTO;
@@ -142,6 +144,10 @@ KvStoreParams to_kv_store_params(const wi_kv_params* params, const Backend& back
   const PolicyChoice choice = to_policy(p.policy, backend);
   KvStoreParams out;
   out.shape = {p.layers, p.kv_heads, p.head_dim, to_kv_type("wi_kv_params.kv_type", p.kv_type)};
+  check(out.shape.token_bytes() <= kMostTokenBytes, WI_E_ARGUMENT, "wi_kv_params asks for ",
+        out.shape.token_bytes(),
+        " bytes per token (layers * kv_heads * head_dim, keys and values), must be at most ",
+        kMostTokenBytes);
   out.query_heads = p.query_heads;
   out.policy = choice.policy;
   out.policy_params = choice.params;
