@@ -31,6 +31,7 @@ struct ModelConfig {
   bool rope_interleaved = false;   // GGUF's llama permutes q and k into pairs (2i, 2i+1)
   RopeScaling rope;
   bool qk_norm = false;            // qwen3
+  bool attention_bias = false;     // q, k and v must have biases; without it they may
   bool tied_embeddings = false;
   int32_t group() const { return query_heads / kv_heads; }
 };

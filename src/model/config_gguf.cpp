@@ -45,6 +45,7 @@ ModelConfig config_from_gguf(const Gguf& gguf) {
   config.rms_epsilon = static_cast<float>(gguf.number(prefix + "attention.layer_norm_rms_epsilon"));
   config.rope_theta = gguf.find_number(prefix + "rope.freq_base").value_or(10000);
   config.rope_interleaved = config.architecture == Architecture::llama;
+  config.attention_bias = config.architecture == Architecture::qwen2;
   config.qk_norm = config.architecture == Architecture::qwen3;
   config.rope = rope_scaling(gguf, prefix, config.max_positions);
   refuse_what_is_not_computed(gguf, prefix, config.max_positions);

@@ -60,8 +60,9 @@ class Binder {
     return copies_->emplace_back(read_floats(tensor)).data();
   }
 
-  const float* vector_if_there(const char* name, int32_t layer, const char* suffix, int64_t count) {
-    return has(name, layer, suffix) ? vector(name, layer, suffix, count) : nullptr;
+  // Null if it is not needed and not there.
+  const float* vector_if(bool needed, const char* name, int32_t layer, const char* suffix, int64_t count) {
+    return needed || has(name, layer, suffix) ? vector(name, layer, suffix, count) : nullptr;
   }
 
   bool has(const char* name, int32_t layer, const char* suffix) const {
@@ -122,21 +123,15 @@ LayerWeights bind_layer(Binder& bind, const TensorNames& names, const ModelConfi
   weights.q = bind.matrix(names.q, layer, query_width, hidden);
   weights.k = bind.matrix(names.k, layer, kv_width, hidden);
   weights.v = bind.matrix(names.v, layer, kv_width, hidden);
-  if (config.architecture == Architecture::qwen2) {
-    weights.q_bias = bind.vector(names.q, layer, ".bias", query_width);
-    weights.k_bias = bind.vector(names.k, layer, ".bias", kv_width);
-    weights.v_bias = bind.vector(names.v, layer, ".bias", kv_width);
-  } else {
-    weights.q_bias = bind.vector_if_there(names.q, layer, ".bias", query_width);
-    weights.k_bias = bind.vector_if_there(names.k, layer, ".bias", kv_width);
-    weights.v_bias = bind.vector_if_there(names.v, layer, ".bias", kv_width);
-  }
+  weights.q_bias = bind.vector_if(config.attention_bias, names.q, layer, ".bias", query_width);
+  weights.k_bias = bind.vector_if(config.attention_bias, names.k, layer, ".bias", kv_width);
+  weights.v_bias = bind.vector_if(config.attention_bias, names.v, layer, ".bias", kv_width);
   if (config.qk_norm) {
     weights.q_norm = bind.vector(names.q_norm, layer, ".weight", head_dim);
     weights.k_norm = bind.vector(names.k_norm, layer, ".weight", head_dim);
   }
   weights.o = bind.matrix(names.o, layer, hidden, query_width);
-  weights.o_bias = bind.vector_if_there(names.o, layer, ".bias", hidden);
+  weights.o_bias = bind.vector_if(false, names.o, layer, ".bias", hidden);
   weights.ffn_norm = bind.vector(names.ffn_norm, layer, ".weight", hidden);
   weights.gate = bind.matrix(names.gate, layer, config.ffn, hidden);
   weights.up = bind.matrix(names.up, layer, config.ffn, hidden);
