@@ -17,7 +17,7 @@ enum class TokenKind : int32_t { normal = 1, unknown = 2, control = 3, user_defi
 struct Vocabulary {
   enum class Model { byte_bpe, sentencepiece } model = Model::byte_bpe;
   std::string pre_tokenizer;               // "llama-bpe", "qwen2", "gpt-2", "deepseek-r1-qwen", "deepseek-llm", …; unknown: refused
-  std::string pattern;                     // or the file's own pattern (tokenizer.json); wins over the name
+  std::string pattern;                     // or the file's own (tokenizer.json), NUL between those applied in turn; wins over the name
   std::vector<std::string> tokens;         // byte-level BPE: in the GPT-2 byte alphabet, as in the files
   std::vector<float> scores;               // sentencepiece
   std::vector<TokenKind> kinds;            // (tokens)
@@ -34,7 +34,9 @@ class Tokenizer {
   static std::unique_ptr<const Tokenizer> create(Vocabulary vocabulary);  // throws FORMAT or UNSUPPORTED
   virtual ~Tokenizer() = default;
 
-  // parse_special: text like <|end|> becomes the control token; otherwise it is plain text.
+  // add_bos: put BOS first if the file asks for one (Vocabulary::add_bos). parse_special: text like <|end|>
+  // becomes the control token; otherwise it is plain text. Any bytes are accepted: those that are not UTF-8
+  // are encoded one by one, and decode(encode(x)) == x.
   virtual std::vector<int32_t> encode(std::string_view text, bool add_bos, bool parse_special) const = 0;
   // The bytes of one token; control tokens are empty unless keep_special. Not necessarily whole UTF-8.
   virtual std::string_view piece(int32_t token, bool keep_special) const = 0;
@@ -43,7 +45,7 @@ class Tokenizer {
 
   virtual const Vocabulary& vocabulary() const = 0;
   bool ends_generation(int32_t token) const;
-  int32_t find(std::string_view token) const;  // id or -1; by the text in the file
+  virtual int32_t find(std::string_view token) const = 0;  // id or -1; by the text in the file
 };
 
 }  // namespace wi

@@ -1,0 +1,131 @@
+// Tokenizer::create(): checks what the file said, then hands it to the model it names. And the calls that do
+// not depend on the model (tokenizer_base.h).
+#include "src/model/tokenizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "src/error.h"
+#include "src/model/byte_bpe.h"
+#include "src/model/sentencepiece.h"
+#include "src/model/tokenizer_base.h"
+
+namespace wi {
+namespace {
+
+void validate(Vocabulary& vocabulary);
+void check_id(const Vocabulary& vocabulary, const char* field, int64_t index, int32_t id);
+
+}  // namespace
+
+std::unique_ptr<const Tokenizer> Tokenizer::create(Vocabulary vocabulary) {
+  validate(vocabulary);
+  if (vocabulary.model == Vocabulary::Model::sentencepiece) return make_sentencepiece(std::move(vocabulary));
+  return make_byte_bpe(std::move(vocabulary));
+}
+
+bool Tokenizer::ends_generation(int32_t token) const {
+  const std::vector<int32_t>& ends = vocabulary().end_of_generation;
+  return std::find(ends.begin(), ends.end(), token) != ends.end();
+}
+
+TokenizerBase::TokenizerBase(Vocabulary vocabulary)
+    : vocabulary_(std::move(vocabulary)), specials_(vocabulary_) {
+  ids_.reserve(vocabulary_.tokens.size());
+  // Padded vocabularies repeat a text now and then: the first token that has it is the one meant.
+  for (size_t i = 0; i < vocabulary_.tokens.size(); ++i)
+    ids_.emplace(vocabulary_.tokens[i], static_cast<int32_t>(i));
+}
+
+std::vector<int32_t> TokenizerBase::encode(std::string_view text, bool add_bos, bool parse_special) const {
+  check(text.size() <= std::numeric_limits<int32_t>::max(), WI_E_ARGUMENT, "text has ", text.size(),
+        " bytes, at most 2147483647 are taken at once");
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 4 + 16);
+  if (add_bos && vocabulary_.add_bos) ids.push_back(vocabulary_.bos);
+  if (text.empty()) return ids;
+  const std::unique_ptr<Encoder> encoder = make_encoder(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const SpecialTokens::Match special = specials_.next(text, at, !parse_special);
+    if (special.begin > at) encoder->append(text.substr(at, special.begin - at), ids);
+    if (special.token >= 0) ids.push_back(special.token);
+    at = special.end;
+  }
+  return ids;
+}
+
+std::string_view TokenizerBase::piece(int32_t token, bool keep_special) const {
+  const size_t i = checked(token);
+  if (!keep_special && is_special(token)) return {};
+  return std::string_view(piece_bytes_).substr(piece_offsets_[i], piece_offsets_[i + 1] - piece_offsets_[i]);
+}
+
+std::string TokenizerBase::decode(std::span<const int32_t> tokens, bool keep_special) const {
+  std::string text;
+  text.reserve(tokens.size() * 4);
+  for (int32_t token : tokens) text += piece(token, keep_special);
+  return text;
+}
+
+int32_t TokenizerBase::find(std::string_view token) const {
+  const auto found = ids_.find(token);
+  return found == ids_.end() ? -1 : found->second;
+}
+
+bool TokenizerBase::is_special(int32_t token) const {
+  const TokenKind kind = vocabulary_.kinds[checked(token)];
+  return kind == TokenKind::control || kind == TokenKind::unknown || kind == TokenKind::unused;
+}
+
+bool TokenizerBase::splits_text(int32_t token) const {
+  return is_special(token) || vocabulary_.kinds[checked(token)] == TokenKind::user_defined;
+}
+
+void TokenizerBase::add_piece(std::string_view bytes) {
+  piece_bytes_ += bytes;
+  piece_offsets_.push_back(piece_bytes_.size());
+}
+
+size_t TokenizerBase::checked(int32_t token) const {
+  check(token >= 0 && static_cast<size_t>(token) < vocabulary_.tokens.size(), WI_E_ARGUMENT, "token is ",
+        token, ", the vocabulary has ", vocabulary_.tokens.size());
+  return static_cast<size_t>(token);
+}
+
+namespace {
+
+void validate(Vocabulary& vocabulary) {
+  const size_t count = vocabulary.tokens.size();
+  check(count > 0, WI_E_FORMAT, "tokens is empty");
+  check(count <= std::numeric_limits<int32_t>::max(), WI_E_FORMAT, "tokens has ", count, " entries");
+  if (vocabulary.kinds.empty()) vocabulary.kinds.assign(count, TokenKind::normal);
+  check(vocabulary.kinds.size() == count, WI_E_FORMAT, "kinds has ", vocabulary.kinds.size(),
+        " entries, tokens has ", count);
+  for (size_t i = 0; i < count; ++i) {
+    const auto kind = static_cast<int32_t>(vocabulary.kinds[i]);
+    check(kind >= 1 && kind <= 6, WI_E_FORMAT, "kinds[", i, "] is ", kind, ", not 1 to 6");
+  }
+  check(vocabulary.scores.empty() || vocabulary.scores.size() == count, WI_E_FORMAT, "scores has ",
+        vocabulary.scores.size(), " entries, tokens has ", count);
+  for (size_t i = 0; i < vocabulary.scores.size(); ++i)
+    check(std::isfinite(vocabulary.scores[i]), WI_E_FORMAT, "scores[", i, "] is ", vocabulary.scores[i]);
+  check_id(vocabulary, "bos", -1, vocabulary.bos);
+  check_id(vocabulary, "eos", -1, vocabulary.eos);
+  check_id(vocabulary, "unknown", -1, vocabulary.unknown);
+  check(!vocabulary.add_bos || vocabulary.bos >= 0, WI_E_FORMAT, "add_bos is set, but there is no bos token");
+  for (size_t i = 0; i < vocabulary.end_of_generation.size(); ++i) {
+    check(vocabulary.end_of_generation[i] >= 0, WI_E_FORMAT, "end_of_generation[", i, "] is ",
+          vocabulary.end_of_generation[i]);
+    check_id(vocabulary, "end_of_generation", static_cast<int64_t>(i), vocabulary.end_of_generation[i]);
+  }
+}
+
+void check_id(const Vocabulary& vocabulary, const char* field, int64_t index, int32_t id) {
+  const std::string where = index < 0 ? field : concat(field, '[', index, ']');
+  check(id >= -1 && id < static_cast<int64_t>(vocabulary.tokens.size()), WI_E_FORMAT, where, " is ", id,
+        ", the vocabulary has ", vocabulary.tokens.size());
+}
+
+}  // namespace
+}  // namespace wi
