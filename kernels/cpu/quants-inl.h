@@ -49,15 +49,17 @@ HWY_INLINE V8 MoveBit(V8 v) {
 
 HWY_INLINE V8 LoadBytes(const uint8_t* p, int part) { return hn::LoadU(D8(), p + part * kLanes8); }
 
-// 16 bytes of nibbles: the low ones are weights 0 to 15, the high ones 16 to 31.
-HWY_INLINE V8 LoadNibbles(const uint8_t* p, int part) {
+// 16 bytes of nibbles: the low ones are weights 0 to 15, the high ones 16 to 31. (A template only so that
+// one branch is compiled.)
+template <class D = D8>
+HWY_INLINE hn::Vec<D> LoadNibbles(const uint8_t* p, int part) {
   const hn::CappedTag<uint8_t, 16> d;
   const auto bytes = hn::LoadU(d, p);
   const auto low = hn::And(bytes, hn::Set(d, 15));
   const auto high = hn::ShiftRight<4>(bytes);
-  if constexpr (kParts == 1) {
+  if constexpr (hn::MaxLanes(D()) == 32) {
     (void)part;
-    return hn::Combine(D8(), high, low);
+    return hn::Combine(D(), high, low);
   } else {
     return part ? high : low;
   }

@@ -1,0 +1,179 @@
+// y = x · Wᵀ for a few rows, the products of a decode step: reads every weight once, as it is stored. The
+// parts (q, k, v; gate, up) are cut into runs of outputs that all workers share, with one barrier.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/matmul_decode.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target, which defines the target.
+#include "hwy/highway.h"
+#include "kernels/cpu/activations.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dot-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wi::cpu::HWY_NAMESPACE {
+
+// As many rows at a time as there are registers for their sums.
+constexpr int kMaxTile = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+
+HWY_INLINE void StoreOutputs(const MatmulPart& part, int64_t output, int64_t row, int rows,
+                             const float* sums) {
+  const float bias = part.bias ? part.bias[output] : 0;
+  for (int r = 0; r < rows; r++) {
+    float* out = part.out + (row + r) * part.weight.rows + output;
+    const float value = part.bias ? sums[r] + bias : sums[r];
+    *out = part.accumulate ? *out + value : value;
+  }
+}
+
+template <class Dot, int R>
+HWY_INLINE void MultiplyTile(const MatmulPart& part, const uint8_t* weights, int64_t output,
+                             const Activations& in, int64_t& row) {
+  for (; row + R <= in.rows; row += R) {
+    float sums[R];
+    Dot::template Run<R>(weights, in, row, sums);
+    StoreOutputs(part, output, row, R, sums);
+  }
+}
+
+template <class Dot>
+void MultiplyType(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in) {
+  const size_t stride = row_bytes(part.weight.type, part.weight.cols);
+  for (int64_t output = begin; output < end; output++) {
+    const uint8_t* weights =
+        static_cast<const uint8_t*>(part.weight.data) + static_cast<size_t>(output) * stride;
+    int64_t row = 0;
+    if constexpr (kMaxTile == 8) MultiplyTile<Dot, 8>(part, weights, output, in, row);
+    MultiplyTile<Dot, 4>(part, weights, output, in, row);
+    MultiplyTile<Dot, 2>(part, weights, output, in, row);
+    MultiplyTile<Dot, 1>(part, weights, output, in, row);
+  }
+}
+
+// Outputs [begin, end) of one part for all rows.
+void MultiplyOutputs(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in) {
+  switch (part.weight.type) {
+    case DType::f32:
+      return MultiplyType<FloatDot<float>>(part, begin, end, in);
+    case DType::f16:
+      return MultiplyType<FloatDot<hwy::float16_t>>(part, begin, end, in);
+    case DType::bf16:
+      return MultiplyType<FloatDot<hwy::bfloat16_t>>(part, begin, end, in);
+    case DType::q8_0:
+      return MultiplyType<Dot<Q8_0>>(part, begin, end, in);
+    case DType::q4_0:
+      return MultiplyType<Dot<Q4_0>>(part, begin, end, in);
+    case DType::q4_1:
+      return MultiplyType<Dot<Q4_1>>(part, begin, end, in);
+    case DType::q5_0:
+      return MultiplyType<Dot<Q5_0>>(part, begin, end, in);
+    case DType::q5_1:
+      return MultiplyType<Dot<Q5_1>>(part, begin, end, in);
+    case DType::q2_k:
+      return MultiplyType<Dot<Q2K>>(part, begin, end, in);
+    case DType::q3_k:
+      return MultiplyType<Dot<Q3K>>(part, begin, end, in);
+    case DType::q4_k:
+      return MultiplyType<Dot<Q4K>>(part, begin, end, in);
+    case DType::q5_k:
+      return MultiplyType<Dot<Q5K>>(part, begin, end, in);
+    case DType::q6_k:
+      return MultiplyType<Dot<Q6K>>(part, begin, end, in);
+  }
+}
+
+// Row `row` of the input as 16-bit integers. Infinity or NaN among 256 columns makes their scale NaN, so
+// that it shows in the output as it would in f32.
+void QuantizeRow(const Activations& in, int64_t row) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<int32_t, decltype(d)> d32;
+  const hn::Rebind<int16_t, decltype(d)> d16;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  const float* values = in.values + row * in.cols;
+  int16_t* quants = in.quants + row * in.groups * 32;
+  float* scales = in.scales + row * in.groups;
+  float* sums32 = in.sums32 + row * in.groups;
+  float* sums16 = in.sums16 + row * in.groups * 2;
+  const int64_t groups = in.cols / 32;
+  for (int64_t first = 0; first < groups; first += 8) {
+    const int64_t last = HWY_MIN(first + 8, groups);
+    auto peak = hn::Zero(d), poison = hn::Zero(d);
+    for (int64_t i = first * 32; i < last * 32; i += kLanes) {
+      const auto v = hn::LoadU(d, values + i);
+      peak = hn::Max(peak, hn::Abs(v));
+      poison = hn::MulAdd(v, hn::Zero(d), poison);
+    }
+    const float largest = hn::GetLane(hn::MaxOfLanes(d, peak));
+    const bool is_zero = largest < 1e-30f;  // its inverse would not be finite
+    const float scale = (is_zero ? 0 : largest / 32767) + hn::GetLane(hn::SumOfLanes(d, poison));
+    const auto inverse = hn::Set(d, is_zero ? 0 : 32767 / largest);
+    for (int64_t i = first * 32; i < last * 32; i += 16) {
+      auto sum = hn::Zero(d32);
+      for (int64_t j = i; j < i + 16; j += kLanes) {
+        const auto q = hn::NearestInt(hn::Mul(hn::LoadU(d, values + j), inverse));
+        sum = hn::Add(sum, q);
+        hn::Store(hn::DemoteTo(d16, q), d16, quants + j);
+      }
+      sums16[i / 16] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, sum))) * scale;
+    }
+    for (int64_t g = first; g < last; g++) {
+      scales[g] = scale;
+      sums32[g] = sums16[2 * g] + sums16[2 * g + 1];
+    }
+  }
+  for (int64_t g = groups; g < in.groups; g++) scales[g] = sums32[g] = 0;
+}
+
+}  // namespace wi::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
+
+namespace wi::cpu {
+
+HWY_EXPORT(MultiplyOutputs);
+HWY_EXPORT(QuantizeRow);
+
+namespace {
+
+// A task reads about this much: long enough to hide its start, short enough to even out the workers.
+constexpr int64_t kTaskBytes = 128 << 10;
+
+Activations prepare(const Stream& stream, const MatmulArgs& args) {
+  Activations in{.values = args.in, .rows = args.rows, .cols = args.parts[0].weight.cols};
+  bool quantised = false;
+  for (int32_t p = 0; p < args.part_count; p++)
+    quantised |= format_of(args.parts[p].weight.type).elements > 1;
+  if (!quantised) return in;
+  in.place(stream.shared_array<std::byte>(Activations::bytes_for(in.rows, in.cols)));
+  if (in.rows * in.cols <= 32768) {  // shorter than a barrier
+    for (int64_t row = 0; row < in.rows; row++) HWY_DYNAMIC_DISPATCH(QuantizeRow)(in, row);
+  } else {
+    stream.each(in.rows, [&](int64_t row, int) { HWY_DYNAMIC_DISPATCH(QuantizeRow)(in, row); });
+  }
+  return in;
+}
+
+}  // namespace
+
+void matmul_decode(const Stream& stream, const MatmulArgs& args) {
+  const Activations in = prepare(stream, args);
+  int64_t step[3], tasks_before[4] = {};
+  for (int32_t p = 0; p < args.part_count; p++) {
+    const Matrix& weight = args.parts[p].weight;
+    const int64_t bytes = static_cast<int64_t>(row_bytes(weight.type, weight.cols));
+    step[p] = std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(bytes, 1), 1, weight.rows);
+    tasks_before[p + 1] = tasks_before[p] + (weight.rows + step[p] - 1) / step[p];
+  }
+  stream.each(tasks_before[args.part_count], [&](int64_t task, int) {
+    int32_t p = 0;
+    while (task >= tasks_before[p + 1]) p++;
+    const MatmulPart& part = args.parts[p];
+    const int64_t begin = (task - tasks_before[p]) * step[p];
+    const int64_t end = std::min(begin + step[p], part.weight.rows);
+    HWY_DYNAMIC_DISPATCH(MultiplyOutputs)(part, begin, end, in);
+  });
+}
+
+}  // namespace wi::cpu
+#endif
