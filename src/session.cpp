@@ -180,6 +180,40 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
   }
 }
 
+void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill, const CancelToken* cancel) {
+  Use use(*this);
+  check(!pending(), WI_E_STATE, "session has a pending token: ask for its logits first");
+  if (tokens.empty()) return;
+  constexpr int64_t kChunk = 1024;
+  const Sequence before = sequence_;
+  const TokenLog tokens_before = tokens_;
+  const int64_t width = int64_t{model_->config.kv_heads} * model_->config.head_dim;
+  try {
+    tokens_.append(tokens);
+    runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
+      const int64_t end = tokens_.size() - 1;
+      while (sequence_.tokens() < end) {
+        const int64_t first = sequence_.tokens(), count = std::min(kChunk, end - first);
+        sequence_.reserve(count);
+        stream.each(model_->config.layers, [&](int64_t layer, int worker) {
+          float* keys = stream.worker_array<float>(worker, static_cast<size_t>(2 * count * width));
+          float* values = keys + count * width;
+          fill(static_cast<int32_t>(layer), first, count, keys, values);
+          sequence_.write(runtime_->backend, static_cast<int32_t>(layer), first, count, keys, values, width);
+        });
+        throw_if_cancelled(stream);
+        sequence_.commit(count);
+        seal_tail(sequence_.tokens() == end ? SealWhen::prefilled : SealWhen::prefilling, stream);
+      }
+    });
+  } catch (...) {
+    tokens_ = tokens_before;
+    sequence_ = before;
+    throw;
+  }
+  logits_.reset();
+}
+
 // ---- decoding ----
 
 Event Session::decode(const CancelToken* cancel) {

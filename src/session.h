@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -61,6 +62,11 @@ class Session : public std::enable_shared_from_this<Session> {
   void prefill(std::span<const int32_t> tokens, const PrefillParams& params, const CancelToken* cancel);
   void append_text(std::string_view text, uint32_t tokenize_flags, const PrefillParams& params,
                    const CancelToken* cancel);
+  // Appends tokens whose keys and values come from elsewhere (a benchmark's synthetic cache, a host's own
+  // prefill): fill writes (count, kv_heads, head_dim) f32, rotated, for positions [first, first + count) of
+  // one layer; it is called from several threads. The last token is left pending, so logits follow.
+  using Fill = std::function<void(int32_t layer, int64_t first, int64_t count, float* keys, float* values)>;
+  void append_computed(std::span<const int32_t> tokens, const Fill& fill, const CancelToken* cancel);
   Event decode(const CancelToken* cancel);
   std::span<const float> logits(
       const CancelToken* cancel);  // of the last token; computes a pending one. Valid until the next call.

@@ -1,0 +1,268 @@
+// wi_bench: decode (and prefill) speed of a model or a published shape over context, policy and batch. One
+// JSON object per line; checks its results before it times. Options and fields only grow.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <sys/resource.h>
+#include <vector>
+
+#include "src/session.h"
+#include "tests/bench/synthetic_cache.h"
+#include "tests/support/random_model.h"
+
+namespace wi::bench {
+namespace {
+
+struct Options {
+  std::string model, shape = "small", weights = "q8_0", device = "cpu", fill = "synthetic", kv = "f16";
+  std::vector<std::string> policies = {"full", "wave"};
+  std::vector<int64_t> contexts = {1024};
+  int64_t batch = 1, steps = 20;
+  int32_t threads = 0;
+  uint64_t seed = 1;
+  bool check = true;
+};
+
+const char* const kUsage =
+    "usage: wi_bench [--model FILE | --shape llama-1b|llama-8b|qwen3-0.6b|small|tiny] [--weights "
+    "f32|f16|bf16|q8_0|q4_0|q4_k]\n"
+    "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--threads "
+    "N]\n"
+    "                [--fill prefill|synthetic] [--kv f16|bf16|f32] [--seed N] [--no-check]\n";
+
+Options parse(int argc, char** argv);
+void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                   const Options& options);
+void run(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+         const Options& options, const std::string& policy, int64_t context);
+
+SessionParams session_params(const Runtime& runtime, const std::string& policy, const Options& options) {
+  SessionParams params;
+  params.policy = find_policy(runtime.backend, policy.c_str());
+  check(params.policy != nullptr, WI_E_ARGUMENT, "policy is \"", policy,
+        "\", which the backend does not have");
+  params.kv = test::dtype_named(options.kv);
+  params.prefix_reuse = false;
+  return params;
+}
+
+std::vector<int32_t> random_tokens(int64_t count, int32_t vocab, uint64_t seed) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (int32_t& id : ids) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    id = static_cast<int32_t>((seed >> 33) % static_cast<uint64_t>(vocab));
+  }
+  return ids;
+}
+
+void fill(Session& session, const Model& model, const Options& options, int64_t context, uint64_t seed) {
+  const std::vector<int32_t> ids = random_tokens(context, model.config.vocab, seed);
+  if (options.fill == "synthetic") {
+    session.append_computed(ids, synthetic_cache(model.config, seed), nullptr);
+  } else {
+    session.prefill(ids, {}, nullptr);
+  }
+}
+
+uint64_t peak_rss_bytes() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+double percentile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(std::ceil(share * static_cast<double>(values.size()))) - 1];
+}
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  RuntimeParams params;
+  params.threads = options.threads;
+  const auto runtime = Runtime::create(params);
+  const auto model = options.model.empty()
+                         ? test::random_model(test::shape_named(options.shape),
+                                              test::dtype_named(options.weights), options.seed)
+                         : Model::open(options.model);
+  if (options.check) check_results(runtime, model, options);
+  for (int64_t context : options.contexts) {
+    for (const std::string& policy : options.policies) run(runtime, model, options, policy, context);
+  }
+  return 0;
+}
+
+// With its whole budget and no estimation a policy is full attention: the same weights, the same cache, the
+// same logits. f16 keys and values and blocked sums leave about 1e-3 of the logits' own size.
+void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                   const Options& options) {
+  constexpr int64_t kTokens = 1500;
+  const auto logits_with = [&](const std::string& policy) {
+    SessionParams params = session_params(*runtime, policy, options);
+    params.policy_params.segment_tokens = 1024;
+    params.policy_params.budget = 1;
+    params.policy_params.estimation = 0;
+    auto session = Session::create(runtime, model, params);
+    fill(*session, *model, options, kTokens, options.seed);
+    const auto view = session->logits(nullptr);
+    return std::vector<float>(view.begin(), view.end());
+  };
+  const std::vector<float> expected = logits_with("full");
+  double size = 0;
+  for (float value : expected) size = std::max(size, std::abs(double{value}));
+  check(size > 0 && std::isfinite(size), WI_E_INTERNAL, "the logits are not finite");
+  for (const std::string& policy : options.policies) {
+    const std::vector<float> got = logits_with(policy);
+    double worst = 0;
+    for (size_t i = 0; i < got.size(); ++i)
+      worst = std::max(worst, std::abs(double{got[i]} - double{expected[i]}));
+    check(worst <= 5e-3 * size, WI_E_INTERNAL, policy, " with its whole budget differs from full by ", worst,
+          " of ", size);
+  }
+}
+
+void run(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+         const Options& options, const std::string& policy, int64_t context) {
+  std::vector<std::shared_ptr<Session>> sessions;
+  std::vector<Session*> batch;
+  for (int64_t i = 0; i < options.batch; ++i) {
+    sessions.push_back(Session::create(runtime, model, session_params(*runtime, policy, options)));
+    fill(*sessions.back(), *model, options, context, options.seed + static_cast<uint64_t>(i));
+    batch.push_back(sessions.back().get());
+  }
+  const wi_session_stats filled = sessions[0]->stats();
+  std::vector<Event> events(batch.size());
+  constexpr int kWarmUp = 3;
+  std::vector<double> step_ms;
+  wi_session_stats before{};
+  for (int64_t step = 0; step < options.steps + kWarmUp; ++step) {
+    if (step == kWarmUp) before = sessions[0]->stats();
+    uint64_t ns = 0;
+    {
+      StageTimer timer(ns);
+      Session::decode_batch(batch, nullptr, events.data());
+    }
+    if (step >= kWarmUp) step_ms.push_back(static_cast<double>(ns) * 1e-6);
+  }
+  const wi_session_stats after = sessions[0]->stats();
+  const double steps = static_cast<double>(options.steps);
+  const auto per_step_ms = [&](uint64_t from, uint64_t to) {
+    return static_cast<double>(to - from) * 1e-6 / steps;
+  };
+  const double select = per_step_ms(before.select_ns, after.select_ns),
+               retrieve = per_step_ms(before.retrieve_ns, after.retrieve_ns);
+  const double attend = per_step_ms(before.attend_ns, after.attend_ns),
+               estimate = per_step_ms(before.estimate_ns, after.estimate_ns);
+  double total_ms = 0;
+  for (double ms : step_ms) total_ms += ms;
+  const uint64_t looked_up =
+      after.buffer_hits - before.buffer_hits + after.buffer_misses - before.buffer_misses;
+
+  std::ostringstream line;
+  line << "{\"policy\":\"" << policy << "\",\"device\":\"" << options.device << "\",\"shape\":\""
+       << (options.model.empty() ? options.shape : model->config.name) << "\",\"weights\":\""
+       << model->weight_type << "\",\"context\":" << context << ",\"batch\":" << options.batch
+       << ",\"threads\":" << runtime->workers.threads()
+       << ",\"tokens_per_second\":" << static_cast<double>(options.batch) * steps / (total_ms * 1e-3)
+       << ",\"ms_per_token_p50\":" << percentile(step_ms, 0.5)
+       << ",\"ms_per_token_p99\":" << percentile(step_ms, 0.99)
+       << ",\"attention_ms\":" << select + retrieve + attend + estimate
+       << ",\"weights_ms\":" << per_step_ms(before.weights_ns, after.weights_ns)
+       << ",\"select_ms\":" << select << ",\"retrieve_ms\":" << retrieve << ",\"estimate_ms\":" << estimate
+       << ",\"prefill_tokens_per_second\":"
+       << (filled.prefill_ns
+               ? static_cast<double>(filled.prefill_tokens) / (static_cast<double>(filled.prefill_ns) * 1e-9)
+               : 0.0)
+       << ",\"index_build_ms\":" << static_cast<double>(filled.index_ns) * 1e-6
+       << ",\"kv_bytes\":" << filled.kv_bytes << ",\"kv_bytes_read_per_token\":"
+       << (after.kv_bytes_read - before.kv_bytes_read) / static_cast<uint64_t>(options.steps)
+       << ",\"index_bytes\":" << filled.index_bytes << ",\"hit_ratio\":"
+       << (looked_up
+               ? static_cast<double>(after.buffer_hits - before.buffer_hits) / static_cast<double>(looked_up)
+               : 1.0)
+       << ",\"peak_rss_bytes\":" << peak_rss_bytes() << ",\"peak_device_bytes\":0,\"attend_ms\":" << attend
+       << ",\"prefill_ms\":" << static_cast<double>(filled.prefill_ns) * 1e-6 << ",\"kv\":\"" << options.kv
+       << "\",\"fill\":\"" << options.fill << "\"}";
+  std::cout << line.str() << std::endl;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+int64_t number(const std::string& name, const std::string& text, int64_t low, int64_t high) {
+  char* end = nullptr;
+  const long long value = std::strtoll(text.c_str(), &end, 10);
+  check(!text.empty() && *end == 0 && value >= low && value <= high, WI_E_ARGUMENT, name, " is \"", text,
+        "\", must be a number in [", low, ", ", high, "]");
+  return value;
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--help") {
+      std::cout << kUsage;
+      std::exit(0);
+    }
+    if (name == "--no-check") {
+      options.check = false;
+      continue;
+    }
+    check(i + 1 < argc, WI_E_ARGUMENT, name, " needs a value");
+    const std::string value = argv[++i];
+    if (name == "--model")
+      options.model = value;
+    else if (name == "--shape")
+      options.shape = value;
+    else if (name == "--weights")
+      options.weights = value;
+    else if (name == "--policy")
+      options.policies = split(value);
+    else if (name == "--device")
+      options.device = value;
+    else if (name == "--batch")
+      options.batch = number(name, value, 1, 1024);
+    else if (name == "--steps")
+      options.steps = number(name, value, 1, 1000000);
+    else if (name == "--threads")
+      options.threads = static_cast<int32_t>(number(name, value, 0, 1024));
+    else if (name == "--fill")
+      options.fill = value;
+    else if (name == "--kv")
+      options.kv = value;
+    else if (name == "--seed")
+      options.seed = static_cast<uint64_t>(number(name, value, 0, INT64_MAX));
+    else if (name == "--context") {
+      options.contexts.clear();
+      for (const std::string& part : split(value))
+        options.contexts.push_back(number(name, part, 2, int64_t{1} << 24));
+    } else {
+      fail(WI_E_ARGUMENT, "unknown option ", name);
+    }
+  }
+  check(options.device == "cpu", WI_E_UNSUPPORTED, "--device is \"", options.device,
+        "\", this build has cpu");
+  check(options.fill == "synthetic" || options.fill == "prefill", WI_E_ARGUMENT, "--fill is \"", options.fill,
+        "\", must be prefill or synthetic");
+  return options;
+}
+
+}  // namespace
+}  // namespace wi::bench
+
+int main(int argc, char** argv) {
+  try {
+    return wi::bench::main(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "wi_bench: " << error.what() << "\n";
+    return 1;
+  }
+}

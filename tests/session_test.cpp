@@ -1,0 +1,379 @@
+// A session's claims: what forks, truncation, chunking, budgets and cancellation may and may not change. The
+// model has random weights, in f32 throughout, so that runs which should agree do so to rounding.
+#include "src/session.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "tests/support/random_model.h"
+#include "tests/test.h"
+
+using namespace wi;
+
+namespace {
+
+std::shared_ptr<Runtime> runtime(uint64_t budget_bytes = uint64_t{1} << 30) {
+  RuntimeParams params;
+  params.threads = 2;
+  params.kv_budget_bytes = budget_bytes;
+  return Runtime::create(params);
+}
+
+std::shared_ptr<const Model> model() {
+  static const std::shared_ptr<const Model> shared =
+      test::random_model(test::shape_named("tiny"), DType::f32, 7);
+  return shared;
+}
+
+// Small segments, so that a few hundred tokens already have an index.
+SessionParams session_params(const std::shared_ptr<Runtime>& runtime, const char* policy) {
+  SessionParams params;
+  params.policy = find_policy(runtime->backend, policy);
+  assert_non_null(params.policy);
+  params.policy_params.segment_tokens = 256;
+  params.policy_params.decode_segment_tokens = 64;
+  params.kv = DType::f32;
+  return params;
+}
+
+std::vector<int32_t> prompt(size_t count, uint64_t salt = 0) {
+  std::vector<int32_t> ids(count);
+  uint64_t state = test::seed() + salt;
+  for (int32_t& id : ids) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    id = static_cast<int32_t>((state >> 33) % 100);
+  }
+  return ids;
+}
+
+std::vector<float> logits_of(Session& session) {
+  const std::span<const float> view = session.logits(nullptr);
+  return {view.begin(), view.end()};
+}
+
+double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  assert_int_equal(a.size(), b.size());
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(double{a[i]} - double{b[i]}));
+  return worst;
+}
+
+std::vector<int32_t> decode_tokens(Session& session, int count) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < count; ++i) ids.push_back(session.decode(nullptr).token);
+  return ids;
+}
+
+// Sums run in another order, nothing else differs.
+constexpr double kRounding = 2e-4;
+
+void append_by_chunks_equals_one_prefill(void**) {
+  auto rt = runtime();
+  const auto ids = prompt(700);
+  for (const char* policy : {"full", "wave"}) {
+    auto whole = Session::create(rt, model(), session_params(rt, policy));
+    auto params = session_params(rt, policy);
+    params.prefix_reuse = false;
+    auto parts = Session::create(rt, model(), params);
+    whole->prefill(ids, {}, nullptr);
+    size_t done = 0;
+    for (size_t count : {size_t{1}, size_t{2}, size_t{5}, size_t{300}, size_t{64}, size_t{328}}) {
+      parts->prefill({ids.data() + done, count}, {}, nullptr);
+      done += count;
+    }
+    assert_int_equal(done, ids.size());
+    assert_true(max_difference(logits_of(*whole), logits_of(*parts)) < kRounding);
+  }
+}
+
+void whole_budget_without_estimation_equals_full(void**) {
+  auto rt = runtime();
+  const auto ids = prompt(900);
+  auto full = Session::create(rt, model(), session_params(rt, "full"));
+  auto params = session_params(rt, "wave");
+  params.policy_params.budget = 1;
+  params.policy_params.estimation = 0;
+  auto wave = Session::create(rt, model(), params);
+  full->prefill(ids, {}, nullptr);
+  wave->prefill(ids, {}, nullptr);
+  for (int step = 0; step < 80; ++step) {  // past a seal while decoding
+    assert_int_equal(full->decode(nullptr).token, wave->decode(nullptr).token);
+    assert_true(max_difference(logits_of(*full), logits_of(*wave)) < kRounding);
+  }
+}
+
+void prefill_and_token_by_token_agree(void**) {
+  auto rt = runtime();
+  const auto ids = prompt(70);
+  auto chunk = Session::create(rt, model(), session_params(rt, "full"));
+  auto steps = Session::create(rt, model(), session_params(rt, "full"));
+  chunk->prefill(ids, {}, nullptr);
+  for (int32_t id : ids) steps->prefill({&id, 1}, {}, nullptr);
+  assert_true(max_difference(logits_of(*chunk), logits_of(*steps)) < kRounding);
+}
+
+void logits_of_every_token_end_with_the_last(void**) {
+  auto rt = runtime();
+  const auto ids = prompt(33);
+  auto session = Session::create(rt, model(), session_params(rt, "full"));
+  std::vector<float> all(ids.size() * 100);
+  PrefillParams params;
+  params.logits = all;
+  session->prefill(ids, params, nullptr);
+  const std::vector<float> last(all.end() - 100, all.end());
+  assert_true(max_difference(last, logits_of(*session)) == 0);
+  // A pending token's row is not the caller's.
+  session->decode(nullptr);
+  std::vector<float> more(2 * 100);
+  params.logits = more;
+  const int32_t two[] = {3, 4};
+  session->prefill(two, params, nullptr);
+  assert_true(max_difference({more.begin() + 100, more.end()}, logits_of(*session)) == 0);
+}
+
+void short_sessions_work(void**) {
+  auto rt = runtime();
+  for (const char* policy : {"full", "wave"}) {
+    auto empty = Session::create(rt, model(), session_params(rt, policy));
+    assert_error(WI_E_STATE, "session is empty", empty->decode(nullptr));
+    empty->prefill({}, {}, nullptr);
+    assert_error(WI_E_STATE, "session is empty", empty->logits(nullptr));
+    for (size_t count : {size_t{1}, size_t{5}}) {
+      auto session = Session::create(rt, model(), session_params(rt, policy));
+      session->prefill(prompt(count), {}, nullptr);
+      assert_int_equal(decode_tokens(*session, 3).size(), 3);
+      assert_int_equal(session->stats().tokens, count + 3);
+    }
+  }
+}
+
+void identical_runs_give_identical_tokens(void**) {
+  const auto ids = prompt(600);
+  std::vector<std::vector<int32_t>> answers;
+  for (int threads : {2, 2, 1}) {
+    RuntimeParams rp;
+    rp.threads = threads;
+    auto rt = Runtime::create(rp);
+    auto session = Session::create(rt, model(), session_params(rt, "wave"));
+    session->prefill(ids, {}, nullptr);
+    answers.push_back(decode_tokens(*session, 40));
+  }
+  assert_true(answers[0] == answers[1]);
+  assert_true(answers[0] == answers[2]);
+}
+
+void fork_diverges_and_leaves_its_origin_alone(void**) {
+  auto rt = runtime();
+  auto origin = Session::create(rt, model(), session_params(rt, "wave"));
+  auto control = Session::create(rt, model(), session_params(rt, "wave"));
+  origin->prefill(prompt(500), {}, nullptr);
+  control->prefill(prompt(500), {}, nullptr);
+  auto fork = origin->fork();
+  fork->prefill(prompt(40, 99), {}, nullptr);
+  decode_tokens(*fork, 20);
+  assert_true(decode_tokens(*origin, 20) == decode_tokens(*control, 20));
+}
+
+void two_forks_decode_at_once_on_two_threads(void**) {
+  auto rt = runtime();
+  auto origin = Session::create(rt, model(), session_params(rt, "wave"));
+  origin->prefill(prompt(500), {}, nullptr);
+  auto expected = decode_tokens(*origin->fork(), 30);
+  auto a = origin->fork(), b = origin->fork();
+  std::vector<int32_t> from_a, from_b;
+  std::thread other([&] { from_a = decode_tokens(*a, 30); });
+  from_b = decode_tokens(*b, 30);
+  other.join();
+  assert_true(from_a == expected);
+  assert_true(from_b == expected);
+}
+
+void truncate_into_a_segment_goes_back_exactly(void**) {
+  auto rt = runtime();
+  const auto ids = prompt(800);
+  auto control = Session::create(rt, model(), session_params(rt, "full"));
+  for (size_t kept : {size_t{700}, size_t{333}, size_t{261}, size_t{260}, size_t{5}, size_t{3}, size_t{1}}) {
+    auto params = session_params(rt, "wave");
+    params.policy_params.budget = 1;
+    params.prefix_reuse = false;
+    auto session = Session::create(rt, model(), params);
+    session->prefill(ids, {}, nullptr);
+    session->truncate(static_cast<int64_t>(kept));
+    assert_int_equal(session->stats().tokens, kept);
+    auto fresh = Session::create(rt, model(), session_params(rt, "full"));
+    fresh->prefill({ids.data(), kept}, {}, nullptr);
+    assert_true(max_difference(logits_of(*session), logits_of(*fresh)) < kRounding);
+    assert_int_equal(session->decode(nullptr).token, fresh->decode(nullptr).token);
+  }
+  auto session = Session::create(rt, model(), session_params(rt, "wave"));
+  session->prefill(ids, {}, nullptr);
+  assert_error(WI_E_ARGUMENT, "tokens is 801, the session has 800", session->truncate(801));
+  session->truncate(0);
+  assert_int_equal(session->stats().tokens, 0);
+  session->prefill(ids, {}, nullptr);
+  control->prefill(ids, {}, nullptr);
+  assert_true(max_difference(logits_of(*session), logits_of(*control)) < kRounding);
+}
+
+void equal_prompts_share_segments(void**) {
+  auto rt = runtime();
+  const auto ids = prompt(800);
+  auto first = Session::create(rt, model(), session_params(rt, "wave"));
+  first->prefill(ids, {}, nullptr);
+  auto second = Session::create(rt, model(), session_params(rt, "wave"));
+  const uint64_t before = rt->pool->used();
+  second->prefill(ids, {}, nullptr);
+  assert_true(second->stats().prefix_tokens >= 512);
+  assert_true(rt->pool->used() - before < first->stats().kv_bytes / 2);
+  assert_true(max_difference(logits_of(*first), logits_of(*second)) < kRounding);
+  // Another prompt with the same beginning shares only what is equal, and nobody else's policy matters.
+  auto other_ids = ids;
+  other_ids[300] = (other_ids[300] + 1) % 100;
+  auto third = Session::create(rt, model(), session_params(rt, "wave"));
+  third->prefill(other_ids, {}, nullptr);
+  assert_int_equal(third->stats().prefix_tokens, kSinkTokens + 256);
+  auto full = Session::create(rt, model(), session_params(rt, "full"));
+  full->prefill(ids, {}, nullptr);
+  assert_int_equal(full->stats().prefix_tokens, 0);
+}
+
+void over_budget_changes_nothing(void**) {
+  auto rt = runtime();
+  auto params = session_params(rt, "wave");
+  auto probe = Session::create(rt, model(), params);
+  probe->prefill(prompt(300), {}, nullptr);
+  params.kv_budget_bytes = probe->stats().kv_bytes + 70 * 2 * 2 * 2 * 16 * 4;  // about one block more
+  params.prefix_reuse = false;
+  auto session = Session::create(rt, model(), params);
+  session->prefill(prompt(300), {}, nullptr);
+  const auto before = logits_of(*session);
+  const auto tokens = session->tokens();
+  assert_error(WI_E_BUDGET, "kv_budget_bytes", session->prefill(prompt(1000, 5), {}, nullptr));
+  assert_true(session->tokens() == tokens);
+  assert_true(max_difference(before, logits_of(*session)) == 0);
+  assert_int_equal(session->decode(nullptr).kind, WI_EVENT_TOKEN);
+}
+
+void runtime_budget_holds_for_all_sessions(void**) {
+  auto rt = runtime(400000);
+  auto session = Session::create(rt, model(), session_params(rt, "wave"));
+  assert_error(WI_E_BUDGET, "", session->prefill(prompt(5000), {}, nullptr));
+  assert_int_equal(session->stats().tokens, 0);
+  session->prefill(prompt(100), {}, nullptr);
+  assert_true(rt->pool->used() <= rt->pool->budget());
+}
+
+struct CancelAt {
+  CancelToken* token;
+  uint64_t done;
+};
+
+void cancelled_prefill_changes_nothing(void**) {
+  auto rt = runtime();
+  auto session = Session::create(rt, model(), session_params(rt, "wave"));
+  session->prefill(prompt(300), {}, nullptr);
+  const auto before = logits_of(*session);
+  CancelToken cancel;
+  CancelAt at{&cancel, 600};
+  PrefillParams params;
+  params.chunk_tokens = 100;
+  params.progress_user = &at;
+  params.progress = [](void* user, uint64_t done, uint64_t) {
+    auto* self = static_cast<CancelAt*>(user);
+    if (done >= self->done) self->token->flag = true;
+  };
+  assert_error(WI_E_CANCELLED, "cancelled", session->prefill(prompt(1200, 3), params, &cancel));
+  assert_int_equal(session->stats().tokens, 300);
+  assert_true(max_difference(before, logits_of(*session)) == 0);
+  assert_error(WI_E_CANCELLED, "cancelled", {
+    session->decode(nullptr);
+    session->decode(&cancel);
+  });
+  assert_int_equal(session->stats().tokens, 301);
+  cancel.flag = false;
+  session->decode(&cancel);
+  assert_int_equal(session->stats().tokens, 302);
+}
+
+void batch_equals_each_alone(void**) {
+  auto rt = runtime();
+  std::vector<std::shared_ptr<Session>> alone, batched;
+  std::vector<Session*> batch;
+  for (size_t i = 0; i < 5; ++i) {
+    auto session = Session::create(rt, model(), session_params(rt, i % 2 ? "full" : "wave"));
+    session->prefill(prompt(100 + 150 * i, i), {}, nullptr);
+    batched.push_back(session->fork());
+    batch.push_back(batched.back().get());
+    alone.push_back(session);
+  }
+  for (int step = 0; step < 30; ++step) {
+    std::vector<Event> events(batch.size());
+    Session::decode_batch(batch, nullptr, events.data());
+    for (size_t i = 0; i < batch.size(); ++i)
+      assert_int_equal(events[i].token, alone[i]->decode(nullptr).token);
+  }
+  batch[1] = batch[0];
+  std::vector<Event> events(batch.size());
+  assert_error(WI_E_ARGUMENT, "sessions[1] is in the batch twice",
+               Session::decode_batch(batch, nullptr, events.data()));
+}
+
+void short_chunks_may_read_through_the_policy(void**) {
+  auto rt = runtime();
+  const auto ids = prompt(900), question = prompt(12, 42);
+  auto exact = Session::create(rt, model(), session_params(rt, "wave"));
+  auto params = session_params(rt, "wave");
+  params.sparse_read_tokens = 32;
+  params.policy_params.budget = 1;
+  auto sparse = Session::create(rt, model(), params);
+  exact->prefill(ids, {}, nullptr);
+  sparse->prefill(ids, {}, nullptr);
+  assert_int_equal(sparse->stats().retrieved_tokens, 0);
+  exact->prefill(question, {}, nullptr);
+  sparse->prefill(question, {}, nullptr);
+  // The budget is everything, so the way through the policy must give the exact answer.
+  assert_true(max_difference(logits_of(*exact), logits_of(*sparse)) < kRounding);
+}
+
+void statistics_account_for_every_token(void**) {
+  auto rt = runtime();
+  auto session = Session::create(rt, model(), session_params(rt, "wave"));
+  session->prefill(prompt(2000), {}, nullptr);
+  decode_tokens(*session, 11);
+  const wi_session_stats stats = session->stats();
+  assert_int_equal(stats.tokens, 2011);
+  assert_int_equal(stats.decode_steps, 10);  // the first token needs none
+  assert_int_equal(stats.prefill_tokens, 2000);
+  assert_true(stats.segments > 0);
+  assert_true(stats.index_bytes > 0 && stats.index_bytes < stats.kv_bytes);
+  assert_true(stats.estimated_coverage > 0 && stats.estimated_coverage <= 1);
+  assert_true(stats.certified_coverage <= stats.estimated_coverage + 1e-6);
+  assert_true(stats.retrieved_tokens > 0);
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(append_by_chunks_equals_one_prefill),
+      cmocka_unit_test(whole_budget_without_estimation_equals_full),
+      cmocka_unit_test(prefill_and_token_by_token_agree),
+      cmocka_unit_test(logits_of_every_token_end_with_the_last),
+      cmocka_unit_test(short_sessions_work),
+      cmocka_unit_test(identical_runs_give_identical_tokens),
+      cmocka_unit_test(fork_diverges_and_leaves_its_origin_alone),
+      cmocka_unit_test(two_forks_decode_at_once_on_two_threads),
+      cmocka_unit_test(truncate_into_a_segment_goes_back_exactly),
+      cmocka_unit_test(equal_prompts_share_segments),
+      cmocka_unit_test(over_budget_changes_nothing),
+      cmocka_unit_test(runtime_budget_holds_for_all_sessions),
+      cmocka_unit_test(cancelled_prefill_changes_nothing),
+      cmocka_unit_test(batch_equals_each_alone),
+      cmocka_unit_test(short_chunks_may_read_through_the_policy),
+      cmocka_unit_test(statistics_account_for_every_token),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
