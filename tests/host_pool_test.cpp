@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-uint64_t resident_bytes() {
+[[maybe_unused]] uint64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   uint64_t total = 0, resident = 0;
   file >> total >> resident;
@@ -110,6 +110,9 @@ void buffers_keep_their_pool_alive(void**) {
 }
 
 void big_frees_return_memory_at_once_from_any_thread(void**) {
+#ifdef WI_SANITIZED
+  std::printf("skipped: the sanitizer keeps shadow memory of what was freed\n");
+#else
   auto pool = HostPool::create(HostPool::kUnlimited, true);
   for (uint64_t bytes : {2 * kMiB, 8 * kMiB, 64 * kMiB}) {
     uint64_t before = resident_bytes();
@@ -123,6 +126,7 @@ void big_frees_return_memory_at_once_from_any_thread(void**) {
     // A quarter of one buffer covers what the threads and the C library take meanwhile.
     assert_true(resident_bytes() < before + std::max(bytes / 4, kMiB));
   }
+#endif
 }
 
 void small_buffers_outlive_the_thread_that_allocated_them(void**) {
@@ -143,7 +147,7 @@ void small_buffers_outlive_the_thread_that_allocated_them(void**) {
 }
 
 void threads_share_one_budget(void**) {
-  constexpr uint64_t kBudget = 8 * kMiB;
+  constexpr uint64_t kBudget = 5 * kMiB / 2;  // less than the largest request
   auto pool = HostPool::create(kBudget, true);
   uint64_t seed = test::seed();
   std::atomic<int> refused{0};

@@ -133,8 +133,7 @@ void a_narrowed_cpu_set_is_honoured(void**) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(static_cast<size_t>(last), &one);
-    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    narrow = read_topology();
+    if (sched_setaffinity(0, sizeof one, &one) == 0) narrow = read_topology();
   }).join();
   assert_int_equal(narrow.cpus.size(), 1);
   assert_int_equal(narrow.cpus[0], last);

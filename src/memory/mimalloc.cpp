@@ -5,15 +5,6 @@
 
 #include "src/error.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define WI_SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WI_SANITIZED 1
-#endif
-
 namespace wi {
 namespace {
 

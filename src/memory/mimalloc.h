@@ -14,8 +14,9 @@ struct Mimalloc {
 
 // The library named at configure time, opened once and never closed: threads that used it run its
 // destructors when they end. WI_E_UNSUPPORTED names it if it is not installed.
-// In sanitizer builds the table holds the C library's allocator, so that an overrun, a use after free or
-// a race is seen; a private heap hides all three.
+// In sanitizer builds (WI_SANITIZED) the table holds the C library's allocator, so that an overrun, a use
+// after free or a race is seen; a private heap hides all three. Valgrind takes every library's free() for the
+// C library's; --soname-synonyms=somalloc=nouserintercepts keeps it from mixing the two.
 const Mimalloc& mimalloc();
 
 Mimalloc load_mimalloc(const char* soname);

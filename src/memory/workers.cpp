@@ -1,104 +1,253 @@
+// Each run() sits at a desk: a Team for its loops and scratch for its workers. Helpers are oneTBB tasks
+// that serve one desk for a while; the arena keeps slots free for callers, so any number of host threads
+// can be inside run() and all make progress: every caller works through its own loops whoever helps.
 #include "src/memory/workers.h"
 
-#include <tbb/blocked_range.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
-
-#include <cstdlib>
+#include <algorithm>
+#include <cstdio>
 #include <mutex>
 #include <new>
-#include <thread>
+#include <optional>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+#include <tbb/task_group.h>
 #include <vector>
 
 #include "src/error.h"
+#include "src/memory/host_pool.h"
+#include "src/memory/team.h"
+#include "src/memory/topology.h"
 
 namespace wi {
 namespace {
 
+// Slots of the arena for host threads that come in; helpers have the slots after them. With more callers
+// than that at once, the rest take helpers' slots, or wait for one a stint long.
+constexpr int kCallers = 4;
+
 // Memory that only grows; its old content is not kept.
 class Scratch {
  public:
-  Scratch() = default;
-  Scratch(Scratch&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { std::free(data_); }
-  std::byte* at_least(size_t bytes) {
-    if (bytes > bytes_) {
-      size_t rounded = (bytes + bytes / 2 + 4095) & ~size_t{4095};
-      void* grown = std::aligned_alloc(64, rounded);
-      if (!grown) throw std::bad_alloc();
-      std::free(data_);
-      data_ = static_cast<std::byte*>(grown);
-      bytes_ = rounded;
+  std::byte* at_least(size_t bytes, HostPool& pool) {
+    if (bytes > buffer_.bytes()) {
+      uint64_t grown = std::max<uint64_t>(bytes, buffer_.bytes() + buffer_.bytes() / 2);
+      buffer_ = HostBuffer();
+      buffer_ = pool.allocate(std::max<uint64_t>(grown, 4096), "scratch");
     }
-    return data_;
+    return buffer_.data();
   }
-  size_t bytes() const { return bytes_; }
 
  private:
-  std::byte* data_ = nullptr;
-  size_t bytes_ = 0;
+  HostBuffer buffer_;
 };
 
-// The scratch of one call of run(): one piece per worker and one shared.
-struct Desk {
-  explicit Desk(int workers) : worker(static_cast<size_t>(workers)) {}
-  std::vector<Scratch> worker;
-  Scratch shared;
+// A thread on one CPU for a while; its mask is put back as it was. Where the thread's mask has not got that
+// CPU, somebody has bound it already, and it is left alone.
+class Binding {
+ public:
+  explicit Binding(int cpu) {
+    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof mask_, &mask_) != 0) return;
+    if (!CPU_ISSET(static_cast<size_t>(cpu), &mask_)) return;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(cpu), &one);
+    bound_ = sched_setaffinity(0, sizeof one, &one) == 0;
+  }
+  ~Binding() {
+    if (bound_) sched_setaffinity(0, sizeof mask_, &mask_);
+  }
+  Binding(const Binding&) = delete;
+  Binding& operator=(const Binding&) = delete;
+
+ private:
+  bool bound_ = false;
+  cpu_set_t mask_;
 };
+
+// The name of a thread for as long as it helps; it is oneTBB's.
+class Name {
+ public:
+  explicit Name(int worker) {
+    char name[16];
+    std::snprintf(name, sizeof name, "wi-worker-%d", worker);
+    prctl(PR_GET_NAME, before_);
+    prctl(PR_SET_NAME, name);
+  }
+  ~Name() { prctl(PR_SET_NAME, before_); }
+  Name(const Name&) = delete;
+  Name& operator=(const Name&) = delete;
+
+ private:
+  char before_[16] = {};
+};
+
+int arena_slot() { return tbb::this_task_arena::current_thread_index(); }
 
 }  // namespace
 
 struct Workers::Impl {
-  explicit Impl(int threads) : count(threads), arena(threads, 1) {}
-  int count;
-  tbb::task_arena arena;
+  struct Desk;
+  // The oneTBB task that calls a helper. Acquire and release are oneTBB's business already; a packaged
+  // oneTBB is not instrumented, though, so they are spelt out for ThreadSanitizer.
+  struct Invitation {
+    explicit Invitation(Desk& to) { desk.store(&to, std::memory_order_release); }
+    Invitation(const Invitation& other) {
+      desk.store(other.desk.load(std::memory_order_acquire), std::memory_order_release);
+    }
+    void operator()() const { desk.load(std::memory_order_acquire)->help(); }
+    std::atomic<Desk*> desk{nullptr};
+  };
+
+  // One run()'s place. Desks are reused and live as long as the Workers, so that a late helper finds one.
+  struct Desk {
+    explicit Desk(Impl& impl) : owner(impl), team(impl.count), worker(static_cast<size_t>(impl.count)) {}
+    void parallel(int64_t tasks, Stream::Body body, void* context, const std::atomic<bool>* cancel);
+    void recruit(int wanted);
+    void help();
+
+    Impl& owner;
+    Team team;
+    std::atomic<int> helpers{0};  // on duty or on their way
+    std::vector<Scratch> worker;
+    Scratch shared;
+  };
+
+  explicit Impl(int threads) : count(threads), arena(threads - 1 + kCallers, kCallers) {
+    // oneTBB has as many threads as the machine has CPUs, and says so on the host's stderr when asked for
+    // more. Whoever asks for more gets them, unless the host has set a limit of its own: the lower one holds.
+    constexpr auto kLimit = tbb::global_control::max_allowed_parallelism;
+    auto wanted = static_cast<size_t>(threads);
+    if (wanted > tbb::global_control::active_value(kLimit)) more_threads.emplace(kLimit, wanted);
+  }
+  ~Impl() {
+    if (count > 1) arena.execute([&] { group.wait(); });
+  }
+  int cpu_of(int worker) const { return cpus.empty() ? -1 : cpus[static_cast<size_t>(worker) % cpus.size()]; }
+  Desk& sit_down();
+  void stand_up(Desk& desk);
+  Stream stream_at(Desk& desk, const std::atomic<bool>* cancel) const;
+
+  const int count;
+  std::vector<int> cpus;  // to bind workers to; empty: they are not bound
+  std::shared_ptr<HostPool> scratch = HostPool::create(HostPool::kUnlimited, true);
   std::mutex mutex;
-  std::vector<std::unique_ptr<Desk>> idle;
-  std::atomic<size_t> scratch_bytes{0};
+  std::vector<std::unique_ptr<Desk>> desks;
+  std::vector<Desk*> idle;  // as much capacity as there are desks: standing up cannot fail
+  std::optional<tbb::global_control> more_threads;
+  tbb::task_arena arena;
+  // Isolated: the host may call from a oneTBB task of its own and cancel that.
+  tbb::task_group_context context{tbb::task_group_context::isolated};
+  tbb::task_group group{context};
 };
 
-Workers::Workers(int threads, bool) {
-  if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
-  impl_ = std::make_unique<Impl>(threads < 1 ? 1 : threads);
+Workers::Workers(int threads, bool bind) {
+  Topology topology;
+  if (threads <= 0 || bind) topology = read_topology();
+  impl_ = std::make_unique<Impl>(threads > 0 ? threads : topology.threads);
+  if (bind) impl_->cpus = std::move(topology.cpus);
 }
 Workers::~Workers() = default;
 int Workers::threads() const { return impl_->count; }
-size_t Workers::scratch_bytes() const { return impl_->scratch_bytes; }
+size_t Workers::scratch_bytes() const { return impl_->scratch->used(); }
 
 void Workers::run_erased(const std::atomic<bool>* cancel, void (*call)(void*, const Stream&), void* context) {
-  std::unique_ptr<Desk> desk;
-  {
-    std::lock_guard lock(impl_->mutex);
-    if (!impl_->idle.empty()) {
-      desk = std::move(impl_->idle.back());
-      impl_->idle.pop_back();
-    }
+  try {
+    Impl::Desk& desk = impl_->sit_down();
+    struct Chair {
+      Impl& impl;
+      Impl::Desk& desk;
+      ~Chair() { impl.stand_up(desk); }
+    } chair{*impl_, desk};
+    // One caller has the first CPU; more callers at the same time are the operating system's to place.
+    Binding binding(&desk == impl_->desks.front().get() ? impl_->cpu_of(0) : -1);
+    Stream stream = impl_->stream_at(desk, cancel);
+    if (impl_->count == 1)
+      call(context, stream);
+    else
+      impl_->arena.execute([&] { call(context, stream); });
+  } catch (const std::bad_alloc&) {
+    fail(WI_E_MEMORY, "the system refused memory inside an operation");
   }
-  if (!desk) desk = std::make_unique<Desk>(impl_->count);
+}
+
+Workers::Impl::Desk& Workers::Impl::sit_down() {
+  std::lock_guard lock(mutex);
+  if (idle.empty()) {
+    desks.reserve(desks.size() + 1);
+    idle.reserve(desks.size() + 1);
+    desks.push_back(std::make_unique<Desk>(*this));
+    return *desks.back();
+  }
+  Desk& desk = *idle.back();
+  idle.pop_back();
+  return desk;
+}
+
+void Workers::Impl::stand_up(Desk& desk) {
+  std::lock_guard lock(mutex);
+  idle.push_back(&desk);
+}
+
+Stream Workers::Impl::stream_at(Desk& desk, const std::atomic<bool>* cancel) const {
   Stream stream;
-  stream.self = desk.get();
-  stream.workers = impl_->count;
+  stream.self = &desk;
+  stream.workers = count;
   stream.cancel = cancel;
-  stream.worker_scratch = [](void* self, int worker, size_t bytes) { return static_cast<Desk*>(self)->worker[static_cast<size_t>(worker)].at_least(bytes); };
-  stream.shared_scratch = [](void* self, size_t bytes) { return static_cast<Desk*>(self)->shared.at_least(bytes); };
+  stream.worker_scratch = [](void* self, int worker, size_t bytes) {
+    Desk& at = *static_cast<Desk*>(self);
+    return at.worker[static_cast<size_t>(worker)].at_least(bytes, *at.owner.scratch);
+  };
+  stream.shared_scratch = [](void* self, size_t bytes) {
+    Desk& at = *static_cast<Desk*>(self);
+    return at.shared.at_least(bytes, *at.owner.scratch);
+  };
   stream.parallel = [](const Stream& s, int64_t tasks, Stream::Body body, void* body_context) {
-    if (tasks == 1) {
-      if (!s.cancelled()) body(body_context, 0, tbb::this_task_arena::current_thread_index());
+    static_cast<Desk*>(s.self)->parallel(tasks, body, body_context, s.cancel);
+  };
+  return stream;
+}
+
+void Workers::Impl::Desk::parallel(int64_t tasks, Stream::Body body, void* context,
+                                   const std::atomic<bool>* cancel) {
+  int64_t wanted = std::min<int64_t>(tasks, owner.count) - 1;
+  if (wanted <= 0) {
+    for (int64_t task = 0; task < tasks && !(cancel && cancel->load(std::memory_order_relaxed)); ++task)
+      body(context, task, 0);
+    return;
+  }
+  team.publish(tasks, body, context, cancel);
+  // After publishing: a helper that leaves looks for work once more after it has signed off, so either it
+  // sees this loop or this thread sees that it is gone.
+  int missing = static_cast<int>(wanted) - helpers.load(std::memory_order_seq_cst);
+  if (missing > 0) recruit(missing);
+  team.finish();
+}
+
+void Workers::Impl::Desk::recruit(int wanted) {
+  for (; wanted > 0; --wanted) {
+    helpers.fetch_add(1, std::memory_order_relaxed);
+    try {
+      owner.group.run(Invitation(*this));
+    } catch (...) {  // no memory for a task: the loop goes on with who is there
+      helpers.fetch_sub(1, std::memory_order_relaxed);
       return;
     }
-    tbb::parallel_for(
-        tbb::blocked_range<int64_t>(0, tasks, 1),
-        [&](const tbb::blocked_range<int64_t>& range) {
-          int worker = tbb::this_task_arena::current_thread_index();
-          for (int64_t task = range.begin(); task < range.end() && !s.cancelled(); ++task) body(body_context, task, worker);
-        },
-        tbb::simple_partitioner());
-  };
-  impl_->arena.execute([&] { tbb::this_task_arena::isolate([&] { call(context, stream); }); });
-  std::lock_guard lock(impl_->mutex);
-  impl_->idle.push_back(std::move(desk));
+  }
+}
+
+void Workers::Impl::Desk::help() {
+  int worker = arena_slot() - kCallers + 1;
+  if (worker < 1 || worker >= owner.count) {  // a caller that waits inside oneTBB: not for it
+    helpers.fetch_sub(1, std::memory_order_seq_cst);
+    return;
+  }
+  Name name(worker);
+  Binding binding(owner.cpu_of(worker));
+  team.serve(worker);
+  helpers.fetch_sub(1, std::memory_order_seq_cst);
+  if (team.has_work()) team.work(worker);  // the owner may have published while it still counted on this one
 }
 
 }  // namespace wi

@@ -1,5 +1,6 @@
-// The runtime's own threads: one oneTBB arena, bound by hwloc to the cores the process may use, with
-// per-worker scratch that only grows. The host's threads and its own oneTBB arenas are left alone.
+// The runtime's own threads: helpers in a oneTBB arena of the library's own, as many as the process may
+// use cores, with per-worker scratch that only grows. The host's threads, their masks and the host's
+// own oneTBB arenas are left alone; a thread that helps carries the name "wi-worker-<number>" meanwhile.
 #pragma once
 
 #include <atomic>
@@ -13,21 +14,30 @@ namespace wi {
 
 class Workers {
  public:
-  // threads ≤ 0: every core this process may use. bind: pin workers to cores.
+  // threads ≤ 0: every core this process may use (topology.h). bind: workers have a CPU each while they
+  // work; the calling thread, which is worker 0, gets its mask back when run() returns. That is for a
+  // machine the host leaves to this library; where the host runs threads of its own it gets in the way of
+  // both, so it is off by default.
   explicit Workers(int threads, bool bind = false);
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
   int threads() const;
-  size_t scratch_bytes() const;
+  size_t scratch_bytes() const;  // of all runs
 
-  // Runs f(stream) inside the arena, so that the operations' parallel loops start without a hand-over.
-  // One call at a time has the arena's scratch: others get scratch of their own, kept for reuse.
+  // Runs f(stream) on this thread, as worker 0, with helpers for the stream's loops. Any number of threads
+  // may be inside run() at once; each has helpers and scratch of its own for the time, kept for reuse.
+  // A loop's body must not start a loop. What f or a body throws comes out here when no body runs any
+  // more, std::bad_alloc as WI_E_MEMORY; scratch that cannot grow is WI_E_MEMORY too.
   template <class F>
   void run(const std::atomic<bool>* cancel, F&& f) {
-    run_erased(cancel, [](void* context, const Stream& stream) { (*static_cast<std::remove_reference_t<F>*>(context))(stream); },
-               const_cast<void*>(static_cast<const void*>(&f)));
+    run_erased(
+        cancel,
+        [](void* context, const Stream& stream) {
+          (*static_cast<std::remove_reference_t<F>*>(context))(stream);
+        },
+        const_cast<void*>(static_cast<const void*>(&f)));
   }
 
  private:
