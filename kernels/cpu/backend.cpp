@@ -2,7 +2,6 @@
 // this folder. A policy that is added here is known everywhere.
 #include <cstring>
 
-#include "hwy/highway.h"
 #include "kernels/cpu/cpu.h"
 
 namespace wi {
@@ -36,11 +35,6 @@ const Policy* find_policy(const Backend& backend, const char* name) {
   for (int32_t i = 0; i < backend.policy_count; i++)
     if (!std::strcmp(backend.policies[i].name, name)) return &backend.policies[i];
   return nullptr;
-}
-
-const char* cpu::simd_name() {
-  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-  return hwy::TargetName(targets & -targets);
 }
 
 }  // namespace wi

@@ -1,0 +1,25 @@
+// The name of the instruction set that dispatch picks, from a dispatched function itself.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd_name.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target, which defines the target.
+#include "hwy/highway.h"
+#include "kernels/cpu/cpu.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wi::cpu::HWY_NAMESPACE {
+
+const char* Name() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace wi::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace wi::cpu {
+
+HWY_EXPORT(Name);
+
+const char* simd_name() { return HWY_DYNAMIC_DISPATCH(Name)(); }
+
+}  // namespace wi::cpu
+#endif

@@ -1,0 +1,260 @@
+// Products of every weight type against the same weights dequantised and multiplied in f64.
+#include <algorithm>
+#include <limits>
+
+#include "kernel_support.h"
+
+using namespace wi;
+using namespace wi::test;
+
+namespace {
+
+constexpr double kEpsilon = 0x1p-24;  // f32's rounding
+
+// One product: random weights, inputs, bias and previous outputs, and the f64 result with its tolerance.
+struct Case {
+  DType type;
+  int64_t rows, outputs, inputs;
+  std::vector<std::byte> weights;
+  std::vector<float> in, bias, before;
+  std::vector<double> wanted, tolerance, magnitude;  // (rows, outputs); the last is |x|·|W|ᵀ
+
+  Case(DType type, int64_t rows, int64_t outputs, int64_t inputs, std::mt19937_64& random)
+      : type(type), rows(rows), outputs(outputs), inputs(inputs) {
+    weights = random_weights(type, outputs * inputs, random);
+    in = random_floats(static_cast<size_t>(rows * inputs), random);
+    in[in.size() / 2] = 50;  // an outlier, as real activations have
+    bias = random_floats(static_cast<size_t>(outputs), random);
+    before = random_floats(static_cast<size_t>(rows * outputs), random);
+    compute();
+  }
+
+  // Activations become 16-bit integers under a common scale of 256 columns: half a step is
+  // peak / 32767 / 2 for each. Sums in f32 lose kEpsilon for each of the at most inputs / 4 additions of a
+  // lane and some more at the end, relative to the terms; formats with minima have terms larger than
+  // the weights (d·q and m apart), at most 4 times the largest weight of these random ones.
+  void compute() {
+    std::vector<float> w(static_cast<size_t>(outputs * inputs));
+    cpu::dequantize(weights.data(), type, w.data(), outputs * inputs);
+    wanted.assign(static_cast<size_t>(rows * outputs), 0);
+    tolerance = magnitude = wanted;
+    for (int64_t row = 0; row < rows; row++) {
+      const float* x = &in[static_cast<size_t>(row * inputs)];
+      for (int64_t output = 0; output < outputs; output++) {
+        const float* y = &w[static_cast<size_t>(output * inputs)];
+        double sum = 0, quant_error = 0, terms = 0, largest = 0;
+        for (int64_t i = 0; i < inputs; i++) largest = std::max(largest, std::abs(static_cast<double>(y[i])));
+        for (int64_t first = 0; first < inputs; first += 256) {
+          const int64_t last = std::min(inputs, first + 256);
+          double peak = 0, weight_sum = 0;
+          for (int64_t i = first; i < last; i++) {
+            sum += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+            terms += std::abs(static_cast<double>(x[i])) *
+                     (is_quantised() ? 4 * largest : std::abs(static_cast<double>(y[i])));
+            magnitude[static_cast<size_t>(row * outputs + output)] +=
+                std::abs(static_cast<double>(x[i]) * static_cast<double>(y[i]));
+            peak = std::max(peak, std::abs(static_cast<double>(x[i])));
+            weight_sum += std::abs(static_cast<double>(y[i]));
+          }
+          quant_error += weight_sum * peak / 32767 / 2;
+        }
+        const size_t at = static_cast<size_t>(row * outputs + output);
+        wanted[at] = sum;
+        const double roundings = static_cast<double>(inputs) / (is_quantised() ? 32 : 4) + 16;
+        tolerance[at] = (is_quantised() ? 1.01 * quant_error : 0) + roundings * kEpsilon * terms + 1e-6;
+      }
+    }
+  }
+  bool is_quantised() const { return format_of(type).elements > 1; }
+
+  MatmulPart part(std::vector<float>& out, bool with_bias, bool accumulate) const {
+    out = before;
+    return {.weight = {weights.data(), type, outputs, inputs},
+            .bias = with_bias ? bias.data() : nullptr,
+            .out = out.data(),
+            .accumulate = accumulate};
+  }
+  void check(const std::vector<float>& out, bool with_bias, bool accumulate, double relative = 0) const {
+    for (size_t i = 0; i < out.size(); i++) {
+      double want = wanted[i] + (with_bias ? static_cast<double>(bias[i % static_cast<size_t>(outputs)]) : 0);
+      if (accumulate) want += static_cast<double>(before[i]);
+      const double limit = tolerance[i] + relative * magnitude[i] + std::abs(want) * 2 * kEpsilon;
+      if (!(std::abs(static_cast<double>(out[i]) - want) <= limit))
+        fail_because("%s, %s, (%d rows, %d outputs, %d inputs): output %zu is %g, wanted %g ± %g",
+                     cpu::simd_name(), format_of(type).name, int(rows), int(outputs), int(inputs), i,
+                     static_cast<double>(out[i]), want, limit);
+    }
+  }
+};
+
+using Matmul = void (*)(const Stream&, const MatmulArgs&);
+
+std::vector<float> multiply(const Case& c, int workers, Matmul matmul, bool with_bias = false,
+                            bool accumulate = false) {
+  std::vector<float> out;
+  MatmulArgs args{
+      .in = c.in.data(), .rows = c.rows, .parts = {c.part(out, with_bias, accumulate)}, .part_count = 1};
+  with_workers(workers, [&](const Stream& stream) { matmul(stream, args); });
+  return out;
+}
+
+std::vector<int64_t> widths(DType type) {
+  switch (format_of(type).elements) {
+    case 1:
+      return {1, 7, 33, 100, 257, 640};
+    case 32:
+      return {32, 96, 544, 1056};
+    default:
+      return {256, 768, 2048};
+  }
+}
+
+void every_type_matches_f64_at_odd_shapes(void**) {
+  on_every_target([] {
+    std::mt19937_64 random(seed());
+    for (DType type : kAllTypes)
+      for (int64_t inputs : widths(type))
+        for (int64_t outputs : {1, 3, 37}) {
+          const Case c(type, 1 + outputs % 3, outputs, inputs, random);
+          for (bool with_bias : {false, true})
+            for (bool accumulate : {false, true})
+              c.check(multiply(c, 2, cpu::matmul_decode, with_bias, accumulate), with_bias, accumulate);
+        }
+  });
+}
+
+void a_row_of_a_batch_equals_the_row_alone_bit_for_bit(void**) {
+  on_every_target([] {
+    std::mt19937_64 random(seed());
+    for (DType type : kAllTypes) {
+      Case all(type, 40, 19, 512, random);
+      std::vector<std::vector<float>> alone;
+      for (int64_t row = 0; row < all.rows; row++) {
+        Case one = all;
+        one.rows = 1;
+        one.in.assign(all.in.begin() + row * all.inputs, all.in.begin() + (row + 1) * all.inputs);
+        one.before.resize(static_cast<size_t>(all.outputs));
+        alone.push_back(multiply(one, 1, cpu::matmul_decode));
+      }
+      for (int64_t rows = 1; rows <= 40; rows++) {
+        Case some = all;
+        some.rows = rows;
+        some.before.resize(static_cast<size_t>(rows * all.outputs));
+        const std::vector<float> out = multiply(some, 2, cpu::matmul_decode);
+        for (int64_t row = 0; row < rows; row++) {
+          const std::vector<float> mine(out.begin() + row * all.outputs,
+                                        out.begin() + (row + 1) * all.outputs);
+          if (!same_bits(mine, alone[static_cast<size_t>(row)]))
+            fail_because("%s, %s: row %d of %d differs from itself alone", cpu::simd_name(),
+                         format_of(type).name, int(row), int(rows));
+        }
+      }
+      all.check(multiply(all, 2, cpu::matmul_decode), false, false);
+    }
+  });
+}
+
+void results_do_not_depend_on_the_workers(void**) {
+  std::mt19937_64 random(seed());
+  for (DType type : kAllTypes) {
+    const Case c(type, 3, 700, 512, random);
+    const std::vector<float> one = multiply(c, 1, cpu::matmul_decode);
+    for (int workers : {2, 3, 5}) assert_true(same_bits(one, multiply(c, workers, cpu::matmul_decode)));
+  }
+}
+
+void three_parts_of_different_types_share_one_call(void**) {
+  std::mt19937_64 random(seed());
+  const Case q(DType::q4_k, 5, 300, 512, random);
+  Case k(DType::f16, 5, 33, 512, random), v(DType::q8_0, 5, 65, 512, random);
+  k.in = v.in = q.in;
+  k.compute();
+  v.compute();
+  std::vector<float> q_out, k_out, v_out;
+  const MatmulArgs args{
+      .in = q.in.data(),
+      .rows = 5,
+      .parts = {q.part(q_out, false, true), k.part(k_out, true, false), v.part(v_out, false, false)},
+      .part_count = 3};
+  with_workers(2, [&](const Stream& stream) { cpu::matmul_decode(stream, args); });
+  q.check(q_out, false, true);
+  k.check(k_out, true, false);
+  v.check(v_out, false, false);
+}
+
+void many_rows_and_few_agree(void**) {
+  std::mt19937_64 random(seed());
+  for (DType type : kAllTypes)
+    for (int64_t rows : {0, 1, 8, 16, 17, 32, 40}) {
+      if (rows == 0) {
+        Case none(type, 1, 3, 256, random);
+        none.rows = 0;
+        assert_true(same_bits(multiply(none, 2, cpu::matmul), none.before));
+        continue;
+      }
+      const Case c(type, rows, 70, 512, random);
+      // Dense products round weights and activations to bf16, at most 2^-9 each, and add in f32.
+      c.check(multiply(c, 2, cpu::matmul, true, true), true, true, rows > 8 ? 0x1.04p-8 : 0);
+    }
+}
+
+void the_largest_q6_k_products_do_not_overflow(void**) {
+  on_every_target([] {
+    std::vector<std::byte> block(210);
+    std::fill_n(block.begin() + 192, 16, std::byte{0x80});  // scales -128; weights 0 - 32
+    const float one = 1;
+    cpu::to_kv(&one, DType::f16, block.data() + 208, 1);
+    const std::vector<float> in(256, 3.0f);
+    float out = 0;
+    const MatmulArgs args{.in = in.data(),
+                          .rows = 1,
+                          .parts = {{.weight = {block.data(), DType::q6_k, 1, 256},
+                                     .bias = nullptr,
+                                     .out = &out,
+                                     .accumulate = false}},
+                          .part_count = 1};
+    with_workers(1, [&](const Stream& stream) { cpu::matmul_decode(stream, args); });
+    assert_float_equal(out, 256 * 3 * 4096, 256 * 3 * 4096 * 1e-6f);
+  });
+}
+
+void nan_and_infinity_reach_the_output(void**) {
+  on_every_target([] {
+    std::mt19937_64 random(seed());
+    for (DType type : kAllTypes)
+      for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        Case c(type, 2, 4, 768, random);
+        c.in[768 + 300] = bad;
+        const std::vector<float> out = multiply(c, 1, cpu::matmul_decode);
+        for (size_t i = 0; i < 8; i++) assert_int_equal(std::isfinite(out[i]), i < 4);
+      }
+  });
+}
+
+void zero_and_tiny_inputs_give_no_nan(void**) {
+  on_every_target([] {
+    std::mt19937_64 random(seed());
+    for (DType type : kAllTypes)
+      for (float value : {0.0f, 1e-38f, 1e-42f}) {
+        Case c(type, 1, 4, 256, random);
+        std::fill(c.in.begin(), c.in.end(), value);
+        for (float out : multiply(c, 1, cpu::matmul_decode)) assert_true(std::abs(out) < 1e-30f);
+      }
+  });
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(every_type_matches_f64_at_odd_shapes),
+      cmocka_unit_test(a_row_of_a_batch_equals_the_row_alone_bit_for_bit),
+      cmocka_unit_test(results_do_not_depend_on_the_workers),
+      cmocka_unit_test(three_parts_of_different_types_share_one_call),
+      cmocka_unit_test(many_rows_and_few_agree),
+      cmocka_unit_test(the_largest_q6_k_products_do_not_overflow),
+      cmocka_unit_test(nan_and_infinity_reach_the_output),
+      cmocka_unit_test(zero_and_tiny_inputs_give_no_nan),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
