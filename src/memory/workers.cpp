@@ -102,12 +102,14 @@ struct Workers::Impl {
 
   // One run()'s place. Desks are reused and live as long as the Workers, so that a late helper finds one.
   struct Desk {
-    explicit Desk(Impl& impl) : owner(impl), team(impl.count), worker(static_cast<size_t>(impl.count)) {}
+    Desk(Impl& impl, bool is_first)
+        : owner(impl), first(is_first), team(impl.count), worker(static_cast<size_t>(impl.count)) {}
     void parallel(int64_t tasks, Stream::Body body, void* context, const std::atomic<bool>* cancel);
     void recruit(int wanted);
     void help();
 
     Impl& owner;
+    const bool first;
     Team team;
     std::atomic<int> helpers{0};  // on duty or on their way
     std::vector<Scratch> worker;
@@ -161,7 +163,7 @@ void Workers::run_erased(const std::atomic<bool>* cancel, void (*call)(void*, co
       ~Chair() { impl.stand_up(desk); }
     } chair{*impl_, desk};
     // One caller has the first CPU; more callers at the same time are the operating system's to place.
-    Binding binding(&desk == impl_->desks.front().get() ? impl_->cpu_of(0) : -1);
+    Binding binding(desk.first ? impl_->cpu_of(0) : -1);
     Stream stream = impl_->stream_at(desk, cancel);
     if (impl_->count == 1)
       call(context, stream);
@@ -177,7 +179,7 @@ Workers::Impl::Desk& Workers::Impl::sit_down() {
   if (idle.empty()) {
     desks.reserve(desks.size() + 1);
     idle.reserve(desks.size() + 1);
-    desks.push_back(std::make_unique<Desk>(*this));
+    desks.push_back(std::make_unique<Desk>(*this, desks.empty()));
     return *desks.back();
   }
   Desk& desk = *idle.back();
