@@ -189,7 +189,7 @@ Workers::Impl::Desk& Workers::Impl::sit_down() {
 
 void Workers::Impl::stand_up(Desk& desk) {
   std::lock_guard lock(mutex);
-  idle.push_back(&desk);
+  idle.insert(desk.first ? idle.end() : idle.begin(), &desk);  // the first desk is the first choice
 }
 
 Stream Workers::Impl::stream_at(Desk& desk, const std::atomic<bool>* cancel) const {
