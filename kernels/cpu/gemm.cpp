@@ -1,0 +1,154 @@
+// oneDNN matmul primitives behind Gemm: made once per shape and thread, run with one thread. Debian's and
+// Ubuntu's oneDNN run on OpenMP, whose thread count is a setting of the calling thread: it is one while a
+// call lasts and what it was before afterwards, so the host's own OpenMP code notices nothing.
+#include "kernels/cpu/gemm.h"
+
+#include <dlfcn.h>
+#include <dnnl.hpp>
+#include <list>
+
+namespace wi::cpu {
+namespace {
+
+using dnnl::memory;
+
+constexpr size_t kCachedShapes = 128;
+
+class OneThread {
+ public:
+  OneThread();
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_ = 1;
+};
+
+const dnnl::engine& engine();
+dnnl::matmul::primitive_desc describe(const GemmShape& shape);
+
+}  // namespace
+
+struct Gemm::Plan {
+  explicit Plan(const GemmShape& for_shape)
+      : shape(for_shape),
+        description(describe(shape)),
+        primitive(description),
+        stream(engine()),
+        a(description.src_desc(), engine(), nullptr),
+        b(description.weights_desc(), engine(), nullptr),
+        c(description.dst_desc(), engine(), nullptr),
+        scratch(description.scratchpad_desc(), engine(), nullptr) {
+    if (shape.bias) bias = memory(description.bias_desc(), engine(), nullptr);
+  }
+
+  GemmShape shape;
+  dnnl::matmul::primitive_desc description;
+  dnnl::matmul primitive;
+  dnnl::stream stream;
+  memory a, b, c, scratch, bias;
+};
+
+std::shared_ptr<const Gemm> Gemm::get(const GemmShape& shape) {
+  thread_local std::list<std::shared_ptr<const Gemm>> cache;  // last used first
+  for (auto entry = cache.begin(); entry != cache.end(); ++entry) {
+    if ((*entry)->plan_->shape != shape) continue;
+    cache.splice(cache.begin(), cache, entry);
+    return cache.front();
+  }
+  OneThread one_thread;  // the number of threads shapes the compiled code
+  cache.push_front(std::make_shared<const Gemm>(std::make_unique<Plan>(shape)));
+  if (cache.size() > kCachedShapes) cache.pop_back();
+  return cache.front();
+}
+
+size_t Gemm::scratch_bytes() const { return plan_->description.scratchpad_desc().get_size(); }
+
+void Gemm::run(const void* a, const void* b, float* c, const float* bias, std::byte* scratch) const {
+  OneThread one_thread;
+  Plan& plan = *plan_;
+  plan.a.set_data_handle(const_cast<void*>(a));
+  plan.b.set_data_handle(const_cast<void*>(b));
+  plan.c.set_data_handle(c);
+  plan.scratch.set_data_handle(scratch);
+  dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, plan.a.get()},
+                                 {DNNL_ARG_WEIGHTS, plan.b.get()},
+                                 {DNNL_ARG_DST, plan.c.get()},
+                                 {DNNL_ARG_SCRATCHPAD, plan.scratch.get()},
+                                 {DNNL_ARG_BIAS, nullptr}};
+  int count = 4;
+  if (plan.shape.bias) {
+    plan.bias.set_data_handle(const_cast<float*>(bias));
+    arguments[count++].memory = plan.bias.get();
+  }
+  // The C call, because the C++ one takes a hash map and so allocates.
+  dnnl::error::wrap_c_api(dnnl_primitive_execute(plan.primitive.get(), plan.stream.get(), count, arguments),
+                          "dense product");
+}
+
+Gemm::Gemm(std::unique_ptr<Plan> plan) : plan_(std::move(plan)) {}
+Gemm::~Gemm() = default;
+
+bool has_fast_bf16() {
+  static const bool fast = [] {
+    constexpr unsigned bf16 = dnnl_cpu_isa_avx512_core_bf16;  // a set of bits, as all of these
+    return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & bf16) == bf16;
+  }();
+  return fast;
+}
+
+namespace {
+
+// OpenMP's functions as oneDNN itself resolves them; null where it is built on another runtime.
+struct OpenMp {
+  int (*get_max_threads)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  void (*set_num_threads)(int) = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+};
+
+const OpenMp& open_mp() {
+  static const OpenMp functions;
+  return functions;
+}
+
+OneThread::OneThread() {
+  if (!open_mp().get_max_threads || !open_mp().set_num_threads) return;
+  before_ = open_mp().get_max_threads();
+  if (before_ != 1) open_mp().set_num_threads(1);
+}
+
+OneThread::~OneThread() {
+  if (before_ != 1) open_mp().set_num_threads(before_);
+}
+
+// Never destroyed: threads that end after main() still hold primitives.
+const dnnl::engine& engine() {
+  static const dnnl::engine* cpu = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *cpu;
+}
+
+dnnl::matmul::primitive_desc describe(const GemmShape& shape) {
+  auto type = shape.type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+  memory::desc a({shape.m, shape.k}, type, memory::dims{shape.lda, 1});
+  memory::desc b({shape.k, shape.n}, type,
+                 shape.b_transposed ? memory::dims{1, shape.ldb} : memory::dims{shape.ldb, 1});
+  memory::desc c({shape.m, shape.n}, memory::data_type::f32, memory::dims{shape.ldc, 1});
+  memory::desc bias({1, shape.n}, memory::data_type::f32, memory::dims{shape.n, 1});
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (shape.accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+#if DNNL_VERSION_MAJOR >= 3
+  if (shape.bias) return {engine(), a, b, bias, c, attributes};
+  return {engine(), a, b, c, attributes};
+#else
+  if (shape.bias) return {dnnl::matmul::desc(a, b, bias, c), attributes, engine()};
+  return {dnnl::matmul::desc(a, b, c), attributes, engine()};
+#endif
+}
+
+}  // namespace
+}  // namespace wi::cpu

@@ -1,0 +1,154 @@
+// The vectorised inner loops of attend_chunk, compiled once per instruction set: online softmax over one
+// row of a score tile, in two passes (maximum; exponential and sum), and the scaling of the running output.
+#include "kernels/cpu/softmax_tile.h"
+
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/softmax_tile.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target, which defines the target.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wi::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F = hn::CappedTag<float, 16>;  // at most half of the 32 columns that tiles are a multiple of
+using V = hn::Vec<F>;
+
+// 2^x for x ≤ 0, relative error 2.4e-7; below -125 it stays at 2^-125, which no sum of weights notices.
+// x = n + f with |f| ≤ 1/2 through the float whose unit is 1; a polynomial for 2^f (minimax, degree 5);
+// then n is added to its exponent.
+HWY_INLINE V exp2_negative(V x) {
+  const F d;
+  const hn::RebindToSigned<F> di;
+  const V magic = hn::Set(d, 12582912.0f);  // 1.5 * 2^23
+  x = hn::Max(x, hn::Set(d, -125.0f));
+  V shifted = hn::Add(x, magic);
+  V f = hn::Sub(x, hn::Sub(shifted, magic));
+  V p = hn::MulAdd(hn::Set(d, 1.3276466795521373e-3f), f, hn::Set(d, 9.675541292992473e-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 5.550713289574487e-2f));
+  p = hn::MulAdd(p, f, hn::Set(d, 2.4022119724872204e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 6.931469670549177e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0000000716543662f));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+}
+
+// The upper halves of two vectors, in order: f32 bit patterns, already rounded, as bf16.
+HWY_INLINE void store_upper(hn::Vec<hn::RebindToUnsigned<F>> low, hn::Vec<hn::RebindToUnsigned<F>> high,
+                            uint16_t* out) {
+  const hn::Repartition<uint16_t, F> d16;
+  hn::StoreU(hn::ConcatOdd(d16, hn::BitCast(d16, high), hn::BitCast(d16, low)), d16, out);
+}
+
+HWY_INLINE float row_max(const float* scores, int32_t visible, float start) {
+  const F d;
+  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  V m0 = hn::Set(d, start), m1 = m0, m2 = m0, m3 = m0;
+  int32_t j = 0;
+  for (; j + 4 * lanes <= visible; j += 4 * lanes) {
+    m0 = hn::Max(m0, hn::LoadU(d, scores + j));
+    m1 = hn::Max(m1, hn::LoadU(d, scores + j + lanes));
+    m2 = hn::Max(m2, hn::LoadU(d, scores + j + 2 * lanes));
+    m3 = hn::Max(m3, hn::LoadU(d, scores + j + 3 * lanes));
+  }
+  for (; j + lanes <= visible; j += lanes) m0 = hn::Max(m0, hn::LoadU(d, scores + j));
+  if (j < visible) {
+    auto in_row = hn::FirstN(d, static_cast<size_t>(visible - j));
+    m1 = hn::Max(m1, hn::IfThenElse(in_row, hn::LoadU(d, scores + j), m1));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3))));
+}
+
+// Scores to weights in place, two vectors at a time (each pair is read before its place is written);
+// columns from `visible` on get weight 0. Returns the sum.
+template <bool kBf16>
+HWY_INLINE float row_weights(float* scores, int32_t keys, int32_t visible, float max) {
+  const F d;
+  const hn::RebindToUnsigned<F> du;
+  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  uint16_t* narrow = reinterpret_cast<uint16_t*>(scores);
+  const V vmax = hn::Set(d, max);
+  const auto half = hn::Set(du, 0x8000u);  // rounds to nearest; ties go up, as weights are positive
+  V sum0 = hn::Zero(d), sum1 = hn::Zero(d);
+  auto store = [&](int32_t j, V w0, V w1) HWY_ATTR {
+    sum0 = hn::Add(sum0, w0);
+    sum1 = hn::Add(sum1, w1);
+    if constexpr (kBf16) {
+      store_upper(hn::Add(hn::BitCast(du, w0), half), hn::Add(hn::BitCast(du, w1), half), narrow + j);
+    } else {
+      hn::StoreU(w0, d, scores + j);
+      hn::StoreU(w1, d, scores + j + lanes);
+    }
+  };
+  int32_t j = 0;
+  for (; j + 2 * lanes <= visible; j += 2 * lanes) {
+    V w0 = exp2_negative(hn::Sub(hn::LoadU(d, scores + j), vmax));
+    V w1 = exp2_negative(hn::Sub(hn::LoadU(d, scores + j + lanes), vmax));
+    store(j, w0, w1);
+  }
+  for (; j < keys; j += 2 * lanes) {
+    auto in0 = hn::FirstN(d, static_cast<size_t>(visible > j ? visible - j : 0));
+    auto in1 = hn::FirstN(d, static_cast<size_t>(visible > j + lanes ? visible - j - lanes : 0));
+    V w0 = exp2_negative(hn::Sub(hn::LoadU(d, scores + j), vmax));
+    V w1 = exp2_negative(hn::Sub(hn::LoadU(d, scores + j + lanes), vmax));
+    store(j, hn::IfThenElseZero(in0, w0), hn::IfThenElseZero(in1, w1));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+}
+
+template <bool kBf16>
+void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
+  const F d;
+  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  for (int64_t row = first_row; row < first_row + rows; ++row) {
+    float* scores = tile.scores + row * tile.stride;
+    float old_max = tile.max[row];
+    float max = row_max(scores, visible, old_max);
+    float tile_sum = visible > 0 ? row_weights<kBf16>(scores, tile.keys, visible, max) : 0.0f;
+    if (visible <= 0) {
+      for (int32_t j = 0; j < (kBf16 ? tile.keys / 2 : tile.keys); ++j) scores[j] = 0.0f;
+    }
+    if (max > old_max && old_max > -INFINITY) {
+      const float shrink = hn::GetLane(exp2_negative(hn::Set(d, old_max - max)));
+      tile.sum[row] *= shrink;
+      float* out = tile.out + row * tile.head_dim;
+      const V factor = hn::Set(d, shrink);
+      int32_t j = 0;
+      for (; j + lanes <= tile.head_dim; j += lanes)
+        hn::StoreU(hn::Mul(hn::LoadU(d, out + j), factor), d, out + j);
+      for (; j < tile.head_dim; ++j) out[j] *= shrink;
+    }
+    tile.max[row] = max;
+    tile.sum[row] += tile_sum;
+  }
+}
+
+void softmax_rows_bf16(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
+  softmax_rows<true>(tile, first_row, rows, visible);
+}
+
+void softmax_rows_f32(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
+  softmax_rows<false>(tile, first_row, rows, visible);
+}
+
+}  // namespace wi::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace wi::cpu {
+
+HWY_EXPORT(softmax_rows_bf16);
+HWY_EXPORT(softmax_rows_f32);
+
+void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
+  if (tile.bf16) {
+    HWY_DYNAMIC_DISPATCH(softmax_rows_bf16)(tile, first_row, rows, visible);
+  } else {
+    HWY_DYNAMIC_DISPATCH(softmax_rows_f32)(tile, first_row, rows, visible);
+  }
+}
+
+}  // namespace wi::cpu
+#endif

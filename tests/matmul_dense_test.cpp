@@ -1,0 +1,213 @@
+// matmul_dense against sums in f64 over the operands it multiplies: rounded to bf16 where the processor
+// has fast bf16 products, as they are elsewhere. The program runs twice, the second time with oneDNN held
+// to AVX2, so that both kinds are tested on any machine.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+#include <unistd.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "src/memory/workers.h"
+#include "tests/support/kernels.h"
+#include "tests/test.h"
+
+using namespace wi;
+
+namespace {
+
+// A weight of random blocks whose scales are small normal numbers.
+struct Weight {
+  Weight(std::mt19937_64& random, DType type, int64_t outputs, int64_t inputs)
+      : bytes(row_bytes(type, inputs) * static_cast<size_t>(outputs)),
+        matrix{bytes.data(), type, outputs, inputs} {
+    const size_t block = static_cast<size_t>(format_of(type).bytes);
+    for (auto& byte : bytes) byte = static_cast<uint8_t>(random());
+    for (size_t at = 0; at + block <= bytes.size(); at += block) {
+      std::uniform_real_distribution<float> small(-0.05f, 0.05f);
+      float value = small(random);
+      switch (type) {
+        case DType::f32:
+          std::memcpy(&bytes[at], &value, 4);
+          break;
+        case DType::f16:
+          cpu::to_kv(&value, DType::f16, &bytes[at], 1);
+          break;
+        case DType::bf16:
+          cpu::to_kv(&value, DType::bf16, &bytes[at], 1);
+          break;
+        case DType::q6_k:
+          cpu::to_kv(&value, DType::f16, &bytes[at + 208], 1);
+          break;
+        case DType::q4_k:
+          cpu::to_kv(&value, DType::f16, &bytes[at + 2], 1);
+          [[fallthrough]];
+        default:
+          cpu::to_kv(&value, DType::f16, &bytes[at], 1);
+      }
+    }
+  }
+  std::vector<uint8_t> bytes;
+  Matrix matrix;
+};
+
+// Every output element against f64; the bound is relative to the sum of magnitudes, as rounding is:
+// 2e-6 covers the f32 sums of up to some thousands of products in oneDNN's blocks.
+void check_part(const MatmulArgs& args, const MatmulPart& part, const std::vector<float>& before) {
+  const Matrix& w = part.weight;
+  std::vector<float> weight(static_cast<size_t>(w.rows * w.cols)), in(args.in, args.in + args.rows * w.cols);
+  cpu::dequantize(w.data, w.type, weight.data(), w.rows * w.cols);
+  if (w.type != DType::f32 && cpu::has_fast_bf16()) {
+    for (float& value : weight) value = test::from_bf16(test::to_bf16(value));
+    for (float& value : in) value = test::from_bf16(test::to_bf16(value));
+  }
+  for (int64_t i = 0; i < args.rows; ++i) {
+    for (int64_t o = 0; o < w.rows; ++o) {
+      double sum = (part.bias ? part.bias[o] : 0) +
+                   (part.accumulate ? before[static_cast<size_t>(i * w.rows + o)] : 0);
+      double magnitude = std::abs(sum);
+      for (int64_t k = 0; k < w.cols; ++k) {
+        double product =
+            double{in[static_cast<size_t>(i * w.cols + k)]} * weight[static_cast<size_t>(o * w.cols + k)];
+        sum += product;
+        magnitude += std::abs(product);
+      }
+      double error = std::abs(sum - part.out[i * w.rows + o]);
+      if (!(error <= 2e-6 * magnitude + 1e-30)) {
+        print_error("%s rows %lld outputs %lld inputs %lld: out[%lld][%lld] = %g, want %g\n",
+                    format_of(w.type).name, (long long)args.rows, (long long)w.rows, (long long)w.cols,
+                    (long long)i, (long long)o, part.out[i * w.rows + o], sum);
+        _fail(__FILE__, __LINE__);
+      }
+    }
+  }
+}
+
+struct Shape {
+  int64_t rows, outputs, inputs;
+};
+
+void check_shape(Workers& workers, std::mt19937_64& random, DType type, Shape shape, bool bias,
+                 bool accumulate) {
+  auto in = test::normal_floats(random, static_cast<size_t>(shape.rows * shape.inputs));
+  Weight weight(random, type, shape.outputs, shape.inputs);
+  auto biases = test::normal_floats(random, static_cast<size_t>(shape.outputs));
+  auto out = test::normal_floats(random, static_cast<size_t>(shape.rows * shape.outputs));
+  const auto before = out;
+  MatmulArgs args{
+      in.data(), shape.rows, {{weight.matrix, bias ? biases.data() : nullptr, out.data(), accumulate}}, 1};
+  workers.run(nullptr, [&](const Stream& stream) { cpu::matmul_dense(stream, args); });
+  check_part(args, args.parts[0], before);
+}
+
+void every_type_and_odd_shape_matches_f64(void**) {
+  Workers workers(2);
+  std::mt19937_64 random(test::seed());
+  test::for_each_simd([&](const char*) {
+    for (DType type : {DType::f32, DType::f16, DType::bf16})
+      for (Shape shape : {Shape{17, 1, 1}, {33, 7, 34}, {257, 300, 65}, {64, 513, 128}})
+        check_shape(workers, random, type, shape, false, false);
+    for (DType type : {DType::q8_0, DType::q4_0})
+      for (Shape shape : {Shape{19, 5, 32}, {40, 260, 96}})
+        check_shape(workers, random, type, shape, false, false);
+    for (DType type : {DType::q4_k, DType::q6_k})
+      check_shape(workers, random, type, {37, 270, 512}, false, false);
+  });
+}
+
+void bias_and_accumulation_are_added(void**) {
+  Workers workers(2);
+  std::mt19937_64 random(test::seed() + 1);
+  for (DType type : {DType::f32, DType::bf16, DType::q8_0})
+    for (int choice = 1; choice < 4; ++choice)
+      check_shape(workers, random, type, {270, 290, 64}, choice & 1, choice & 2);
+}
+
+void three_parts_of_different_types_share_their_input(void**) {
+  Workers workers(2);
+  std::mt19937_64 random(test::seed() + 2);
+  constexpr int64_t kRows = 50, kInputs = 256;
+  auto in = test::normal_floats(random, kRows * kInputs);
+  Weight q(random, DType::q4_k, 300, kInputs), k(random, DType::f32, 40, kInputs),
+      v(random, DType::f16, 257, kInputs);
+  std::vector<float> q_out(kRows * 300), k_out(kRows * 40), v_out(kRows * 257);
+  MatmulArgs args{in.data(),
+                  kRows,
+                  {{q.matrix, nullptr, q_out.data()},
+                   {k.matrix, nullptr, k_out.data()},
+                   {v.matrix, nullptr, v_out.data()}},
+                  3};
+  workers.run(nullptr, [&](const Stream& stream) { cpu::matmul_dense(stream, args); });
+  for (const MatmulPart& part : args.parts) check_part(args, part, {});
+}
+
+// The same products whatever the workers: 1 and 3 give the same bits.
+void workers_do_not_change_a_bit(void**) {
+  std::mt19937_64 random(test::seed() + 3);
+  constexpr int64_t kRows = 600, kInputs = 320, kOutputs = 700;
+  auto in = test::normal_floats(random, kRows * kInputs);
+  Weight weight(random, DType::q8_0, kOutputs, kInputs);
+  std::vector<float> first(kRows * kOutputs), second(kRows * kOutputs);
+  for (auto [threads, out] : {std::pair{1, &first}, {3, &second}}) {
+    Workers workers(threads);
+    MatmulArgs args{in.data(), kRows, {{weight.matrix, nullptr, out->data()}}, 1};
+    workers.run(nullptr, [&](const Stream& stream) { cpu::matmul_dense(stream, args); });
+  }
+  assert_memory_equal(first.data(), second.data(), first.size() * sizeof(float));
+}
+
+void no_thread_appears_but_the_workers(void**) {
+  std::mt19937_64 random(test::seed() + 4);
+  Workers workers(2);
+  workers.run(nullptr, [](const Stream& stream) { stream.each(64, [](int64_t, int) {}); });
+  const int before = test::thread_count();
+  check_shape(workers, random, DType::bf16, {300, 600, 512}, false, false);
+  check_shape(workers, random, DType::f32, {300, 600, 512}, true, false);
+  assert_true(test::thread_count() <= std::max(before, 2));
+}
+
+void cancellation_ends_a_long_product_soon(void**) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int64_t kRows = 2048, kInputs = 4096, kOutputs = 16384;
+  std::vector<float> in(kRows * kInputs, 0.5f), out(kRows * kOutputs);
+  std::vector<uint16_t> weight(static_cast<size_t>(kInputs * kOutputs), 0x3c00);
+  MatmulArgs args{
+      in.data(), kRows, {{{weight.data(), DType::f16, kOutputs, kInputs}, nullptr, out.data()}}, 1};
+  Workers workers(2);
+  std::atomic<bool> cancel{false};
+  Clock::time_point cancelled;
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    cancelled = Clock::now();
+    cancel = true;
+  });
+  try {
+    workers.run(&cancel, [&](const Stream& stream) { cpu::matmul_dense(stream, args); });
+  } catch (const Error&) {  // whoever runs the loop may say that it was cancelled
+  }
+  auto end = Clock::now();
+  canceller.join();
+  // A whole call is 275 GFLOP, seconds; the ABI promises 100 ms, half a second is for loaded machines.
+  assert_true(end - cancelled < std::chrono::milliseconds(500));
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(every_type_and_odd_shape_matches_f64),
+      cmocka_unit_test(bias_and_accumulation_are_added),
+      cmocka_unit_test(three_parts_of_different_types_share_their_input),
+      cmocka_unit_test(workers_do_not_change_a_bit),
+      cmocka_unit_test(no_thread_appears_but_the_workers),
+      cmocka_unit_test(cancellation_ends_a_long_product_soon),
+  };
+  std::printf("fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");
+  int failures = cmocka_run_group_tests(tests, nullptr, nullptr);
+  if (failures == 0 && cpu::has_fast_bf16() && setenv("DNNL_MAX_CPU_ISA", "AVX2", 1) == 0) {
+    std::fflush(nullptr);
+    execv("/proc/self/exe", arguments);
+  }
+  return failures;
+}
