@@ -1,0 +1,283 @@
+// attend_chunk against softmax in f64. Where the operation multiplies in bf16, the reference takes the
+// same rounded queries, keys and values, so that only its own sums and the rounding of weights differ. The
+// program runs twice, the second time with oneDNN held to AVX2, where everything is f32.
+#include <chrono>
+#include <cmath>
+#include <numbers>
+#include <thread>
+#include <unistd.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "src/memory/workers.h"
+#include "tests/support/kernels.h"
+#include "tests/test.h"
+
+using namespace wi;
+
+namespace {
+
+struct Shape {
+  int64_t rows, past;
+  int32_t kv_heads, group, head_dim;
+  DType kv;
+  bool exact_f32 = false;
+  int64_t longest_run = 3000;
+};
+
+// Queries, and for each head keys and values in runs of random lengths, every run in memory of its own.
+struct Problem {
+  Problem(std::mt19937_64& random, const Shape& s) : shape(s), tokens(s.past + s.rows) {
+    queries = test::normal_floats(random, size(s.rows * s.kv_heads * s.group * s.head_dim), 1.5f);
+    runs.resize(size(s.kv_heads));
+    for (int32_t h = 0; h < s.kv_heads; ++h) {
+      keys.push_back(test::normal_floats(random, size(tokens * s.head_dim)));
+      values.push_back(test::normal_floats(random, size(tokens * s.head_dim)));
+      for (int64_t first = 0; first < tokens;) {
+        int64_t length = std::min(tokens - first,
+                                  1 + static_cast<int64_t>(random() % static_cast<uint64_t>(s.longest_run)));
+        runs[size(h)].push_back(
+            {store(keys.back(), first, length), store(values.back(), first, length), length});
+        first += length;
+      }
+      run_lists.push_back(runs[size(h)].data());
+      run_counts.push_back(static_cast<int32_t>(runs[size(h)].size()));
+    }
+    out.assign(queries.size(), NAN);
+    lse.assign(size(s.rows * s.kv_heads * s.group), NAN);
+  }
+
+  AttendChunkArgs args() {
+    return {queries.data(),
+            shape.rows,
+            shape.kv_heads,
+            shape.group,
+            shape.head_dim,
+            shape.kv,
+            1 / std::sqrt(static_cast<float>(shape.head_dim)),
+            run_lists.data(),
+            run_counts.data(),
+            out.data(),
+            lse.data(),
+            shape.exact_f32};
+  }
+
+  static size_t size(int64_t n) { return static_cast<size_t>(n); }
+
+  // Stores in the KV type and reads back what was stored.
+  const void* store(std::vector<float>& from, int64_t first, int64_t length) {
+    const int64_t count = length * shape.head_dim;
+    float* piece = from.data() + first * shape.head_dim;
+    memory.emplace_back(size(count * format_of(shape.kv).bytes));
+    cpu::to_kv(piece, shape.kv, memory.back().data(), count);
+    cpu::from_kv(memory.back().data(), shape.kv, piece, count);
+    return memory.back().data();
+  }
+
+  Shape shape;
+  int64_t tokens;
+  std::vector<float> queries, out, lse;
+  std::vector<std::vector<float>> keys, values;  // per head
+  std::vector<std::vector<KvRun>> runs;
+  std::vector<const KvRun*> run_lists;
+  std::vector<int32_t> run_counts;
+  std::vector<std::vector<std::byte>> memory;
+};
+
+// f32: rounding of scores of some tens, 1e-5 of the sum of |weight · value|. bf16: each weight is off by at
+// most 2^-8 of itself, nearest rounding to 8 significant bits.
+void check_row(Problem& p, int64_t row, int32_t head, int32_t g, bool bf16) {
+  const Shape& s = p.shape;
+  const int64_t query_head = (row * s.kv_heads + head) * s.group + g;
+  const float* q = &p.queries[Problem::size(query_head * s.head_dim)];
+  const float factor = p.args().scale * std::numbers::log2e_v<float>;
+  auto operand = [&](float x) { return bf16 ? test::from_bf16(test::to_bf16(x)) : x; };
+  const int64_t visible = s.past + row + 1;
+  std::vector<double> scores(Problem::size(visible));
+  double max = -INFINITY, sum = 0;
+  for (int64_t t = 0; t < visible; ++t) {
+    const float* k = &p.keys[Problem::size(head)][Problem::size(t * s.head_dim)];
+    double score = 0;
+    for (int32_t j = 0; j < s.head_dim; ++j) score += double{operand(q[j] * factor)} * operand(k[j]);
+    scores[Problem::size(t)] = score * std::numbers::ln2;
+    max = std::max(max, scores[Problem::size(t)]);
+  }
+  for (double& score : scores) sum += score = std::exp(score - max);
+  const double tolerance = bf16 ? 0x1p-8 + 2e-5 : 1e-5;
+  for (int32_t j = 0; j < s.head_dim; ++j) {
+    double want = 0, magnitude = 0;
+    for (int64_t t = 0; t < visible; ++t) {
+      double product = scores[Problem::size(t)] / sum *
+                       operand(p.values[Problem::size(head)][Problem::size(t * s.head_dim + j)]);
+      want += product;
+      magnitude += std::abs(product);
+    }
+    float got = p.out[Problem::size(query_head * s.head_dim + j)];
+    if (!(std::abs(got - want) <= tolerance * magnitude)) {
+      print_error(
+          "rows %lld past %lld group %d head_dim %d kv %s%s: row %lld head %d,%d out[%d] = %g, want %g\n",
+          (long long)s.rows, (long long)s.past, s.group, s.head_dim, format_of(s.kv).name,
+          s.exact_f32 ? " exact" : "", (long long)row, head, g, j, got, want);
+      _fail(__FILE__, __LINE__);
+    }
+  }
+  const double lse = max + std::log(sum);
+  if (!(std::abs(p.lse[Problem::size(query_head)] - lse) <= 1e-5 * (1 + std::abs(lse)))) {
+    print_error("lse %.8g, want %.8g\n", p.lse[Problem::size(query_head)], lse);
+    _fail(__FILE__, __LINE__);
+  }
+}
+
+void check(Workers& workers, std::mt19937_64& random, const Shape& shape) {
+  Problem problem(random, shape);
+  workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
+  const bool bf16 = !shape.exact_f32 && shape.kv != DType::f32 && cpu::has_fast_bf16();
+  for (int64_t row = 0; row < shape.rows; row += std::max<int64_t>(1, shape.rows / 24))  // a sample of rows
+    for (int32_t head = 0; head < shape.kv_heads; ++head)
+      for (int32_t g = 0; g < shape.group; ++g) check_row(problem, row, head, g, bf16);
+  for (int32_t head = 0; head < shape.kv_heads; ++head) check_row(problem, shape.rows - 1, head, 0, bf16);
+  for (float value : problem.out) assert_true(std::isfinite(value));
+}
+
+void every_kv_type_and_shape_matches_f64(void**) {
+  Workers workers(2);
+  std::mt19937_64 random(test::seed());
+  test::for_each_simd([&](const char*) {
+    for (DType kv : {DType::f16, DType::bf16, DType::f32}) {
+      check(workers, random, {40, 100, 2, 4, 64, kv});
+      check(workers, random, {130, 1000, 1, 3, 96, kv});
+      check(workers, random, {7, 515, 3, 1, 34, kv});
+    }
+    check(workers, random, {50, 600, 2, 2, 128, DType::f16, true});
+  });
+}
+
+void causal_edges_are_exact(void**) {
+  Workers workers(2);
+  std::mt19937_64 random(test::seed() + 1);
+  for (bool exact : {false, true}) {
+    for (int64_t rows : {1, 2, 31, 33, 128, 129, 300})
+      for (int64_t past : {0, 1, 31, 511, 512, 513})
+        check(workers, random, {rows, past, 1, 4, 32, DType::f16, exact});
+    check(workers, random, {1, 0, 1, 1, 64, DType::bf16, exact});
+    check(workers, random,
+          {700, 0, 1, 1, 64, DType::bf16, exact});  // whole key tiles no row of the first tile sees
+  }
+}
+
+void runs_of_any_length_are_one_sequence(void**) {
+  Workers workers(2);
+  std::mt19937_64 random(test::seed() + 2);
+  for (int64_t longest : {1, 2, 64, 513, 100000})
+    check(workers, random, {60, 2500, 2, 2, 64, DType::bf16, false, longest});
+}
+
+void large_groups_and_heads_fit(void**) {
+  Workers workers(2);
+  std::mt19937_64 random(test::seed() + 3);
+  check(workers, random, {20, 200, 1, 71, 64, DType::f16});
+  check(workers, random, {3, 40, 1, 600, 32, DType::f16});
+  check(workers, random, {20, 700, 1, 2, 256, DType::f16});
+  check(workers, random, {20, 200, 1, 2, 2, DType::f16});
+}
+
+// A score of thousands, rising over the keys: the maximum moves in every tile and nothing overflows.
+void huge_scores_do_not_overflow(void**) {
+  std::mt19937_64 random(test::seed() + 4);
+  Problem problem(random, {4, 2000, 1, 1, 32, DType::f32});
+  for (int64_t t = 0; t < problem.tokens; ++t)
+    for (int j = 0; j < 32; ++j)
+      problem.keys[0][static_cast<size_t>(t * 32 + j)] = static_cast<float>(t) * 0.25f;
+  for (size_t i = 0; i < problem.queries.size(); ++i) problem.queries[i] = 2;
+  int64_t first = 0;
+  for (KvRun& run : problem.runs[0]) {
+    std::memcpy(const_cast<void*>(run.keys), &problem.keys[0][static_cast<size_t>(first * 32)],
+                static_cast<size_t>(run.tokens * 32) * 4);
+    first += run.tokens;
+  }
+  Workers workers(2);
+  workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
+  // The last visible key wins by 2·0.25·32/√32 = 2.83 over the one before it; scores of 5,660 leave 5e-4 in
+  // f32.
+  for (int64_t row = 0; row < 4; ++row) {
+    double sum = 0, want = 0;
+    for (int64_t back = 0; back < 40; ++back) {
+      double weight = std::exp(-static_cast<double>(back) * 16 / std::sqrt(32.0));
+      sum += weight;
+      want += weight * problem.values[0][static_cast<size_t>((2000 + row - back) * 32)];
+    }
+    assert_true(std::abs(problem.out[static_cast<size_t>(row * 32)] - want / sum) < 5e-3);
+  }
+}
+
+void workers_do_not_change_a_bit(void**) {
+  std::mt19937_64 random(test::seed() + 5);
+  Problem problem(random, {300, 3000, 2, 4, 64, DType::f16});
+  std::vector<float> out[2];
+  for (int i = 0; i < 2; ++i) {
+    Workers workers(i == 0 ? 1 : 3);
+    workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
+    out[i] = problem.out;
+  }
+  assert_memory_equal(out[0].data(), out[1].data(), out[0].size() * sizeof(float));
+}
+
+void no_thread_appears_but_the_workers(void**) {
+  std::mt19937_64 random(test::seed() + 6);
+  Workers workers(2);
+  workers.run(nullptr, [](const Stream& stream) { stream.each(64, [](int64_t, int) {}); });
+  const int before = test::thread_count();
+  check(workers, random, {200, 500, 2, 4, 64, DType::f16});
+  assert_true(test::thread_count() <= std::max(before, 2));
+}
+
+void cancellation_ends_a_long_attention_soon(void**) {
+  using Clock = std::chrono::steady_clock;
+  std::mt19937_64 random(test::seed() + 7);
+  Problem problem(random, {1024, 3000, 1, 4, 64, DType::f16});
+  // 300,000 keys: the same run again and again, before the chunk.
+  std::vector<KvRun> runs;
+  for (int64_t tokens = 0; tokens < 300000; tokens += problem.runs[0][0].tokens)
+    runs.push_back(problem.runs[0][0]);
+  runs.insert(runs.end(), problem.runs[0].begin(), problem.runs[0].end());
+  problem.run_lists[0] = runs.data();
+  problem.run_counts[0] = static_cast<int32_t>(runs.size());
+  Workers workers(2);
+  std::atomic<bool> cancel{false};
+  Clock::time_point cancelled;
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    cancelled = Clock::now();
+    cancel = true;
+  });
+  try {
+    workers.run(&cancel, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
+  } catch (const Error&) {  // whoever runs the loop may say that it was cancelled
+  }
+  auto end = Clock::now();
+  canceller.join();
+  // A whole call is 315 GFLOP, seconds; the ABI promises 100 ms, half a second is for loaded machines.
+  assert_true(end - cancelled < std::chrono::milliseconds(500));
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(every_kv_type_and_shape_matches_f64),
+      cmocka_unit_test(causal_edges_are_exact),
+      cmocka_unit_test(runs_of_any_length_are_one_sequence),
+      cmocka_unit_test(large_groups_and_heads_fit),
+      cmocka_unit_test(huge_scores_do_not_overflow),
+      cmocka_unit_test(workers_do_not_change_a_bit),
+      cmocka_unit_test(no_thread_appears_but_the_workers),
+      cmocka_unit_test(cancellation_ends_a_long_attention_soon),
+  };
+  std::printf("fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");
+  int failures = cmocka_run_group_tests(tests, nullptr, nullptr);
+  if (failures == 0 && cpu::has_fast_bf16() && setenv("DNNL_MAX_CPU_ISA", "AVX2", 1) == 0) {
+    std::fflush(nullptr);
+    execv("/proc/self/exe", arguments);
+  }
+  return failures;
+}
