@@ -18,6 +18,7 @@ namespace wi {
 namespace {
 
 bool is_directory(const std::string& path);
+std::unique_ptr<const Tokenizer> make_tokenizer(Vocabulary vocabulary, const std::string& file);
 uint64_t fingerprint_of(const ModelConfig& config, const std::vector<const StoredTensor*>& tensors);
 std::string type_of_most_bytes(const std::vector<const StoredTensor*>& tensors);
 
@@ -26,10 +27,11 @@ std::string type_of_most_bytes(const std::vector<const StoredTensor*>& tensors);
 std::shared_ptr<const Model> Model::open(const std::string& path,
                                          const std::function<void(uint64_t, uint64_t)>& progress) {
   ModelFile file = is_directory(path) ? read_safetensors_model(path) : read_gguf_model(path);
+  const std::string name = file.name;
   VocabularyFile vocabulary = std::move(file.vocabulary);
   auto model = std::make_shared<Model>();
   bind_weights(std::move(file), model.get(), progress);
-  model->tokenizer = Tokenizer::create(std::move(vocabulary.vocabulary));
+  model->tokenizer = make_tokenizer(std::move(vocabulary.vocabulary), name);
   const Vocabulary& words = model->tokenizer->vocabulary();
   auto text = [&](int32_t id) {
     return id < 0 ? std::string_view() : std::string_view(words.tokens[static_cast<size_t>(id)]);
@@ -187,6 +189,15 @@ bool is_directory(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) throw_errno(WI_E_IO, concat("cannot open ", path), errno);
   return S_ISDIR(status.st_mode);
+}
+
+// A tokenizer knows the field that is wrong, and not which file it came from.
+std::unique_ptr<const Tokenizer> make_tokenizer(Vocabulary vocabulary, const std::string& file) {
+  try {
+    return Tokenizer::create(std::move(vocabulary));
+  } catch (const Error& error) {
+    fail(error.code(), file, ": tokenizer: ", error.what());
+  }
 }
 
 std::string type_of_most_bytes(const std::vector<const StoredTensor*>& tensors) {
