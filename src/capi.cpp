@@ -111,15 +111,17 @@ void wi_runtime_release(wi_runtime* runtime) { release(runtime); }
 
 wi_status wi_runtime_device_info(wi_runtime* runtime, wi_device_info* info_out, wi_error* error) {
   return guard(error, [&] {
+    const Runtime& of = unwrap(runtime, "runtime");
     check_struct_out(info_out, "info_out");
-    write_struct(to_device_info(unwrap(runtime, "runtime")), info_out);
+    write_struct(to_device_info(of), info_out);
   });
 }
 
 wi_status wi_runtime_get_stats(wi_runtime* runtime, wi_runtime_stats* stats_out, wi_error* error) {
   return guard(error, [&] {
+    const Runtime& of = unwrap(runtime, "runtime");
     check_struct_out(stats_out, "stats_out");
-    write_struct(to_runtime_stats(unwrap(runtime, "runtime")), stats_out);
+    write_struct(to_runtime_stats(of), stats_out);
   });
 }
 
@@ -167,8 +169,9 @@ void wi_model_release(wi_model* model) { release(model); }
 
 wi_status wi_model_get_info(wi_model* model, wi_model_info* info_out, wi_error* error) {
   return guard(error, [&] {
+    const Model& of = unwrap(model, "model");
     check_struct_out(info_out, "info_out");
-    write_struct(to_model_info(unwrap(model, "model")), info_out);
+    write_struct(to_model_info(of), info_out);
   });
 }
 
@@ -257,8 +260,9 @@ wi_status wi_session_append_text(wi_session* session, const char* text, uint64_t
 
 wi_status wi_session_decode(wi_session* session, wi_cancel* cancel, wi_event* event_out, wi_error* error) {
   return guard(error, [&] {
+    Session& of = unwrap(session, "session");
     check_struct_out(event_out, "event_out");
-    write_struct(to_event(unwrap(session, "session").decode(token_of(cancel))), event_out);
+    write_struct(to_event(of.decode(token_of(cancel))), event_out);
   });
 }
 
@@ -318,8 +322,9 @@ wi_status wi_session_set_sampling(wi_session* session, const wi_sampling_params*
 
 wi_status wi_session_get_stats(wi_session* session, wi_session_stats* stats_out, wi_error* error) {
   return guard(error, [&] {
+    const Session& of = unwrap(session, "session");
     check_struct_out(stats_out, "stats_out");
-    write_struct(unwrap(session, "session").stats(), stats_out);
+    write_struct(of.stats(), stats_out);
   });
 }
 
@@ -382,8 +387,9 @@ wi_status wi_kv_attend(wi_kv* kv, int32_t layer, uint64_t rows, const float* que
 
 wi_status wi_kv_fork(wi_kv* kv, wi_kv** fork_out, wi_error* error) {
   return guard(error, [&] {
+    KvStore& of = unwrap(kv, "kv");
     check_out(fork_out, "fork_out");
-    *fork_out = new wi_kv(unwrap(kv, "kv").fork());
+    *fork_out = new wi_kv(of.fork());
   });
 }
 
@@ -393,8 +399,9 @@ wi_status wi_kv_truncate(wi_kv* kv, uint64_t tokens, wi_error* error) {
 
 wi_status wi_kv_get_stats(wi_kv* kv, wi_session_stats* stats_out, wi_error* error) {
   return guard(error, [&] {
+    const KvStore& of = unwrap(kv, "kv");
     check_struct_out(stats_out, "stats_out");
-    write_struct(unwrap(kv, "kv").stats(), stats_out);
+    write_struct(of.stats(), stats_out);
   });
 }
 

@@ -1,0 +1,544 @@
+// Errors, as a host sees them: a bad argument is named with its value, a call that fails changes nothing, and
+// the next one works.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <thread>
+
+#include "support/abi.h"
+
+namespace {
+
+using namespace wi::test;
+
+struct World {
+  Runtime runtime = create_runtime();
+  Model model = open_sample_model(runtime.get());
+};
+World* world;
+
+std::vector<int32_t> some_tokens(size_t count) {
+  std::vector<int32_t> tokens(count);
+  for (size_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>(i * 7 % 251) + 1;
+  return tokens;
+}
+
+Session read_session(size_t count, const wi_session_params* params = nullptr) {
+  Session session = create_session(world->model.get(), params);
+  const std::vector<int32_t> tokens = some_tokens(count);
+  assert_works(wi_session_prefill(session.get(), tokens.data(), tokens.size(), nullptr, nullptr, error));
+  return session;
+}
+
+// All that a host can see of a session's state. Logits are read from a fork: reading computes what is
+// pending.
+struct Snapshot {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;
+  uint64_t kv_bytes = 0;
+  bool operator==(const Snapshot&) const = default;
+};
+
+Snapshot snapshot(wi_session* session) {
+  Snapshot out;
+  uint64_t count = 0;
+  assert_works(wi_session_tokens(session, nullptr, 0, &count, error));
+  out.tokens.resize(count);
+  assert_works(wi_session_tokens(session, out.tokens.data(), count, &count, error));
+  auto stats = sized<wi_session_stats>();
+  assert_works(wi_session_get_stats(session, &stats, error));
+  out.kv_bytes = stats.kv_bytes;
+  if (count == 0) return out;
+  Session copy = fork(session);
+  assert_works(wi_session_logits(copy.get(), nullptr, nullptr, 0, &count, error));
+  out.logits.resize(count);
+  assert_works(wi_session_logits(copy.get(), nullptr, out.logits.data(), count, &count, error));
+  return out;
+}
+
+// ---- arguments ----
+
+void null_handles_and_outputs_are_named(void**) {
+  wi_runtime* runtime = world->runtime.get();
+  wi_model* model = world->model.get();
+  Session held = read_session(3);
+  wi_session* session = held.get();
+  auto event = sized<wi_event>();
+  auto stats = sized<wi_session_stats>();
+  uint64_t count = 0;
+  assert_fails(WI_E_ARGUMENT, "runtime_out is NULL", wi_runtime_create(nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "runtime is NULL", wi_runtime_get_stats(nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "info_out is NULL", wi_runtime_device_info(runtime, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "stats_out is NULL", wi_runtime_get_stats(runtime, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "cancel_out is NULL", wi_cancel_create(nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "path is NULL", wi_model_open(runtime, nullptr, nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "model_out is NULL", wi_model_open(runtime, "x", nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "info_out is NULL", wi_model_get_info(model, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "model is NULL",
+               wi_model_tokenize(nullptr, "a", 1, 0, nullptr, 0, &count, error));
+  assert_fails(WI_E_ARGUMENT, "count_out is NULL",
+               wi_model_tokenize(model, "a", 1, 0, nullptr, 0, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "text is NULL with length 4",
+               wi_model_tokenize(model, nullptr, 4, 0, nullptr, 0, &count, error));
+  assert_fails(WI_E_ARGUMENT, "tokens is NULL with capacity 8",
+               wi_model_tokenize(model, "a", 1, 0, nullptr, 8, &count, error));
+  assert_fails(WI_E_ARGUMENT, "tokens has length 18446744073709551615",
+               wi_model_detokenize(model, &event.token, UINT64_MAX, 0, nullptr, 0, &count, error));
+  assert_fails(WI_E_ARGUMENT, "messages is NULL with count 2",
+               wi_model_chat_render(model, nullptr, 2, 0, nullptr, 0, &count, error));
+  assert_fails(WI_E_ARGUMENT, "plan_out is NULL", wi_model_plan_memory(model, nullptr, 1, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "session_out is NULL", wi_session_create(model, nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "session is NULL", wi_session_decode(nullptr, nullptr, &event, error));
+  assert_fails(WI_E_ARGUMENT, "event_out is NULL", wi_session_decode(session, nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "fork_out is NULL", wi_session_fork(session, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "tokens is NULL with length 3",
+               wi_session_prefill(session, nullptr, 3, nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "path is NULL", wi_session_save(session, nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "stats_out is NULL", wi_session_get_stats(session, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "sessions is NULL with length 2",
+               wi_batch_decode(nullptr, 2, nullptr, &event, error));
+  wi_session* batch[] = {session, nullptr};
+  assert_fails(WI_E_ARGUMENT, "sessions[1] is NULL", wi_batch_decode(batch, 2, nullptr, &event, error));
+  batch[1] = session;
+  wi_event events[] = {event, event};
+  assert_fails(WI_E_ARGUMENT, "sessions[1]", wi_batch_decode(batch, 2, nullptr, events, error));
+  wi_kv* kv = nullptr;
+  assert_fails(WI_E_ARGUMENT, "kv_out is NULL", wi_kv_create(runtime, nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "params is NULL", wi_kv_create(runtime, nullptr, &kv, error));
+  assert_fails(WI_E_ARGUMENT, "kv is NULL", wi_kv_get_stats(nullptr, &stats, error));
+}
+
+void runtime_parameters_are_checked(void**) {
+  const auto create = [](const std::function<void(wi_runtime_params&)>& change) {
+    return [change](wi_error* error) {
+      auto params = sized<wi_runtime_params>();
+      change(params);
+      wi_runtime* runtime = nullptr;
+      const wi_status status = wi_runtime_create(&params, &runtime, error);
+      assert_null(runtime);
+      return status;
+    };
+  };
+  assert_fails(WI_E_ARGUMENT, "threads is -1", create([](auto& p) { p.threads = -1; })(error));
+  assert_fails(WI_E_ARGUMENT, "threads is 100000", create([](auto& p) { p.threads = 100000; })(error));
+  assert_fails(WI_E_ARGUMENT, "huge_pages is 2", create([](auto& p) { p.huge_pages = 2; })(error));
+  assert_fails(WI_E_ARGUMENT, "bind_threads is -7", create([](auto& p) { p.bind_threads = -7; })(error));
+  assert_fails(WI_E_ARGUMENT, "log_level is 5", create([](auto& p) { p.log_level = 5; })(error));
+  assert_fails(WI_E_ARGUMENT, "wi_runtime_params.reserved is 1",
+               create([](auto& p) { p.reserved = 1; })(error));
+  assert_fails(WI_E_UNSUPPORTED, "device is \"cuda:0\", which needs the CUDA plugin",
+               create([](auto& p) { p.device = "cuda:0"; })(error));
+  assert_fails(WI_E_UNSUPPORTED, "device is \"\"", create([](auto& p) { p.device = ""; })(error));
+}
+
+void policy_parameters_are_checked(void**) {
+  struct Bad {
+    wi_status status;
+    const char* words;
+    std::function<void(wi_policy_params&)> change;
+  };
+  const Bad table[] = {
+      {WI_E_UNSUPPORTED, "name is \"waves\", the cpu backend has \"full\", \"wave\"",
+       [](auto& p) { p.name = "waves"; }},
+      {WI_E_ARGUMENT, "segment_tokens is -64", [](auto& p) { p.segment_tokens = -64; }},
+      {WI_E_ARGUMENT, "segment_tokens is 100, must be a multiple of 64",
+       [](auto& p) { p.segment_tokens = 100; }},
+      {WI_E_ARGUMENT, "segment_tokens is 1048640", [](auto& p) { p.segment_tokens = 1048640; }},
+      {WI_E_ARGUMENT, "decode_segment_tokens is 32", [](auto& p) { p.decode_segment_tokens = 32; }},
+      {WI_E_ARGUMENT, "tokens_per_centroid is 1025", [](auto& p) { p.tokens_per_centroid = 1025; }},
+      {WI_E_ARGUMENT, "tokens_per_centroid is -1", [](auto& p) { p.tokens_per_centroid = -1; }},
+      {WI_E_ARGUMENT, "kmeans_iterations is 101", [](auto& p) { p.kmeans_iterations = 101; }},
+      {WI_E_ARGUMENT, "local_window is 2000000", [](auto& p) { p.local_window = 2000000; }},
+      {WI_E_ARGUMENT, "budget is 1.5", [](auto& p) { p.budget = 1.5f; }},
+      {WI_E_ARGUMENT, "budget is -0.5", [](auto& p) { p.budget = -0.5f; }},
+      {WI_E_ARGUMENT, "budget is nan", [](auto& p) { p.budget = NAN; }},
+      {WI_E_ARGUMENT, "estimation is 2", [](auto& p) { p.estimation = 2; }},
+      {WI_E_ARGUMENT, "estimation is nan", [](auto& p) { p.estimation = NAN; }},
+      {WI_E_ARGUMENT, "target_mass is 1", [](auto& p) { p.target_mass = 1; }},
+      {WI_E_ARGUMENT, "target_mass is -0.1", [](auto& p) { p.target_mass = -0.1f; }},
+      {WI_E_ARGUMENT, "target_mass is inf", [](auto& p) { p.target_mass = INFINITY; }},
+      {WI_E_ARGUMENT, "budget_floor is 3", [](auto& p) { p.budget_floor = 3; }},
+      {WI_E_ARGUMENT, "budget_ceiling is -1", [](auto& p) { p.budget_ceiling = -1; }},
+      {WI_E_ARGUMENT, "budget_floor is 0.5, more than budget_ceiling, which is 0.25",
+       [](auto& p) { p.budget_floor = 0.5f, p.budget_ceiling = 0.25f; }},
+      {WI_E_ARGUMENT, "wi_policy_params.reserved is 9", [](auto& p) { p.reserved = 9; }},
+  };
+  for (const Bad& bad : table) {
+    auto policy = sized<wi_policy_params>();
+    bad.change(policy);
+    auto params = sized<wi_session_params>();
+    params.policy = &policy;
+    wi_session* session = nullptr;
+    assert_fails(bad.status, bad.words, wi_session_create(world->model.get(), &params, &session, error));
+    assert_null(session);
+  }
+}
+
+void session_sampling_and_kv_parameters_are_checked(void**) {
+  const auto create = [](const std::function<void(wi_session_params&)>& change, wi_error* error) {
+    auto params = sized<wi_session_params>();
+    change(params);
+    wi_session* session = nullptr;
+    return wi_session_create(world->model.get(), &params, &session, error);
+  };
+  assert_fails(WI_E_ARGUMENT, "kv_type is 3", create([](auto& p) { p.kv_type = 3; }, error));
+  assert_fails(WI_E_ARGUMENT, "kv_type is -1", create([](auto& p) { p.kv_type = -1; }, error));
+  assert_fails(WI_E_ARGUMENT, "sparse_read_tokens is -5",
+               create([](auto& p) { p.sparse_read_tokens = -5; }, error));
+  assert_fails(WI_E_ARGUMENT, "prefix_reuse is 2", create([](auto& p) { p.prefix_reuse = 2; }, error));
+
+  Session session = read_session(3);
+  const auto set = [&](const std::function<void(wi_sampling_params&)>& change, wi_error* error) {
+    auto sampling = sized<wi_sampling_params>();
+    change(sampling);
+    return wi_session_set_sampling(session.get(), &sampling, error);
+  };
+  assert_fails(WI_E_ARGUMENT, "temperature is -1", set([](auto& s) { s.temperature = -1; }, error));
+  assert_fails(WI_E_ARGUMENT, "temperature is nan", set([](auto& s) { s.temperature = NAN; }, error));
+  assert_fails(WI_E_ARGUMENT, "top_k is -1", set([](auto& s) { s.top_k = -1; }, error));
+  assert_fails(WI_E_ARGUMENT, "top_p is 1.5", set([](auto& s) { s.top_p = 1.5f; }, error));
+  assert_fails(WI_E_ARGUMENT, "min_p is 1", set([](auto& s) { s.min_p = 1; }, error));
+  assert_fails(WI_E_ARGUMENT, "repetition_penalty is -2",
+               set([](auto& s) { s.repetition_penalty = -2; }, error));
+  assert_fails(WI_E_ARGUMENT, "repetition_window is -3",
+               set([](auto& s) { s.repetition_window = -3; }, error));
+
+  const auto make = [](int32_t layers, int32_t query_heads, int32_t kv_heads, int32_t head_dim,
+                       wi_error* error) {
+    auto params = sized<wi_kv_params>();
+    params.layers = layers;
+    params.query_heads = query_heads;
+    params.kv_heads = kv_heads;
+    params.head_dim = head_dim;
+    wi_kv* kv = nullptr;
+    return wi_kv_create(world->runtime.get(), &params, &kv, error);
+  };
+  assert_fails(WI_E_ARGUMENT, "layers is 0", make(0, 4, 2, 16, error));
+  assert_fails(WI_E_ARGUMENT, "query_heads is 5, must be a multiple of kv_heads, which is 2",
+               make(1, 5, 2, 16, error));
+  assert_fails(WI_E_ARGUMENT, "kv_heads is 70000", make(1, 4, 70000, 16, error));
+  assert_fails(WI_E_ARGUMENT, "head_dim is -16", make(1, 4, 2, -16, error));
+  assert_fails(WI_E_ARGUMENT, "bytes per token", make(65536, 65536, 65536, 65536, error));
+}
+
+void token_ids_flags_and_layers_are_checked(void**) {
+  auto info = sized<wi_model_info>();
+  assert_works(wi_model_get_info(world->model.get(), &info, error));
+  Session session = read_session(3);
+  const std::string range = ", must be in [0, " + std::to_string(info.vocab) + ")";
+  const int32_t negative[] = {1, 2, -5}, large[] = {info.vocab};
+  uint64_t count = 77;
+  assert_fails(WI_E_ARGUMENT, "tokens[2] is -5" + range,
+               wi_session_prefill(session.get(), negative, 3, nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "tokens[0] is " + std::to_string(info.vocab) + range,
+               wi_model_detokenize(world->model.get(), large, 1, 0, nullptr, 0, &count, error));
+  assert_int_equal(count, 77);
+  assert_fails(WI_E_ARGUMENT, "flags is 9, and the bits 8",
+               wi_model_tokenize(world->model.get(), "a", 1, 9, nullptr, 0, &count, error));
+  assert_fails(WI_E_ARGUMENT, "flags is 4",
+               wi_session_append_text(session.get(), "a", 1, 4, nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "tokens is 4", wi_session_truncate(session.get(), 4, error));
+  assert_fails(WI_E_ARGUMENT, "tokens is 18446744073709551615",
+               wi_session_truncate(session.get(), UINT64_MAX, error));
+
+  auto params = sized<wi_kv_params>();
+  params.layers = params.query_heads = params.kv_heads = 1;
+  params.head_dim = 16;
+  wi_kv* made = nullptr;
+  assert_works(wi_kv_create(world->runtime.get(), &params, &made, error));
+  Kv kv{made, wi_kv_release};
+  float row[16] = {};
+  assert_fails(WI_E_ARGUMENT, "layer is 1, must be in [0, 1)", wi_kv_append(kv.get(), 1, 1, row, row, error));
+  assert_fails(WI_E_ARGUMENT, "layer is -1",
+               wi_kv_attend(kv.get(), -1, 1, row, nullptr, row, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "values is NULL", wi_kv_append(kv.get(), 0, 1, row, nullptr, error));
+  assert_fails(WI_E_STATE, "layer 0", wi_kv_attend(kv.get(), 0, 1, row, nullptr, row, nullptr, error));
+}
+
+void a_small_buffer_learns_what_is_needed(void**) {
+  wi_model* model = world->model.get();
+  const char text[] = "In the beginning God created the heaven and the earth.";
+  uint64_t needed = 0, count = 0;
+  assert_works(wi_model_tokenize(model, text, sizeof text - 1, 0, nullptr, 0, &needed, error));
+  assert_true(needed > 2);
+  std::vector<int32_t> tokens(needed, -9);
+  assert_fails(WI_E_ARGUMENT, "capacity is 2, tokens needs " + std::to_string(needed),
+               wi_model_tokenize(model, text, sizeof text - 1, 0, tokens.data(), 2, &count, error));
+  assert_int_equal(count, needed);
+  assert_int_equal(tokens[0], -9);
+  assert_works(wi_model_tokenize(model, text, sizeof text - 1, 0, tokens.data(), needed, &count, error));
+
+  std::string back(sizeof text - 1, '?');
+  assert_works(wi_model_detokenize(model, tokens.data(), needed, 0, nullptr, 0, &count, error));
+  assert_int_equal(count, back.size());
+  assert_works(wi_model_detokenize(model, tokens.data(), needed, 0, back.data(), back.size(), &count, error));
+  assert_string_equal(back.c_str(), text);
+
+  Session session = read_session(5);
+  float logit = 0;
+  assert_fails(WI_E_ARGUMENT, "capacity is 1, logits needs ",
+               wi_session_logits(session.get(), nullptr, &logit, 1, &count, error));
+  assert_fails(WI_E_ARGUMENT, "capacity is 4, tokens needs 5",
+               wi_session_tokens(session.get(), tokens.data(), 4, &count, error));
+  assert_int_equal(count, 5);
+  auto params = sized<wi_prefill_params>();
+  params.logits = &logit;
+  params.logits_capacity = 1;
+  assert_fails(WI_E_ARGUMENT, "logits_capacity is 1",
+               wi_session_prefill(session.get(), tokens.data(), 1, &params, nullptr, error));
+}
+
+void a_message_is_cut_at_a_code_point(void**) {
+  wi_model* model = nullptr;
+  for (int shift = 0; shift < 4; ++shift) {
+    std::string path(static_cast<size_t>(shift), 'a');
+    for (int i = 0; i < 300; ++i) path += "\xF0\x9F\x8C\x8A";  // a wave
+    auto error = sized<wi_error>();
+    assert_int_not_equal(wi_model_open(world->runtime.get(), path.c_str(), nullptr, &model, &error), WI_OK);
+    const std::string message = error.message;
+    assert_true(message.size() > sizeof error.message - 5);
+    assert_int_equal(message.compare(message.size() - 4, 4, "\xF0\x9F\x8C\x8A"), 0);
+  }
+  auto error = sized<wi_error>();
+  assert_int_not_equal(wi_model_open(world->runtime.get(), "no\xFFsuch", nullptr, &model, &error), WI_OK);
+  assert_non_null(std::strstr(error.message, "no?such"));  // a path need not be UTF-8, a message must
+  assert_int_equal(error.code, WI_E_IO);
+  assert_int_equal(error.native_code, 2);  // ENOENT
+}
+
+// ---- nothing is lost ----
+
+void failed_calls_change_nothing(void**) {
+  Session session = read_session(300);
+  auto event = sized<wi_event>();
+  assert_works(wi_session_decode(session.get(), nullptr, &event, error));  // one is pending
+  const Snapshot before = snapshot(session.get());
+  Cancel cancel = create_cancel();
+  wi_cancel_trigger(cancel.get());
+  const int32_t tokens[] = {1, 2, 1 << 30};
+  const wi_event event_before = event;
+
+  assert_fails(WI_E_ARGUMENT, "tokens[2]",
+               wi_session_prefill(session.get(), tokens, 3, nullptr, nullptr, error));
+  assert_fails(WI_E_CANCELLED, "",
+               wi_session_prefill(session.get(), tokens, 2, nullptr, cancel.get(), error));
+  assert_fails(WI_E_CANCELLED, "",
+               wi_session_append_text(session.get(), "Hello", 5, 0, nullptr, cancel.get(), error));
+  assert_fails(WI_E_CANCELLED, "", wi_session_decode(session.get(), cancel.get(), &event, error));
+  assert_fails(WI_E_ARGUMENT, "tokens is 9999", wi_session_truncate(session.get(), 9999, error));
+  assert_fails(WI_E_IO, "/no/such/folder",
+               wi_session_save(session.get(), "/no/such/folder/file", nullptr, error));
+  assert_memory_equal(&event, &event_before, sizeof event);
+  assert_true(snapshot(session.get()) == before);
+
+  wi_cancel_reset(cancel.get());
+  assert_works(wi_session_prefill(session.get(), tokens, 2, nullptr, cancel.get(), error));
+  assert_works(wi_session_decode(session.get(), cancel.get(), &event, error));
+}
+
+void an_empty_session_says_so(void**) {
+  Session session = create_session(world->model.get());
+  auto event = sized<wi_event>();
+  uint64_t count = 0;
+  std::vector<float> logits(1 << 20);
+  assert_fails(WI_E_STATE, "empty", wi_session_decode(session.get(), nullptr, &event, error));
+  assert_fails(WI_E_STATE, "empty",
+               wi_session_logits(session.get(), nullptr, logits.data(), logits.size(), &count, error));
+  assert_works(wi_session_prefill(session.get(), nullptr, 0, nullptr, nullptr, error));
+  assert_works(wi_batch_decode(nullptr, 0, nullptr, nullptr, error));
+  assert_works(wi_session_tokens(session.get(), nullptr, 0, &count, error));
+  assert_int_equal(count, 0);
+}
+
+void a_session_stays_within_its_budget(void**) {
+  auto info = sized<wi_model_info>();
+  assert_works(wi_model_get_info(world->model.get(), &info, error));
+  auto params = sized<wi_session_params>();
+  params.kv_budget_bytes = info.kv_bytes_per_token * 1000;
+  Session session = read_session(500, &params);
+  const Snapshot before = snapshot(session.get());
+  const std::vector<int32_t> tokens = some_tokens(2000);
+  assert_fails(WI_E_BUDGET, std::to_string(params.kv_budget_bytes),
+               wi_session_prefill(session.get(), tokens.data(), tokens.size(), nullptr, nullptr, error));
+  assert_true(snapshot(session.get()) == before);
+  assert_works(wi_session_prefill(session.get(), tokens.data(), 300, nullptr, nullptr, error));
+}
+
+void a_runtime_stays_within_its_budget(void**) {
+  auto params = sized<wi_runtime_params>();
+  params.kv_budget_bytes = 8 << 20;
+  Runtime runtime = create_runtime(&params);
+  Model model = open_sample_model(runtime.get());
+  auto info = sized<wi_model_info>();
+  assert_works(wi_model_get_info(model.get(), &info, error));
+  const std::vector<int32_t> tokens = some_tokens(params.kv_budget_bytes / info.kv_bytes_per_token * 3 / 4);
+  auto policy = sized<wi_policy_params>();
+  policy.name = "full";
+  policy.segment_tokens = 1024;
+  auto alone = sized<wi_session_params>();
+  alone.policy = &policy;
+  alone.prefix_reuse = WI_PREFIX_REUSE_OFF;
+  Session first = create_session(model.get(), &alone), second = create_session(model.get(), &alone);
+  assert_works(wi_session_prefill(first.get(), tokens.data(), tokens.size() / 2, nullptr, nullptr, error));
+  assert_fails(WI_E_BUDGET, std::to_string(params.kv_budget_bytes),
+               wi_session_prefill(second.get(), tokens.data(), tokens.size(), nullptr, nullptr, error));
+  auto stats = sized<wi_runtime_stats>();
+  assert_works(wi_runtime_get_stats(runtime.get(), &stats, error));
+  assert_true(stats.kv_bytes <= params.kv_budget_bytes && stats.kv_bytes_peak <= params.kv_budget_bytes);
+  assert_int_equal(stats.kv_budget_bytes, params.kv_budget_bytes);
+  assert_int_equal(stats.sessions, 2);
+  first.reset();  // and what it held is free for the other
+  assert_works(wi_session_prefill(second.get(), tokens.data(), tokens.size() / 2, nullptr, nullptr, error));
+}
+
+// ---- lifetimes and threads ----
+
+void handles_may_be_released_in_any_order(void**) {
+  std::vector<int> order = {0, 1, 2, 3, 4};
+  const std::vector<int32_t> tokens = some_tokens(70);
+  do {
+    wi_runtime* runtime = nullptr;
+    wi_model* model = nullptr;
+    wi_session *session = nullptr, *copy = nullptr;
+    auto params = sized<wi_runtime_params>();
+    params.threads = 1;
+    assert_works(wi_runtime_create(&params, &runtime, error));
+    assert_works(
+        wi_model_open(runtime, WI_SOURCE_DIR "/samples/model/needle-f16.gguf", nullptr, &model, error));
+    assert_works(wi_session_create(model, nullptr, &session, error));
+    assert_works(wi_session_prefill(session, tokens.data(), tokens.size(), nullptr, nullptr, error));
+    assert_works(wi_session_fork(session, &copy, error));
+    wi_session* again = wi_session_retain(session);
+    auto event = sized<wi_event>();
+    for (int which : order) {
+      if (copy) assert_works(wi_session_decode(copy, nullptr, &event, error));
+      switch (which) {
+        case 0:
+          wi_runtime_release(runtime);
+          break;
+        case 1:
+          wi_model_release(model);
+          break;
+        case 2:
+          wi_session_release(session);
+          break;
+        case 3:
+          wi_session_release(copy), copy = nullptr;
+          break;
+        case 4:
+          wi_session_release(again);
+          break;
+      }
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+// Both directions of a rendezvous with a call that is under way: it is inside once progress has come.
+struct Meeting {
+  std::atomic<bool> inside{false}, go_on{false};
+  static void progress(void* user, uint64_t, uint64_t) {
+    auto* self = static_cast<Meeting*>(user);
+    self->inside = true;
+    while (!self->go_on) std::this_thread::yield();
+  }
+  void wait_inside() const {
+    while (!inside) std::this_thread::yield();
+  }
+};
+
+void a_second_thread_is_told_busy(void**) {
+  Session session = read_session(10);
+  Meeting meeting;
+  auto params = sized<wi_prefill_params>();
+  params.progress = Meeting::progress;
+  params.progress_user = &meeting;
+  const std::vector<int32_t> tokens = some_tokens(100);
+  std::thread first([&] {
+    assert_works(wi_session_prefill(session.get(), tokens.data(), tokens.size(), &params, nullptr, error));
+  });
+  meeting.wait_inside();
+  auto event = sized<wi_event>();
+  auto stats = sized<wi_session_stats>();
+  wi_session *copy = nullptr, *batch[] = {session.get()};
+  uint64_t count = 0;
+  std::vector<float> room(1 << 20);
+  assert_fails(WI_E_BUSY, "thread", wi_session_decode(session.get(), nullptr, &event, error));
+  assert_fails(WI_E_BUSY, "thread", wi_batch_decode(batch, 1, nullptr, &event, error));
+  assert_fails(WI_E_BUSY, "thread",
+               wi_session_prefill(session.get(), tokens.data(), 1, nullptr, nullptr, error));
+  assert_fails(WI_E_BUSY, "thread", wi_session_fork(session.get(), &copy, error));
+  assert_fails(WI_E_BUSY, "thread", wi_session_truncate(session.get(), 1, error));
+  assert_fails(WI_E_BUSY, "thread", wi_session_tokens(session.get(), nullptr, 0, &count, error));
+  assert_fails(WI_E_BUSY, "thread", wi_session_set_sampling(session.get(), nullptr, error));
+  assert_fails(WI_E_BUSY, "thread",
+               wi_session_logits(session.get(), nullptr, room.data(), room.size(), &count, error));
+  assert_works(wi_session_get_stats(session.get(), &stats, error));  // any time
+  assert_int_equal(stats.tokens, 10);
+  meeting.go_on = true;
+  first.join();
+  assert_works(wi_session_decode(session.get(), nullptr, &event, error));
+}
+
+void cancelling_from_another_thread_loses_nothing(void**) {
+  Session session = read_session(200);
+  const Snapshot before = snapshot(session.get());
+  Meeting meeting;
+  meeting.go_on = true;
+  auto params = sized<wi_prefill_params>();
+  params.progress = Meeting::progress;
+  params.progress_user = &meeting;
+  params.chunk_tokens = 256;
+  Cancel cancel = create_cancel();
+  const std::vector<int32_t> tokens = some_tokens(60000);
+  std::chrono::steady_clock::time_point fired;
+  std::thread other([&] {
+    meeting.wait_inside();
+    fired = std::chrono::steady_clock::now();
+    wi_cancel_trigger(cancel.get());
+  });
+  assert_fails(WI_E_CANCELLED, "",
+               wi_session_prefill(session.get(), tokens.data(), tokens.size(), &params, cancel.get(), error));
+  const auto returned = std::chrono::steady_clock::now();
+  other.join();
+  const double milliseconds = std::chrono::duration<double, std::milli>(returned - fired).count();
+  std::printf("cancelled within %.1f ms\n", milliseconds);
+  assert_true(milliseconds < 1000);  // 100 on a machine that does nothing else
+  assert_true(snapshot(session.get()) == before);
+  auto event = sized<wi_event>();
+  wi_cancel_reset(cancel.get());
+  assert_works(wi_session_decode(session.get(), cancel.get(), &event, error));
+}
+
+int open_world(void**) {
+  world = new World;
+  return 0;
+}
+
+int close_world(void**) {
+  delete world;
+  return 0;
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(null_handles_and_outputs_are_named),
+      cmocka_unit_test(runtime_parameters_are_checked),
+      cmocka_unit_test(policy_parameters_are_checked),
+      cmocka_unit_test(session_sampling_and_kv_parameters_are_checked),
+      cmocka_unit_test(token_ids_flags_and_layers_are_checked),
+      cmocka_unit_test(a_small_buffer_learns_what_is_needed),
+      cmocka_unit_test(a_message_is_cut_at_a_code_point),
+      cmocka_unit_test(failed_calls_change_nothing),
+      cmocka_unit_test(an_empty_session_says_so),
+      cmocka_unit_test(a_session_stays_within_its_budget),
+      cmocka_unit_test(a_runtime_stays_within_its_budget),
+      cmocka_unit_test(handles_may_be_released_in_any_order),
+      cmocka_unit_test(a_second_thread_is_told_busy),
+      cmocka_unit_test(cancelling_from_another_thread_loses_nothing),
+  };
+  return cmocka_run_group_tests(tests, open_world, close_world);
+}
