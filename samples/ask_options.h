@@ -1,0 +1,38 @@
+// The command line of wi_ask.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sample {
+
+struct Question {
+  std::string text;
+  std::string expected;  // the answer is right if it holds these words; empty: nobody knows
+};
+
+struct AskOptions {
+  std::string model;
+  std::string document;
+  int64_t document_tokens = 0;  // 0: all
+  std::vector<Question> questions;
+  std::vector<std::string> policies;  // each reads the document anew; empty: the library's default
+  std::string device = "cpu";
+  std::string kv_type = "f16";
+  double budget = 0;  // share of the indexed tokens read exactly; 0: the library's default
+  int64_t sparse_read_tokens = 0;
+  int64_t max_tokens = 256;
+  double temperature = 0;
+  int64_t seed = 0;
+  int threads = 0;
+  bool raw = false;
+  bool json = false;
+  bool help = false;
+};
+
+// Throws std::runtime_error naming the option that is unknown, incomplete or out of range.
+AskOptions parse_ask_options(int argument_count, char** arguments);
+const char* ask_usage();
+
+}  // namespace sample

@@ -1,0 +1,24 @@
+/* The ABI in a few lines of C: open a model, read a prompt, write what comes next.
+ *   embed MODEL.gguf "Once upon a time" */
+#include <stdio.h>
+#include <string.h>
+#include <waveinfer.h>
+
+int main(int argc, char** argv) {
+  wi_error error = {.struct_size = sizeof error};
+  wi_event event = {.struct_size = sizeof event};
+  wi_runtime* runtime = NULL;
+  wi_model* model = NULL;
+  wi_session* session = NULL;
+  if (argc < 3 || wi_runtime_create(NULL, &runtime, &error) ||
+      wi_model_open(runtime, argv[1], NULL, &model, &error) ||
+      wi_session_create(model, NULL, &session, &error) ||
+      wi_session_append_text(session, argv[2], strlen(argv[2]), WI_TOKENIZE_ADD_BOS, NULL, NULL, &error))
+    return fprintf(stderr, "embed: %s\n", argc < 3 ? "usage: embed MODEL TEXT" : error.message), 1;
+  while (wi_session_decode(session, NULL, &event, &error) == WI_OK && event.kind == WI_EVENT_TOKEN)
+    fwrite(event.text, 1, event.text_length, stdout);
+  wi_session_release(session); /* a session holds its model, a model its runtime: any order will do */
+  wi_model_release(model);
+  wi_runtime_release(runtime);
+  return 0;
+}

@@ -1,0 +1,175 @@
+// The shared part of the samples: handles, text and tokens, files, options.
+#include "sample.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <stdexcept>
+
+namespace sample {
+namespace {
+
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+std::string read_all(std::FILE* file, const std::string& name) {
+  std::string bytes;
+  char block[1 << 16];
+  while (size_t count = std::fread(block, 1, sizeof block, file)) bytes.append(block, count);
+  if (std::ferror(file)) throw std::runtime_error("cannot read " + name + ": " + std::strerror(errno));
+  return bytes;
+}
+
+}  // namespace
+
+void throw_call_error(const wi_error& error) {
+  std::string message = error.message;
+  if (message.empty()) message = wi_status_name(error.code);
+  throw std::runtime_error(message);
+}
+
+Runtime create_runtime(int threads, const std::string& device) {
+  auto params = sized<wi_runtime_params>();
+  params.threads = threads;
+  params.device = device.c_str();
+  wi_runtime* runtime = nullptr;
+  call(wi_runtime_create, &params, &runtime);
+  return Runtime(runtime, wi_runtime_release);
+}
+
+Model open_model(const Runtime& runtime, const std::string& path) {
+  wi_model* model = nullptr;
+  call(wi_model_open, runtime.get(), path.c_str(), nullptr, &model);
+  return Model(model, wi_model_release);
+}
+
+Session create_session(const Model& model, const wi_session_params& params) {
+  wi_session* session = nullptr;
+  call(wi_session_create, model.get(), &params, &session);
+  return Session(session, wi_session_release);
+}
+
+Session fork(const Session& session) {
+  wi_session* copy = nullptr;
+  call(wi_session_fork, session.get(), &copy);
+  return Session(copy, wi_session_release);
+}
+
+Cancel create_cancel() {
+  wi_cancel* cancel = nullptr;
+  call(wi_cancel_create, &cancel);
+  return Cancel(cancel, wi_cancel_release);
+}
+
+std::vector<int32_t> tokenize(const Model& model, std::string_view text, uint32_t flags) {
+  std::vector<int32_t> tokens(text.size() + 16);  // a token is at least a byte
+  uint64_t count = 0;
+  call(wi_model_tokenize, model.get(), text.data(), text.size(), flags, tokens.data(), tokens.size(), &count);
+  tokens.resize(count);
+  return tokens;
+}
+
+std::string detokenize(const Model& model, const std::vector<int32_t>& tokens, uint32_t flags) {
+  uint64_t length = 0;
+  call(wi_model_detokenize, model.get(), tokens.data(), tokens.size(), flags, nullptr, 0, &length);
+  std::string text(length, '\0');
+  call(wi_model_detokenize, model.get(), tokens.data(), tokens.size(), flags, text.data(), length, &length);
+  return text;
+}
+
+std::string read_file(const std::string& path) {
+  File file(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!file) throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
+  return read_all(file.get(), path);
+}
+
+std::string read_standard_input() { return read_all(stdin, "standard input"); }
+
+void write_file(const std::string& path, std::string_view bytes) {
+  OutputFile file(path);
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file.get()) != bytes.size()) {
+    throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
+  }
+  file.close();
+}
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "wb")) {
+  if (!file_) throw std::runtime_error("cannot create " + path_ + ": " + std::strerror(errno));
+}
+
+OutputFile::~OutputFile() {
+  if (file_) std::fclose(file_);
+}
+
+void OutputFile::close() {
+  if (std::fclose(std::exchange(file_, nullptr)) != 0) {
+    throw std::runtime_error("cannot write " + path_ + ": " + std::strerror(errno));
+  }
+}
+
+std::vector<int32_t> parse_tokens(const std::string& text, const std::string& source) {
+  std::vector<int32_t> tokens;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    tokens.push_back(static_cast<int32_t>(parse_integer("a token of " + source, word, 0, INT32_MAX)));
+  }
+  return tokens;
+}
+
+int64_t parse_integer(std::string_view option, const std::string& text, int64_t least, int64_t most) {
+  char* end = nullptr;
+  errno = 0;
+  long long value = std::strtoll(text.c_str(), &end, 10);
+  if (text.empty() || *end || errno || value < least || value > most) {
+    throw std::runtime_error(std::string(option) + " is \"" + text + "\", must be a whole number from " +
+                             std::to_string(least) + " to " + std::to_string(most));
+  }
+  return value;
+}
+
+double parse_number(std::string_view option, const std::string& text, double least, double most) {
+  char* end = nullptr;
+  double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end || !(value >= least && value <= most)) {
+    char range[64];
+    std::snprintf(range, sizeof range, "%g to %g", least, most);
+    throw std::runtime_error(std::string(option) + " is \"" + text + "\", must be a number from " + range);
+  }
+  return value;
+}
+
+int32_t parse_kv_type(const std::string& name) {
+  if (name == "f16") return WI_KV_F16;
+  if (name == "bf16") return WI_KV_BF16;
+  if (name == "f32") return WI_KV_F32;
+  throw std::runtime_error("--kv is \"" + name + "\", must be f16, bf16 or f32");
+}
+
+bool Arguments::next(std::string* word_out) {
+  if (position_ == words_.size()) return false;
+  *word_out = words_[position_++];
+  return true;
+}
+
+std::string Arguments::value(const std::string& option) {
+  if (position_ == words_.size()) throw std::runtime_error(option + " needs a value");
+  return words_[position_++];
+}
+
+int run_main(const char* name, const std::function<void()>& program) {
+  try {
+    program();
+    if (std::fflush(stdout) != 0)
+      throw std::runtime_error(std::string("cannot write: ") + std::strerror(errno));
+    return 0;
+  } catch (const std::exception& error) {
+    std::string line = error.what();
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    std::fprintf(stderr, "%s: %s\n", name, line.c_str());
+    return 1;
+  }
+}
+
+}  // namespace sample

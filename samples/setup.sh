@@ -1,0 +1,58 @@
+# Sourced by samples/run.sh, tests/run.sh and .ci/run: installs what is missing to build, with the system's
+# package manager (Debian 12, Ubuntu 24.04 and their kin). Asks for nothing, says what it does, and does
+# nothing and takes no time where all is there.
+
+build_packages=(g++ cmake ninja-build pkg-config libhwy-dev libdnnl-dev libtbb-dev libmimalloc-dev libhwloc-dev
+  libpcre2-dev nlohmann-json3-dev libcmocka-dev xz-utils)
+# One fixed version on every system, so that the same source is formatted and judged the same everywhere.
+clang_packages=(clang-14 libclang-rt-14-dev)
+lint_packages=(clang-format-14 clang-tidy-14 git)
+
+# set_up PACKAGE...: installs those that are missing.
+set_up() {
+  command -v dpkg-query >/dev/null || {
+    echo "set-up: no dpkg here; this system's own names for these packages are needed: $*" >&2
+    return 0 # they may well be there: CMake names what is not
+  }
+  local package missing=()
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+
+  local as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    sudo -n true 2>/dev/null || {
+      echo "set-up: packages are missing and installing them needs root; please run:" >&2
+      echo "  sudo apt-get update && sudo apt-get install ${missing[*]}" >&2
+      return 1
+    }
+    as_root=(sudo -n)
+  fi
+  echo "set-up: installing ${missing[*]}"
+  local log
+  log=$(mktemp)
+  if "${as_root[@]}" apt-get update -q >"$log" 2>&1 &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
+      "${missing[@]}" >>"$log" 2>&1; then
+    rm -f "$log"
+    return 0
+  fi
+  tail -n 20 "$log" >&2
+  echo "set-up: the package manager failed; its whole output is in $log" >&2
+  return 1
+}
+
+# configure DIRECTORY OPTION...: runs CMake there, once.
+configure() {
+  local directory=$1
+  shift
+  [ -e "$directory/CMakeCache.txt" ] && return 0
+  echo "set-up: configuring ${directory#"$top"/}"
+  cmake -S "$top" -B "$directory" -G Ninja -DCMAKE_BUILD_TYPE=Release "$@" >"$directory.log" 2>&1 || {
+    cat "$directory.log" >&2
+    rm -f "$directory/CMakeCache.txt"
+    return 1
+  }
+  mv "$directory.log" "$directory/configure.log"
+}

@@ -1,0 +1,200 @@
+// wi_ask: reads a long document once, then answers each question from a fork of that session, so that
+// the document's KV cache and index are shared by all of them. With several policies it does so once per
+// policy and sets them side by side. Everything here goes through waveinfer.h.
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <stdexcept>
+
+#include "ask_options.h"
+#include "ask_progress.h"
+#include "ask_prompt.h"
+#include "ask_report.h"
+#include "sample.h"
+
+namespace {
+
+using namespace sample;
+using Clock = std::chrono::steady_clock;
+
+void ask(const AskOptions& options);
+std::vector<Session> create_sessions(const Model& model, const AskOptions& options);
+void read_document(const Session& session, const Prompt& prompt, wi_cancel* cancel, Reading* reading);
+Answer answer_question(const Model& model, const Session& document, const Prompt& prompt,
+                       const Question& question, const AskOptions& options, wi_cancel* cancel);
+void measure_cache(const wi_session_stats& before, const wi_session_stats& after, Answer* answer);
+wi_session_stats session_stats(const Session& session);
+double milliseconds(Clock::duration duration);
+
+}  // namespace
+
+int main(int argument_count, char** arguments) {
+  return run_main("wi_ask", [&] {
+    AskOptions options = parse_ask_options(argument_count, arguments);
+    if (options.help) {
+      std::fputs(ask_usage(), stdout);
+    } else {
+      ask(options);
+    }
+  });
+}
+
+namespace {
+
+// Ctrl-C fires the token that every long call watches; a second Ctrl-C ends the program the hard way.
+class Interrupt {
+ public:
+  Interrupt() : cancel_(create_cancel()) {
+    watched_ = cancel_.get();
+    struct sigaction action = {};
+    action.sa_handler = [](int) { wi_cancel_trigger(watched_); };
+    action.sa_flags = SA_RESETHAND;
+    sigaction(SIGINT, &action, nullptr);
+  }
+  ~Interrupt() { std::signal(SIGINT, SIG_DFL); }
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+  wi_cancel* cancel() const { return cancel_.get(); }
+
+ private:
+  static inline wi_cancel* watched_ = nullptr;
+  Cancel cancel_;
+};
+
+void ask(const AskOptions& options) {
+  Runtime runtime = create_runtime(options.threads, options.device);
+  Model model = open_model(runtime, options.model);
+  Prompt prompt(model, options);
+  std::vector<Session> sessions = create_sessions(model, options);
+  Interrupt interrupt;
+
+  std::vector<Reading> readings;
+  for (size_t i = 0; i < sessions.size(); i++) {
+    Reading& reading = readings.emplace_back();
+    reading.policy = options.policies[i];
+    reading.device = options.device;
+    reset_peak_rss();
+    read_document(sessions[i], prompt, interrupt.cancel(), &reading);
+    if (!options.json) {
+      std::printf("%s: read %s tokens in %.1f s (%s tokens/s)\n\n", reading.policy.c_str(),
+                  with_thousands(reading.document_tokens).c_str(), reading.prefill_seconds,
+                  with_thousands(static_cast<uint64_t>(reading.prefill_tokens_per_second())).c_str());
+    }
+    for (const Question& question : options.questions) {
+      reading.answers.push_back(
+          answer_question(model, sessions[i], prompt, question, options, interrupt.cancel()));
+      if (options.json) print_json(reading, reading.answers.back());
+    }
+    sessions[i].reset();  // the next policy's peak memory is its own
+  }
+  if (!options.json) print_table(readings);
+}
+
+// One session per policy, all created before the first reads, so that a wrong name fails at once.
+std::vector<Session> create_sessions(const Model& model, const AskOptions& options) {
+  auto sampling = sized<wi_sampling_params>();
+  sampling.temperature = static_cast<float>(options.temperature);
+  sampling.seed = static_cast<uint64_t>(options.seed);
+  auto policy = sized<wi_policy_params>();
+  policy.budget = static_cast<float>(options.budget);
+  auto params = sized<wi_session_params>();
+  params.kv_type = parse_kv_type(options.kv_type);
+  params.policy = &policy;
+  params.sampling = &sampling;
+  params.sparse_read_tokens = static_cast<int32_t>(options.sparse_read_tokens);
+  params.prefix_reuse = WI_PREFIX_REUSE_OFF;  // each policy's prefill time is its own
+
+  std::vector<Session> sessions;
+  for (const std::string& name : options.policies) {
+    policy.name = name.c_str();
+    sessions.push_back(create_session(model, params));
+  }
+  return sessions;
+}
+
+void read_document(const Session& session, const Prompt& prompt, wi_cancel* cancel, Reading* reading) {
+  Progress progress;
+  auto params = sized<wi_prefill_params>();
+  params.progress = Progress::on_progress;
+  params.progress_user = &progress;
+  auto start = Clock::now();
+  call(wi_session_prefill, session.get(), prompt.opening().data(), prompt.opening().size(), &params, cancel);
+  reading->prefill_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  reading->document_tokens = prompt.document_tokens();
+}
+
+// Writes the answer as it comes, and ends its line whatever happens.
+class AnswerStream {
+ public:
+  explicit AnswerStream(bool silent) : silent_(silent) {}
+  ~AnswerStream() { write("\n\n"); }
+  AnswerStream(const AnswerStream&) = delete;
+  AnswerStream& operator=(const AnswerStream&) = delete;
+
+  void write(std::string_view text) {
+    if (silent_) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  bool silent_;
+};
+
+Answer answer_question(const Model& model, const Session& document, const Prompt& prompt,
+                       const Question& question, const AskOptions& options, wi_cancel* cancel) {
+  AnswerStream stream(options.json);
+  stream.write(question.text + "\n  ");
+  Answer answer;
+  answer.question = question;
+  auto start = Clock::now();
+
+  Session session = fork(document);
+  std::vector<int32_t> tokens = prompt.question(model, question.text);
+  call(wi_session_prefill, session.get(), tokens.data(), tokens.size(), nullptr, cancel);
+  wi_session_stats before = session_stats(session);
+
+  Clock::time_point first, last;
+  int64_t steps = 0;  // the one that ends the answer included
+  for (bool ended = false; !ended && steps < options.max_tokens; steps++) {
+    auto event = sized<wi_event>();
+    call(wi_session_decode, session.get(), cancel, &event);
+    last = Clock::now();
+    if (steps == 0) first = last;
+    ended = event.kind == WI_EVENT_END;
+    if (!ended) answer.tokens++;
+    answer.text.append(event.text, event.text_length);
+    stream.write({event.text, event.text_length});
+  }
+  answer.first_token_ms = milliseconds(first - start);
+  if (steps > 1) answer.ms_per_token = milliseconds(last - first) / static_cast<double>(steps - 1);
+  measure_cache(before, session_stats(session), &answer);
+  return answer;
+}
+
+// What the decode steps between two readings of the statistics touched.
+void measure_cache(const wi_session_stats& before, const wi_session_stats& after, Answer* answer) {
+  answer->kv_bytes = after.kv_bytes;
+  answer->index_bytes = after.index_bytes;
+  answer->peak_rss_bytes = peak_rss_bytes();
+  uint64_t steps = after.decode_steps - before.decode_steps;
+  uint64_t hits = after.buffer_hits - before.buffer_hits;
+  uint64_t misses = after.buffer_misses - before.buffer_misses;
+  if (steps > 0) {
+    answer->kv_bytes_read_per_token =
+        static_cast<double>(after.kv_bytes_read - before.kv_bytes_read) / static_cast<double>(steps);
+  }
+  if (hits + misses > 0) answer->hit_ratio = static_cast<double>(hits) / static_cast<double>(hits + misses);
+}
+
+wi_session_stats session_stats(const Session& session) {
+  auto stats = sized<wi_session_stats>();
+  call(wi_session_get_stats, session.get(), &stats);
+  return stats;
+}
+
+double milliseconds(Clock::duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+}  // namespace

@@ -1,0 +1,157 @@
+// wi_logits: the logits of a whole prompt as little-endian f32, (tokens, vocab), to be compared with other
+// programs. The prompt is prefilled in pieces, so that memory stays bounded whatever its length.
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <unistd.h>
+
+#include "sample.h"
+
+namespace {
+
+using namespace sample;
+
+static_assert(std::endian::native == std::endian::little, "logits are written as they lie in memory");
+
+constexpr size_t kPieceFloats = 16u << 20;  // 64 MB of logits at a time
+
+struct Options {
+  std::string model;
+  std::string tokens_file;
+  std::string text;
+  std::string out;
+  std::string device = "cpu";
+  std::string policy = "full";
+  std::string kv_type = "f16";
+  int threads = 0;
+  bool bos = false;
+  bool help = false;
+};
+
+constexpr const char* kUsage =
+    "wi_logits: logits of every token of a prompt, little-endian f32, (tokens, vocab)\n"
+    "  --model FILE        GGUF file, or folder with safetensors\n"
+    "  --tokens-file FILE  the prompt as token ids between white space, as wi_tokens writes them\n"
+    "  --text TEXT         the prompt as text; special tokens spelled out in it are recognised\n"
+    "  --bos               with --text: put the model's BOS token first\n"
+    "  --out FILE          where to; default: standard output\n"
+    "  --policy P          full (default) or wave\n"
+    "  --kv f16|bf16|f32   type of the KV cache (default f16)\n"
+    "  --device cpu        where to run\n"
+    "  --threads N         default: every core this process may use\n";
+
+Options parse_options(int argument_count, char** arguments);
+std::vector<int32_t> read_prompt(const Model& model, const Options& options);
+Session create_session(const Model& model, const Options& options);
+void write_logits(const Model& model, const Session& session, const std::vector<int32_t>& tokens,
+                  std::FILE* out);
+
+void run(const Options& options) {
+  if (options.out.empty() && isatty(STDOUT_FILENO)) {
+    throw std::runtime_error("the logits are binary: name a file with --out, or redirect standard output");
+  }
+  Runtime runtime = create_runtime(options.threads, options.device);
+  Model model = open_model(runtime, options.model);
+  std::vector<int32_t> tokens = read_prompt(model, options);
+  Session session = create_session(model, options);
+  if (options.out.empty()) {
+    write_logits(model, session, tokens, stdout);
+  } else {
+    OutputFile file(options.out);
+    write_logits(model, session, tokens, file.get());
+    file.close();
+  }
+}
+
+void write_logits(const Model& model, const Session& session, const std::vector<int32_t>& tokens,
+                  std::FILE* out) {
+  auto info = sized<wi_model_info>();
+  call(wi_model_get_info, model.get(), &info);
+  auto vocab = static_cast<size_t>(info.vocab);
+  size_t piece = std::min(tokens.size(), std::max<size_t>(1, kPieceFloats / vocab));
+  std::vector<float> logits(piece * vocab);  // (tokens of a piece, vocab)
+
+  auto params = sized<wi_prefill_params>();
+  params.logits = logits.data();
+  params.logits_capacity = logits.size();
+  for (size_t begin = 0; begin < tokens.size(); begin += piece) {
+    size_t count = std::min(piece, tokens.size() - begin);
+    call(wi_session_prefill, session.get(), tokens.data() + begin, count, &params, nullptr);
+    if (std::fwrite(logits.data(), sizeof(float), count * vocab, out) != count * vocab) {
+      throw std::runtime_error(std::string("cannot write the logits: ") + std::strerror(errno));
+    }
+  }
+}
+
+std::vector<int32_t> read_prompt(const Model& model, const Options& options) {
+  std::vector<int32_t> tokens;
+  if (!options.tokens_file.empty()) {
+    tokens = parse_tokens(read_file(options.tokens_file), options.tokens_file);
+  } else {
+    tokens =
+        tokenize(model, options.text, WI_TOKENIZE_PARSE_SPECIAL | (options.bos ? WI_TOKENIZE_ADD_BOS : 0));
+  }
+  if (tokens.empty()) throw std::runtime_error("the prompt is empty");
+  return tokens;
+}
+
+Session create_session(const Model& model, const Options& options) {
+  auto policy = sized<wi_policy_params>();
+  policy.name = options.policy.c_str();
+  auto params = sized<wi_session_params>();
+  params.kv_type = parse_kv_type(options.kv_type);
+  params.policy = &policy;
+  return sample::create_session(model, params);
+}
+
+Options parse_options(int argument_count, char** arguments) {
+  Options options;
+  Arguments words(argument_count, arguments);
+  for (std::string option; words.next(&option);) {
+    if (option == "--model") {
+      options.model = words.value(option);
+    } else if (option == "--tokens-file") {
+      options.tokens_file = words.value(option);
+    } else if (option == "--text") {
+      options.text = words.value(option);
+    } else if (option == "--bos") {
+      options.bos = true;
+    } else if (option == "--out") {
+      options.out = words.value(option);
+    } else if (option == "--policy") {
+      options.policy = words.value(option);
+    } else if (option == "--kv") {
+      options.kv_type = words.value(option);
+    } else if (option == "--device") {
+      options.device = words.value(option);
+    } else if (option == "--threads") {
+      options.threads = static_cast<int>(parse_integer(option, words.value(option), 0, 4096));
+    } else if (option == "--help") {
+      options.help = true;
+    } else {
+      throw std::runtime_error("unknown option " + option + " (--help lists them)");
+    }
+  }
+  if (options.help) return options;
+  if (options.model.empty()) throw std::runtime_error("--model FILE is missing (--help lists the options)");
+  if (options.tokens_file.empty() == options.text.empty()) {
+    throw std::runtime_error("give the prompt with either --tokens-file FILE or --text TEXT");
+  }
+  return options;
+}
+
+}  // namespace
+
+int main(int argument_count, char** arguments) {
+  return run_main("wi_logits", [&] {
+    Options options = parse_options(argument_count, arguments);
+    if (options.help) {
+      std::fputs(kUsage, stdout);
+    } else {
+      run(options);
+    }
+  });
+}

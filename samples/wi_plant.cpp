@@ -1,0 +1,149 @@
+// wi_plant: makes the document of the sample: the first N tokens of a real text with a few invented facts
+// between its lines, spread evenly over its depth. Same input, same document.
+#include <cstdio>
+#include <stdexcept>
+
+#include "sample.h"
+
+namespace {
+
+using namespace sample;
+
+struct Fact {
+  std::string attribute, entity, value;
+  std::string statement() const { return "The " + attribute + " of " + entity + " is " + value + "."; }
+};
+
+struct Options {
+  std::string model, text, facts, out;
+  int64_t tokens = 0;
+  int64_t skip_bytes = 0;
+  bool help = false;
+};
+
+constexpr const char* kUsage =
+    "wi_plant: a document of N tokens out of a text, with facts planted at even depths\n"
+    "  --model FILE    whose tokens to count\n"
+    "  --text FILE     the text\n"
+    "  --facts FILE    one per line: attribute | entity | value\n"
+    "  --tokens N      length of the document, facts included\n"
+    "  --skip BYTES    start this far into the text, at the next line\n"
+    "  --out FILE      where to\n";
+
+Options parse_options(int argument_count, char** arguments);
+std::vector<Fact> read_facts(const std::string& path);
+std::string first_tokens(const Model& model, const std::string& text, size_t count);
+std::string plant(const std::string& text, const std::vector<Fact>& facts);
+
+void run(const Options& options) {
+  Runtime runtime = create_runtime(1, "cpu");
+  Model model = open_model(runtime, options.model);
+  std::vector<Fact> facts = read_facts(options.facts);
+
+  std::string text = read_file(options.text);
+  size_t start = options.skip_bytes > 0 ? text.find('\n', options.skip_bytes) : 0;
+  if (start == std::string::npos) throw std::runtime_error("--skip leaves nothing of " + options.text);
+  text.erase(0, options.skip_bytes > 0 ? start + 1 : 0);
+
+  size_t fact_tokens = 0;
+  for (const Fact& fact : facts) fact_tokens += tokenize(model, fact.statement() + "\n", 0).size();
+  auto wanted = static_cast<size_t>(options.tokens);
+  if (wanted <= 2 * fact_tokens) {
+    throw std::runtime_error("--tokens is " + std::to_string(wanted) + ", but the facts alone take " +
+                             std::to_string(fact_tokens) + " tokens");
+  }
+  write_file(options.out, plant(first_tokens(model, text, wanted - fact_tokens), facts));
+}
+
+// The longest run of whole lines from the start that has at most this many tokens.
+std::string first_tokens(const Model& model, const std::string& text, size_t count) {
+  std::vector<int32_t> tokens = tokenize(model, text, 0);
+  if (tokens.size() < count) {
+    throw std::runtime_error("the text has " + std::to_string(tokens.size()) + " tokens, " +
+                             std::to_string(count) + " are needed");
+  }
+  tokens.resize(count);
+  std::string cut = detokenize(model, tokens, 0);
+  size_t last_line = cut.rfind('\n');
+  if (last_line == std::string::npos) throw std::runtime_error("the text has no line short enough");
+  return cut.substr(0, last_line + 1);
+}
+
+// Fact i of n stands at the first start of a line after (2 i + 1) / (2 n) of the text.
+std::string plant(const std::string& text, const std::vector<Fact>& facts) {
+  std::string document;
+  size_t done = 0;
+  for (size_t i = 0; i < facts.size(); i++) {
+    size_t depth = text.size() * (2 * i + 1) / (2 * facts.size());
+    size_t line = text.find('\n', depth) + 1;
+    document.append(text, done, line - done);
+    document += facts[i].statement() + "\n";
+    done = line;
+  }
+  return document.append(text, done);
+}
+
+std::vector<Fact> read_facts(const std::string& path) {
+  std::vector<Fact> facts;
+  std::string text = read_file(path);
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.empty() || line[0] == '#') continue;
+    const std::string bar = " | ";
+    size_t first = line.find(bar);
+    size_t second = first == std::string::npos ? first : line.find(bar, first + bar.size());
+    if (second == std::string::npos) {
+      throw std::runtime_error(path + ": \"" + line + "\" is not \"attribute | entity | value\"");
+    }
+    facts.push_back({line.substr(0, first), line.substr(first + bar.size(), second - first - bar.size()),
+                     line.substr(second + bar.size())});
+  }
+  if (facts.empty()) throw std::runtime_error(path + " holds no facts");
+  return facts;
+}
+
+Options parse_options(int argument_count, char** arguments) {
+  Options options;
+  Arguments words(argument_count, arguments);
+  for (std::string option; words.next(&option);) {
+    if (option == "--model") {
+      options.model = words.value(option);
+    } else if (option == "--text") {
+      options.text = words.value(option);
+    } else if (option == "--facts") {
+      options.facts = words.value(option);
+    } else if (option == "--tokens") {
+      options.tokens = parse_integer(option, words.value(option), 1, INT32_MAX);
+    } else if (option == "--skip") {
+      options.skip_bytes = parse_integer(option, words.value(option), 0, INT64_MAX);
+    } else if (option == "--out") {
+      options.out = words.value(option);
+    } else if (option == "--help") {
+      options.help = true;
+    } else {
+      throw std::runtime_error("unknown option " + option + " (--help lists them)");
+    }
+  }
+  bool complete = !options.model.empty() && !options.text.empty() && !options.facts.empty() &&
+                  !options.out.empty() && options.tokens > 0;
+  if (!complete && !options.help) {
+    throw std::runtime_error(
+        "--model, --text, --facts, --tokens and --out are all needed (--help explains them)");
+  }
+  return options;
+}
+
+}  // namespace
+
+int main(int argument_count, char** arguments) {
+  return run_main("wi_plant", [&] {
+    Options options = parse_options(argument_count, arguments);
+    if (options.help) {
+      std::fputs(kUsage, stdout);
+    } else {
+      run(options);
+    }
+  });
+}
