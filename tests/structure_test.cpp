@@ -1,0 +1,231 @@
+// The direction of dependencies, read from the sources: bindings → waveinfer.h; capi → runtime → session →
+// decode and prefill → pipeline → store and memory → kernels/*.h; a backend knows only kernels/*.h.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/test.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Include {
+  std::string from;  // path from the root of the sources
+  std::string what;
+  bool quoted;
+};
+
+// What the files of a place may include. A name that ends in '/' is everything under a folder, one that
+// ends in "/*.h" is a folder's own headers without its sub-folders. The first place that fits a file counts.
+struct Place {
+  const char* pattern;
+  std::vector<const char*> may;
+};
+
+// The step of the model knows the operations and the model, not whose sequence it works on.
+std::vector<const char*> step() {
+  return {"src/decode.h", "src/decode_row.h", "src/prefill.h", "src/layer.h",   "src/workspace.h",
+          "src/cancel.h", "src/stats.h",      "src/error.h",   "src/pipeline/", "src/model/",
+          "src/store/",   "src/memory/",      "kernels/*.h"};
+}
+
+const std::vector<Place>& places() {
+  static const std::vector<Place> table = {
+      {"kernels/cpu/", {"kernels/*.h", "kernels/cpu/", "hwy/"}},
+      {"kernels/cuda/", {"kernels/*.h", "kernels/cuda/"}},
+      {"kernels/*", {"kernels/*.h"}},
+      {"src/memory/", {"src/memory/", "src/error.h", "kernels/types.h"}},
+      {"src/model/", {"src/model/", "src/memory/", "src/error.h", "kernels/*.h"}},
+      {"src/store/", {"src/store/", "src/memory/", "src/error.h", "kernels/*.h"}},
+      {"src/pipeline/",
+       {"src/pipeline/", "src/store/", "src/memory/", "src/error.h", "src/stats.h", "src/cancel.h",
+        "kernels/*.h"}},
+      {"src/capi*", {"src/*.h", "src/model/", "waveinfer.h"}},
+      {"src/error*", {"src/error.h", "waveinfer.h"}},
+      {"src/*",
+       {"src/*.h", "src/pipeline/", "src/model/", "src/store/", "src/memory/", "kernels/*.h", "waveinfer.h"}},
+      {"include/", {}},
+      {"samples/", {"samples/", "waveinfer.h"}},
+  };
+  return table;
+}
+
+bool under(const std::string& path, const std::string& folder) { return path.starts_with(folder); }
+bool directly_in(const std::string& path, const std::string& folder) {
+  return under(path, folder) && path.find('/', folder.size()) == std::string::npos;
+}
+
+bool fits(const std::string& path, std::string pattern) {
+  if (pattern.ends_with("/*.h")) {
+    pattern.resize(pattern.size() - 4);
+    return directly_in(path, pattern + "/") && path.ends_with(".h");
+  }
+  if (pattern.ends_with('*')) {
+    pattern.pop_back();
+    size_t slash = pattern.find_last_of('/') + 1;
+    return directly_in(path, pattern.substr(0, slash)) && under(path, pattern);
+  }
+  return pattern.ends_with('/') ? under(path, pattern) : path == pattern;
+}
+
+std::vector<std::string> forbidden(const std::vector<Include>& includes) {
+  std::vector<std::string> found;
+  for (const Include& include : includes) {
+    if (!include.quoted) continue;
+    auto place = std::find_if(places().begin(), places().end(),
+                              [&](auto& p) { return fits(include.from, p.pattern); });
+    bool allowed = place != places().end() && std::any_of(place->may.begin(), place->may.end(),
+                                                          [&](auto* m) { return fits(include.what, m); });
+    // Nobody includes the outermost layer but itself.
+    if (fits(include.what, "src/capi*") && !fits(include.from, "src/capi*")) allowed = false;
+    if (!allowed) found.push_back(include.from + " includes \"" + include.what + "\"");
+  }
+  return found;
+}
+
+std::vector<std::string> device_headers(const std::vector<Include>& includes) {
+  static const std::regex device(
+      "(.*/)?(cuda|cublas|curand|cusparse|cusolver|cupti|nvml|nvrtc|nvtx|nccl|cub/|thrust/).*");
+  std::vector<std::string> found;
+  for (const Include& include : includes)
+    if (!under(include.from, "kernels/cuda/") && std::regex_match(include.what, device))
+      found.push_back(include.from + " includes " + include.what);
+  return found;
+}
+
+std::vector<std::string> unresolved(const std::vector<Include>& includes) {
+  std::vector<std::string> found;
+  const fs::path root = WI_SOURCE_DIR;
+  for (const Include& include : includes) {
+    if (!include.quoted || under(include.what, "hwy/") || under(include.from, "samples/")) continue;
+    if (!fs::exists(include.what == "waveinfer.h" ? root / "include" / include.what : root / include.what))
+      found.push_back(include.from + " includes \"" + include.what + "\", which is no path from the root");
+  }
+  return found;
+}
+
+// A file that reaches itself again, with the way it takes. Highway's foreach_target includes a source file
+// from itself by macro, which is no line with a name and so is not seen here.
+std::vector<std::string> cycles(const std::vector<Include>& includes) {
+  std::map<std::string, std::vector<std::string>> graph;
+  for (const Include& include : includes)
+    if (include.quoted) graph[include.from].push_back(include.what);
+  std::set<std::string> done;
+  std::vector<std::string> way, found;
+  auto visit = [&](auto& self, const std::string& file) -> void {
+    if (auto again = std::find(way.begin(), way.end(), file); again != way.end()) {
+      std::string text;
+      for (; again != way.end(); ++again) text += *again + " → ";
+      found.push_back(text + file);
+      return;
+    }
+    if (!done.insert(file).second) return;
+    way.push_back(file);
+    if (auto edges = graph.find(file); edges != graph.end())
+      for (const std::string& next : edges->second) self(self, next);
+    way.pop_back();
+  };
+  for (const auto& [file, edges] : graph) visit(visit, file);
+  return found;
+}
+
+const std::vector<Include>& sources() {
+  static const std::vector<Include> all = [] {
+    std::vector<Include> includes;
+    const fs::path root = WI_SOURCE_DIR;
+    const std::regex line_pattern(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"].*)");
+    for (const char* folder : {"include", "src", "kernels", "samples"})
+      for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+        const std::string extension = entry.path().extension().string();
+        if (extension != ".h" && extension != ".cpp" && extension != ".c" && extension != ".cu" &&
+            extension != ".cuh")
+          continue;
+        std::string from = fs::relative(entry.path(), root).generic_string();
+        std::ifstream file(entry.path());
+        std::smatch match;
+        for (std::string line; std::getline(file, line);)
+          if (std::regex_match(line, match, line_pattern)) {
+            std::string what = match[2];
+            // Samples are read alone, as an example of a program: their own headers stand beside them.
+            if (under(from, "samples/") && match[1] == "\"" && what != "waveinfer.h")
+              what = "samples/" + what;
+            includes.push_back({from, what, match[1] == "\""});
+          }
+      }
+    return includes;
+  }();
+  return all;
+}
+
+void assert_none(const std::vector<std::string>& found) {
+  for (const std::string& line : found) std::printf("%s\n", line.c_str());
+  assert_int_equal(found.size(), 0);
+}
+
+void sources_are_found(void**) {
+  assert_true(sources().size() > 100);
+  for (const char* folder :
+       {"src/", "src/memory/", "src/model/", "src/store/", "src/pipeline/", "kernels/cpu/"})
+    assert_true(
+        std::any_of(sources().begin(), sources().end(), [&](auto& i) { return under(i.from, folder); }));
+}
+
+void dependencies_point_one_way(void**) { assert_none(forbidden(sources())); }
+void only_the_cuda_backend_includes_cuda(void**) { assert_none(device_headers(sources())); }
+void quoted_includes_are_paths_from_the_root(void**) { assert_none(unresolved(sources())); }
+void no_file_includes_itself_in_a_circle(void**) { assert_none(cycles(sources())); }
+
+void each_rule_can_be_broken(void**) {
+  for (const Include& wrong : std::vector<Include>{
+           {"kernels/ops.h", "src/error.h", true},
+           {"kernels/cpu/attend.cpp", "src/error.h", true},
+           {"kernels/cpu/attend.cpp", "kernels/cuda/device.cuh", true},
+           {"kernels/ops.h", "kernels/cpu/cpu.h", true},
+           {"src/runtime.cpp", "kernels/cpu/cpu.h", true},
+           {"src/memory/workers.cpp", "kernels/ops.h", true},
+           {"src/memory/workers.cpp", "src/stats.h", true},
+           {"src/model/model.h", "src/session.h", true},
+           {"src/model/model.h", "src/store/segment.h", true},
+           {"src/store/segment.h", "src/pipeline/index.h", true},
+           {"src/store/segment.h", "src/model/config.h", true},
+           {"src/pipeline/index.h", "src/model/config.h", true},
+           {"src/pipeline/index.h", "src/runtime.h", true},
+           {"src/decode.cpp", "src/session.h", true},
+           {"src/session.h", "src/capi_struct.h", true},
+           {"src/error.h", "src/stats.h", true},
+           {"src/capi.cpp", "src/store/segment.h", true},
+           {"samples/wi_ask.cpp", "src/error.h", true},
+           {"include/waveinfer.h", "src/error.h", true},
+           {"elsewhere/new.cpp", "src/error.h", true},
+       })
+    assert_int_equal(forbidden({wrong}).size(), 1);
+  for (const char* header :
+       {"cuda_runtime.h", "cuda.h", "cublasLt.h", "cuda/std/atomic", "cub/cub.cuh", "nvml.h"}) {
+    assert_int_equal(device_headers({{"src/runtime.cpp", header, false}}).size(), 1);
+    assert_int_equal(device_headers({{"kernels/cuda/attend.cu", header, false}}).size(), 0);
+  }
+  assert_int_equal(device_headers({{"src/runtime.cpp", "src/current.h", true}}).size(), 0);
+  assert_int_equal(unresolved({{"src/runtime.cpp", "runtime.h", true}}).size(), 1);
+  assert_int_equal(cycles({{"a.h", "b.h", true}, {"b.h", "c.h", true}, {"c.h", "b.h", true}}).size(), 1);
+  assert_int_equal(cycles({{"a.h", "b.h", true}, {"a.h", "c.h", true}, {"b.h", "c.h", true}}).size(), 0);
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(sources_are_found),
+      cmocka_unit_test(dependencies_point_one_way),
+      cmocka_unit_test(only_the_cuda_backend_includes_cuda),
+      cmocka_unit_test(quoted_includes_are_paths_from_the_root),
+      cmocka_unit_test(no_file_includes_itself_in_a_circle),
+      cmocka_unit_test(each_rule_can_be_broken),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
