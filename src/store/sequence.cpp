@@ -74,17 +74,20 @@ int32_t Sequence::partitions(int32_t layer, int32_t head) const {
 }
 
 void Sequence::seal(std::shared_ptr<const Segment> segment) {
-  const size_t blocks = static_cast<size_t>(segment->tokens()) / kBlockTokens;
-  std::vector<std::shared_ptr<const Segment>> segments = segments_;
-  segments.push_back(std::move(segment));
-  std::swap(segments_, segments);
+  const auto blocks = static_cast<std::ptrdiff_t>(segment->tokens() / kBlockTokens);
+  push_segment(std::move(segment));
+  tail_.erase(tail_.begin(), tail_.begin() + blocks);
+}
+
+// The views are built first, so that a failure leaves the list as it was.
+void Sequence::push_segment(std::shared_ptr<const Segment> segment) {
+  segments_.push_back(std::move(segment));
   try {
     rebuild_views();
   } catch (...) {
-    std::swap(segments_, segments);
+    segments_.pop_back();
     throw;
   }
-  tail_.erase(tail_.begin(), tail_.begin() + static_cast<std::ptrdiff_t>(blocks));
   sealed_end_ = segments_.back()->end_position();
 }
 
@@ -95,7 +98,7 @@ void Sequence::adopt(std::shared_ptr<const Segment> segment, const BlockRef& sin
   sink_ = sink;
   tail_.clear();
   tokens_ = segment->end_position();
-  seal(std::move(segment));
+  push_segment(std::move(segment));
 }
 
 void Sequence::restore_tail(BlockRef sink, std::vector<BlockRef> tail, int64_t tokens) {

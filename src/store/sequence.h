@@ -74,6 +74,7 @@ class Sequence {
   };
   Slot slot(int64_t position);
   void make_writable(BlockRef& block);
+  void push_segment(std::shared_ptr<const Segment> segment);
   void rebuild_views();
 
   std::shared_ptr<HostPool> pool_;
