@@ -48,6 +48,10 @@ const std::vector<Place>& places() {
         "kernels/*.h"}},
       {"src/capi*", {"src/*.h", "src/model/", "waveinfer.h"}},
       {"src/error*", {"src/error.h", "waveinfer.h"}},
+      {"src/decode*", step()},
+      {"src/prefill*", step()},
+      {"src/layer*", step()},
+      {"src/workspace*", step()},
       {"src/*",
        {"src/*.h", "src/pipeline/", "src/model/", "src/store/", "src/memory/", "kernels/*.h", "waveinfer.h"}},
       {"include/", {}},
@@ -153,8 +157,7 @@ const std::vector<Include>& sources() {
           if (std::regex_match(line, match, line_pattern)) {
             std::string what = match[2];
             // Samples are read alone, as an example of a program: their own headers stand beside them.
-            if (under(from, "samples/") && match[1] == "\"" && what != "waveinfer.h")
-              what = "samples/" + what;
+            if (under(from, "samples/") && fs::exists(root / "samples" / what)) what = "samples/" + what;
             includes.push_back({from, what, match[1] == "\""});
           }
       }
