@@ -20,7 +20,8 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.first > b.first || (a.first == b.first && a.second < b.second);
 }
 
-void penalise(Candidates& candidates, std::span<const int32_t> recent, const SamplingParams& params);
+void penalise(Candidates& candidates, std::span<const float> logits, std::span<const int32_t> recent,
+              const SamplingParams& params);
 void keep_best(Candidates& candidates, int32_t top_k);
 void to_weights(Candidates& candidates, float temperature);
 void keep_nucleus(Candidates& candidates, float top_p);
@@ -48,7 +49,7 @@ int32_t Sampler::sample(std::span<const float> logits, std::span<const int32_t> 
   candidates_.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i)
     candidates_[i] = {std::isnan(logits[i]) ? kNever : logits[i], static_cast<int32_t>(i)};
-  penalise(candidates_, recent, params_);
+  penalise(candidates_, logits, recent, params_);
   if (params_.temperature <= 0)
     return std::min_element(candidates_.begin(), candidates_.end(), better)->second;
 
@@ -67,18 +68,14 @@ int32_t Sampler::sample(std::span<const float> logits, std::span<const int32_t> 
 
 namespace {
 
-// Once per distinct token, however often it came: the transformers' and CTRL's rule.
-void penalise(Candidates& candidates, std::span<const int32_t> recent, const SamplingParams& params) {
+// Once for each token that occurs, however often (CTRL's rule): one that no longer equals its logit is done.
+void penalise(Candidates& candidates, std::span<const float> logits, std::span<const int32_t> recent,
+              const SamplingParams& params) {
   if (params.repetition_penalty == 1) return;
-  const auto window = recent.last(std::min(recent.size(), static_cast<size_t>(params.repetition_window)));
-  // A sampler allocates nothing, so "seen before" is asked of the window itself, which is short.
-  for (size_t i = 0; i < window.size(); ++i) {
-    const int32_t token = window[i];
+  for (int32_t token : recent.last(std::min(recent.size(), static_cast<size_t>(params.repetition_window)))) {
     if (token < 0 || static_cast<size_t>(token) >= candidates.size()) continue;
-    if (std::find(window.begin(), window.begin() + static_cast<ptrdiff_t>(i), token) !=
-        window.begin() + static_cast<ptrdiff_t>(i))
-      continue;
     float& logit = candidates[static_cast<size_t>(token)].first;
+    if (logit != logits[static_cast<size_t>(token)]) continue;
     logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
   }
 }
