@@ -54,6 +54,7 @@ PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend) {
   to.segment_tokens = or_default(p.segment_tokens, to.segment_tokens);
   to.decode_segment_tokens = or_default(p.decode_segment_tokens, to.decode_segment_tokens);
   to.tokens_per_centroid = or_default(p.tokens_per_centroid, to.tokens_per_centroid);
+  to.max_cluster_tokens = std::max(to.max_cluster_tokens, 4 * std::clamp(to.tokens_per_centroid, 1, 1024));
   to.kmeans_iterations = or_default(p.kmeans_iterations, to.kmeans_iterations);
   to.local_window = p.local_window < 0 ? 0 : or_default(p.local_window, to.local_window);
   to.budget = or_default(p.budget, to.budget);

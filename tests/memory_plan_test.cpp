@@ -1,0 +1,121 @@
+// The memory plan against sessions that were really made: it repeats the store's arithmetic, so it must agree
+// with it.
+#include "src/memory_plan.h"
+
+#include "support/random_model.h"
+#include "test.h"
+
+namespace wi {
+namespace {
+
+SessionParams params_of(const char* policy, int32_t segment_tokens, int32_t decode_segment_tokens,
+                        int32_t window, DType kv) {
+  SessionParams params;
+  params.policy = find_policy(cpu_backend(), policy);
+  assert_non_null(params.policy);
+  params.policy_params.segment_tokens = segment_tokens;
+  params.policy_params.decode_segment_tokens = decode_segment_tokens;
+  params.policy_params.local_window = window;
+  params.kv = kv;
+  return params;
+}
+
+std::shared_ptr<const Model> small_model() {
+  static const auto model = test::random_model({}, DType::f32, test::seed());
+  return model;
+}
+
+std::shared_ptr<Runtime> small_runtime(uint64_t kv_budget_bytes = 0) {
+  RuntimeParams params;
+  params.threads = 1;
+  params.kv_budget_bytes = kv_budget_bytes;
+  return Runtime::create(params);
+}
+
+std::vector<int32_t> some_tokens(uint64_t count) {
+  std::vector<int32_t> tokens(count);
+  for (uint64_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>((i * i + i / 3) % 100);
+  return tokens;
+}
+
+void plan_agrees_with_a_session_that_is_made(void**) {
+  for (const char* policy : {"full", "wave"}) {
+    for (const auto& params :
+         {params_of(policy, 1024, 256, 64, DType::f16), params_of(policy, 512, 1024, 0, DType::f32)}) {
+      for (uint64_t count : {0, 1, 4, 5, 68, 69, 600, 1023, 2200, 3000, 5000}) {
+        const auto runtime = small_runtime();
+        const auto session = Session::create(runtime, small_model(), params);
+        const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, count);
+        session->prefill(some_tokens(count), {}, nullptr);
+        const wi_session_stats stats = session->stats();
+        const uint64_t peak = runtime->pool->peak();
+        if (stats.kv_bytes - stats.index_bytes != plan.kv_bytes || stats.index_bytes > plan.index_bytes)
+          std::printf("%s, %d tokens\n", policy, static_cast<int>(count));
+        assert_int_equal(stats.kv_bytes - stats.index_bytes, plan.kv_bytes);
+        assert_true(stats.index_bytes <= plan.index_bytes);
+        assert_true(plan.index_bytes <= 3 * stats.index_bytes);  // an upper bound, but not a useless one
+        assert_true(peak <= plan.kv_bytes + plan.index_bytes + plan.sealing_bytes);
+        assert_int_equal(plan.fits, 1);
+      }
+    }
+  }
+}
+
+void max_tokens_fit_the_runtimes_budget(void**) {
+  for (const char* policy : {"full", "wave"}) {
+    const auto runtime = small_runtime(uint64_t{1} << 20);
+    const SessionParams params = params_of(policy, 1024, 256, 64, DType::f16);
+    const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, 1);
+    assert_true(plan.max_tokens > 1000);
+    const auto session = Session::create(runtime, small_model(), params);
+    session->prefill(some_tokens(plan.max_tokens), {}, nullptr);
+    assert_int_equal(session->stats().tokens, plan.max_tokens);
+    assert_int_equal(plan_memory(*runtime, *small_model(), params, plan.max_tokens).fits, 1);
+    assert_int_equal(plan_memory(*runtime, *small_model(), params, plan.max_tokens + 1).fits, 0);
+  }
+}
+
+void max_tokens_fill_the_sessions_budget(void**) {
+  const auto runtime = small_runtime();
+  SessionParams params = params_of("full", 1024, 256, 64, DType::f16);
+  params.kv_budget_bytes = 300000;
+  const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, 1);
+  const auto session = Session::create(runtime, small_model(), params);
+  session->prefill(some_tokens(plan.max_tokens), {}, nullptr);
+  assert_true(session->stats().kv_bytes <= params.kv_budget_bytes);
+  const auto larger = Session::create(runtime, small_model(), params);
+  assert_error(WI_E_BUDGET, "300000",
+               larger->prefill(some_tokens(plan.max_tokens + kBlockTokens), {}, nullptr));
+}
+
+void scratch_is_of_the_right_size(void**) {
+  const auto runtime = small_runtime();
+  const SessionParams params = params_of("full", 1024, 256, 64, DType::f16);
+  const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, 3000);
+  Session::create(runtime, small_model(), params)->prefill(some_tokens(3000), {}, nullptr);
+  std::printf("scratch planned %llu, used %llu\n", static_cast<unsigned long long>(plan.scratch_bytes),
+              static_cast<unsigned long long>(runtime->scratch_bytes()));
+  assert_true(runtime->scratch_bytes() <= plan.scratch_bytes);
+}
+
+void plan_refuses_more_tokens_than_positions(void**) {
+  const auto runtime = small_runtime();
+  assert_error(
+      WI_E_ARGUMENT, "tokens is 2147483648",
+      plan_memory(*runtime, *small_model(), params_of("full", 1024, 256, 64, DType::f16), uint64_t{1} << 31));
+}
+
+}  // namespace
+}  // namespace wi
+
+int main() {
+  using namespace wi;
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(plan_agrees_with_a_session_that_is_made),
+      cmocka_unit_test(max_tokens_fit_the_runtimes_budget),
+      cmocka_unit_test(max_tokens_fill_the_sessions_budget),
+      cmocka_unit_test(scratch_is_of_the_right_size),
+      cmocka_unit_test(plan_refuses_more_tokens_than_positions),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
