@@ -93,16 +93,18 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
 
 namespace {
 
-// Activations of one chunk and its logits, and what the products and the attention tiles of each worker take.
+// Activations of one chunk, its widest input once more for the dense products (bf16), its logits, and what
+// the products' panels and the attention tiles of each worker take.
 uint64_t scratch_bytes(const ModelConfig& config, int64_t chunk_tokens, int threads) {
-  constexpr uint64_t kWorkerBytes = uint64_t{8} << 20;
-  const uint64_t heads = static_cast<uint64_t>(config.query_heads) + static_cast<uint64_t>(config.kv_heads);
-  const uint64_t row_floats =
-      2 * (static_cast<uint64_t>(config.hidden) + heads * static_cast<uint64_t>(config.head_dim) +
-           static_cast<uint64_t>(config.ffn)) +
-      static_cast<uint64_t>(config.rotary);
+  constexpr uint64_t kWorkerBytes = uint64_t{8} << 20, kBf16Bytes = 2;
+  const uint64_t hidden = static_cast<uint64_t>(config.hidden), ffn = static_cast<uint64_t>(config.ffn);
+  const uint64_t head_dim = static_cast<uint64_t>(config.head_dim);
+  const uint64_t q_width = static_cast<uint64_t>(config.query_heads) * head_dim;
+  const uint64_t kv_width = static_cast<uint64_t>(config.kv_heads) * head_dim;
+  const uint64_t row_floats = 2 * (hidden + q_width + kv_width + ffn) + static_cast<uint64_t>(config.rotary);
+  const uint64_t row_bytes = row_floats * sizeof(float) + std::max({hidden, q_width, ffn}) * kBf16Bytes;
   const uint64_t rows = static_cast<uint64_t>(std::max<int64_t>(chunk_tokens, 1));
-  return (rows * row_floats + static_cast<uint64_t>(config.vocab)) * sizeof(float) +
+  return rows * row_bytes + static_cast<uint64_t>(config.vocab) * sizeof(float) +
          static_cast<uint64_t>(threads) * kWorkerBytes;
 }
 
