@@ -21,23 +21,31 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-// The right to be inside a session; a second thread is told so instead of racing.
+// The right to be inside sessions; a second thread is told so instead of racing.
 class Session::Use {
  public:
-  explicit Use(Session& session) : session_(&session) {
-    check(!session.busy_.exchange(true, std::memory_order_acquire), WI_E_BUSY,
-          "session is in use by another thread");
+  explicit Use(std::span<Session* const> sessions) : sessions_(sessions) {
+    for (Session* session : sessions_) {
+      if (session->busy_.exchange(true, std::memory_order_acquire)) {
+        leave();
+        fail(WI_E_BUSY, "session is in use by another thread");
+      }
+      ++entered_;
+    }
   }
-  Use(Use&& other) noexcept : session_(std::exchange(other.session_, nullptr)) {}
-  Use& operator=(Use&&) = delete;
-  ~Use() {
-    if (!session_) return;
-    session_->publish_stats();
-    session_->busy_.store(false, std::memory_order_release);
-  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() { leave(); }
 
  private:
-  Session* session_;
+  void leave() {
+    for (Session* session : sessions_.first(entered_)) {
+      session->publish_stats();
+      session->busy_.store(false, std::memory_order_release);
+    }
+  }
+  std::span<Session* const> sessions_;
+  size_t entered_ = 0;
 };
 
 std::shared_ptr<Session> Session::create(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
@@ -62,13 +70,15 @@ Session::~Session() { runtime_->sessions.fetch_sub(1, std::memory_order_relaxed)
 
 void Session::prefill(std::span<const int32_t> tokens, const PrefillParams& params,
                       const CancelToken* cancel) {
-  Use use(*this);
+  Session* const self = this;
+  Use use({&self, 1});
   run_prefill(tokens, params, cancel);
 }
 
 void Session::append_text(std::string_view text, uint32_t tokenize_flags, const PrefillParams& params,
                           const CancelToken* cancel) {
-  Use use(*this);
+  Session* const self = this;
+  Use use({&self, 1});
   check(model_->tokenizer != nullptr, WI_E_STATE, "model has no tokenizer");
   const std::vector<int32_t> ids = model_->tokenizer->encode(text, tokenize_flags & WI_TOKENIZE_ADD_BOS,
                                                              tokenize_flags & WI_TOKENIZE_PARSE_SPECIAL);
@@ -181,7 +191,8 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
 }
 
 void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill, const CancelToken* cancel) {
-  Use use(*this);
+  Session* const self = this;
+  Use use({&self, 1});
   check(!pending(), WI_E_STATE, "session has a pending token: ask for its logits first");
   if (tokens.empty()) return;
   constexpr int64_t kChunk = 1024;
@@ -217,8 +228,8 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
 // ---- decoding ----
 
 Event Session::decode(const CancelToken* cancel) {
-  Use use(*this);
-  Session* self = this;
+  Session* const self = this;
+  Use use({&self, 1});
   compute_pending({&self, 1}, cancel);
   return sample_event();
 }
@@ -231,9 +242,7 @@ void Session::decode_batch(std::span<Session* const> sessions, const CancelToken
               sessions.begin() + static_cast<std::ptrdiff_t>(i),
           WI_E_ARGUMENT, "sessions[", i, "] is in the batch twice");
   }
-  std::vector<Use> uses;
-  uses.reserve(sessions.size());
-  for (Session* session : sessions) uses.emplace_back(*session);
+  Use use(sessions);
   compute_pending(sessions, cancel);
   for (size_t i = 0; i < sessions.size(); ++i) events_out[i] = sessions[i]->sample_event();
 }
@@ -308,8 +317,8 @@ Event Session::sample_event() {
 }
 
 std::span<const float> Session::logits(const CancelToken* cancel) {
-  Use use(*this);
-  Session* self = this;
+  Session* const self = this;
+  Use use({&self, 1});
   compute_pending({&self, 1}, cancel);
   return *logits_;
 }
@@ -346,14 +355,16 @@ void Session::seal_tail(SealWhen when, const Stream& stream) {
 }
 
 std::vector<int32_t> Session::tokens() {
-  Use use(*this);
+  Session* const self = this;
+  Use use({&self, 1});
   std::vector<int32_t> ids(static_cast<size_t>(tokens_.size()));
   tokens_.copy(0, ids);
   return ids;
 }
 
 std::shared_ptr<Session> Session::fork() {
-  Use use(*this);
+  Session* const self = this;
+  Use use({&self, 1});
   std::shared_ptr<Session> fork(new Session(runtime_, model_, params_));
   fork->tokens_ = tokens_;
   fork->sequence_ = sequence_;
@@ -367,7 +378,8 @@ std::shared_ptr<Session> Session::fork() {
 
 // The last token that is left becomes pending: the next call computes its logits anew.
 void Session::truncate(int64_t tokens) {
-  Use use(*this);
+  Session* const self = this;
+  Use use({&self, 1});
   check(tokens >= 0 && tokens <= tokens_.size(), WI_E_ARGUMENT, "tokens is ", tokens, ", the session has ",
         tokens_.size());
   if (tokens == tokens_.size()) return;
@@ -379,7 +391,8 @@ void Session::truncate(int64_t tokens) {
 }
 
 void Session::set_sampling(const SamplingParams& sampling) {
-  Use use(*this);
+  Session* const self = this;
+  Use use({&self, 1});
   sampler_ = Sampler(sampling);
   params_.sampling = sampling;
 }
@@ -396,7 +409,8 @@ struct SamplerImage {
 }  // namespace
 
 void Session::save(const std::string& path, const CancelToken* cancel) {
-  Use use(*this);
+  Session* const self = this;
+  Use use({&self, 1});
   SessionImage image;
   image.model_fingerprint = model_->fingerprint;
   image.policy = params_.policy->name;

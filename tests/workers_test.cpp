@@ -15,36 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/allocations.h"
 #include "tests/test.h"
-
-// Counts what this program and the libraries under it allocate.
-namespace {
-std::atomic<int64_t> allocations{0};
-}
-extern "C" {
-void* __libc_malloc(size_t);
-void* __libc_calloc(size_t, size_t);
-void* __libc_realloc(void*, size_t);
-void* __libc_memalign(size_t, size_t);
-#ifndef WI_SANITIZED
-void* malloc(size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_malloc(bytes);
-}
-void* calloc(size_t count, size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_calloc(count, bytes);
-}
-void* realloc(void* data, size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_realloc(data, bytes);
-}
-void* aligned_alloc(size_t alignment, size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_memalign(alignment, bytes);
-}
-#endif
-}
 
 using namespace wi;
 
@@ -255,9 +227,9 @@ void the_steady_state_allocates_nothing(void**) {
     }
   };
   steps(100);
-  int64_t before = allocations;
+  int64_t before = test::allocations;
   steps(300);
-  assert_int_equal(allocations - before, 0);
+  assert_int_equal(test::allocations - before, 0);
 #else
   std::printf("skipped: the sanitizer has malloc\n");
 #endif

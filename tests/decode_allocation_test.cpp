@@ -1,0 +1,65 @@
+// Decode allocates nothing after warm-up: not from the heap, whatever the policy and the batch. What remains
+// is the cache itself, which grows by one block of the library's own pool every 64 tokens.
+#include <vector>
+
+#include "src/session.h"
+#include "tests/support/allocations.h"
+#include "tests/support/random_model.h"
+#include "tests/test.h"
+
+using namespace wi;
+
+namespace {
+
+// Steps that open no new block and seal nothing: position 64 k + 4 + 2 up to a block's end.
+constexpr int kWarmUp = 8, kSteps = 40;
+
+int64_t allocations_of_a_run(const char* policy, size_t batch_size, float target_mass) {
+  RuntimeParams runtime_params;
+  runtime_params.threads = 2;
+  auto runtime = Runtime::create(runtime_params);
+  auto model = test::random_model(test::shape_named("tiny"), DType::q8_0, test::seed());
+  SessionParams params;
+  params.policy = find_policy(runtime->backend, policy);
+  params.policy_params.segment_tokens = 512;
+  params.policy_params.decode_segment_tokens = 128;
+  params.policy_params.target_mass = target_mass;
+  std::vector<std::shared_ptr<Session>> sessions;
+  std::vector<Session*> batch;
+  for (size_t i = 0; i < batch_size; ++i) {
+    sessions.push_back(Session::create(runtime, model, params));
+    std::vector<int32_t> ids(4 + 64 * 20 + 2);
+    for (size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int32_t>((t * 7 + i) % 100);
+    sessions.back()->prefill(ids, {}, nullptr);
+    batch.push_back(sessions.back().get());
+  }
+  std::vector<Event> events(batch_size);
+  for (int step = 0; step < kWarmUp; ++step) Session::decode_batch(batch, nullptr, events.data());
+  const int64_t before = test::allocations;
+  for (int step = 0; step < kSteps; ++step) Session::decode_batch(batch, nullptr, events.data());
+  return test::allocations - before;
+}
+
+void decode_allocates_nothing_after_warm_up(void**) {
+  if (!test::kCounting) {
+    std::printf("skipped: the sanitizer has malloc\n");
+    skip();
+  }
+  for (const char* policy : {"full", "wave"}) {
+    for (size_t batch : {size_t{1}, size_t{3}}) {
+      for (float target_mass : {0.0f, 0.9f}) {
+        const int64_t counted = allocations_of_a_run(policy, batch, target_mass);
+        std::printf("%s, batch %zu: %lld allocations in %d steps\n", policy, batch,
+                    static_cast<long long>(counted), kSteps);
+        assert_int_equal(counted, 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {cmocka_unit_test(decode_allocates_nothing_after_warm_up)};
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
