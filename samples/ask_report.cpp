@@ -2,6 +2,7 @@
 #include "ask_report.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
@@ -23,6 +24,17 @@ double mean(const Reading& reading, double Answer::*field);
 size_t code_point_length(const std::string& text, size_t position);
 
 }  // namespace
+
+bool Answer::right() const {
+  auto letter = [&](size_t i) {
+    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i]));
+  };
+  for (size_t at = text.find(question.expected); at != std::string::npos;
+       at = text.find(question.expected, at + 1)) {
+    if ((at == 0 || !letter(at - 1)) && !letter(at + question.expected.size())) return true;
+  }
+  return false;
+}
 
 void print_table(const std::vector<Reading>& readings) {
   print_answers(readings);

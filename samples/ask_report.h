@@ -23,7 +23,7 @@ struct Answer {
   uint64_t peak_rss_bytes = 0;
 
   bool judged() const { return !question.expected.empty(); }
-  bool right() const { return text.find(question.expected) != std::string::npos; }
+  bool right() const;  // the expected words stand in the answer, whole
 };
 
 // One policy's reading of the document and its answers.

@@ -10,15 +10,18 @@ int main(int argc, char** argv) {
   wi_runtime* runtime = NULL;
   wi_model* model = NULL;
   wi_session* session = NULL;
-  if (argc < 3 || wi_runtime_create(NULL, &runtime, &error) ||
-      wi_model_open(runtime, argv[1], NULL, &model, &error) ||
+  if (argc < 3) return fputs("usage: embed MODEL TEXT\n", stderr), 1;
+  int failed =
+      wi_runtime_create(NULL, &runtime, &error) || wi_model_open(runtime, argv[1], NULL, &model, &error) ||
       wi_session_create(model, NULL, &session, &error) ||
-      wi_session_append_text(session, argv[2], strlen(argv[2]), WI_TOKENIZE_ADD_BOS, NULL, NULL, &error))
-    return fprintf(stderr, "embed: %s\n", argc < 3 ? "usage: embed MODEL TEXT" : error.message), 1;
-  while (wi_session_decode(session, NULL, &event, &error) == WI_OK && event.kind == WI_EVENT_TOKEN)
-    fwrite(event.text, 1, event.text_length, stdout);
+      wi_session_append_text(session, argv[2], strlen(argv[2]), WI_TOKENIZE_ADD_BOS, NULL, NULL, &error);
+  for (int i = 0; i < 64 && !failed && event.kind == WI_EVENT_TOKEN; i++) {
+    failed = wi_session_decode(session, NULL, &event, &error);
+    if (!failed) fwrite(event.text, 1, event.text_length, stdout);
+  }
+  if (failed) fprintf(stderr, "embed: %s\n", error.message);
   wi_session_release(session); /* a session holds its model, a model its runtime: any order will do */
   wi_model_release(model);
   wi_runtime_release(runtime);
-  return 0;
+  return failed;
 }

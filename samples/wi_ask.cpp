@@ -62,11 +62,11 @@ class Interrupt {
 };
 
 void ask(const AskOptions& options) {
+  Interrupt interrupt;
   Runtime runtime = create_runtime(options.threads, options.device);
   Model model = open_model(runtime, options.model);
   Prompt prompt(model, options);
   std::vector<Session> sessions = create_sessions(model, options);
-  Interrupt interrupt;
 
   std::vector<Reading> readings;
   for (size_t i = 0; i < sessions.size(); i++) {

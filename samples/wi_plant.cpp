@@ -1,5 +1,6 @@
-// wi_plant: makes the document of the sample: the first N tokens of a real text with a few invented facts
-// between its lines, spread evenly over its depth. Same input, same document.
+// wi_plant: makes the document of the sample: a real text of N tokens or a line more, with a few invented
+// facts between its lines, spread evenly over its depth. Same input, same document.
+#include <algorithm>
 #include <cstdio>
 #include <stdexcept>
 
@@ -14,6 +15,9 @@ struct Fact {
   std::string statement() const { return "The " + attribute + " of " + entity + " is " + value + "."; }
 };
 
+// A few tokens more, because text cut at other places falls into other tokens.
+constexpr size_t kSeamTokens = 64;
+
 struct Options {
   std::string model, text, facts, out;
   int64_t tokens = 0;
@@ -22,17 +26,17 @@ struct Options {
 };
 
 constexpr const char* kUsage =
-    "wi_plant: a document of N tokens out of a text, with facts planted at even depths\n"
+    "wi_plant: a document of N tokens or a little more out of a text, with facts planted at even depths\n"
     "  --model FILE    whose tokens to count\n"
     "  --text FILE     the text\n"
     "  --facts FILE    one per line: attribute | entity | value\n"
-    "  --tokens N      length of the document, facts included\n"
+    "  --tokens N      least length of the document, facts included\n"
     "  --skip BYTES    start this far into the text, at the next line\n"
     "  --out FILE      where to\n";
 
 Options parse_options(int argument_count, char** arguments);
 std::vector<Fact> read_facts(const std::string& path);
-std::string first_tokens(const Model& model, const std::string& text, size_t count);
+std::string first_lines(const Model& model, const std::string& text, size_t count);
 std::string plant(const std::string& text, const std::vector<Fact>& facts);
 
 void run(const Options& options) {
@@ -52,21 +56,20 @@ void run(const Options& options) {
     throw std::runtime_error("--tokens is " + std::to_string(wanted) + ", but the facts alone take " +
                              std::to_string(fact_tokens) + " tokens");
   }
-  write_file(options.out, plant(first_tokens(model, text, wanted - fact_tokens), facts));
+  write_file(options.out, plant(first_lines(model, text, wanted - fact_tokens + kSeamTokens), facts));
 }
 
-// The longest run of whole lines from the start that has at most this many tokens.
-std::string first_tokens(const Model& model, const std::string& text, size_t count) {
+// Whole lines from the start that have at least this many tokens.
+std::string first_lines(const Model& model, const std::string& text, size_t count) {
   std::vector<int32_t> tokens = tokenize(model, text, 0);
   if (tokens.size() < count) {
     throw std::runtime_error("the text has " + std::to_string(tokens.size()) + " tokens, " +
                              std::to_string(count) + " are needed");
   }
   tokens.resize(count);
-  std::string cut = detokenize(model, tokens, 0);
-  size_t last_line = cut.rfind('\n');
-  if (last_line == std::string::npos) throw std::runtime_error("the text has no line short enough");
-  return cut.substr(0, last_line + 1);
+  size_t length = detokenize(model, tokens, 0).size();
+  size_t line_end = std::min(text.find('\n', length), text.size() - 1);
+  return text.substr(0, line_end + 1);
 }
 
 // Fact i of n stands at the first start of a line after (2 i + 1) / (2 n) of the text.

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# All tests in one command: sets up, builds, runs them.
+#
+#   tests/run.sh          every test, optimised build
+#   tests/run.sh --all    also: every test under ASan and UBSan, the concurrent ones under TSan, and
+#                         every fuzz target for a few seconds
+set -euo pipefail
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$top/samples/setup.sh"
+jobs=$(nproc)
+
+main() {
+  local all=
+  case ${1-} in
+    '') ;;
+    --all) all=1 ;;
+    *) echo "tests/run.sh: unknown option $1; --all is the only one" >&2; exit 1 ;;
+  esac
+  set_up "${build_packages[@]}" ${all:+"${clang_packages[@]}"}
+
+  build_and_test "optimised" "$top/build"
+  [ -z "$all" ] || check_with_sanitizers
+  echo
+  printf '%s\n' "${summary[@]}"
+}
+
+summary=()
+
+# build_and_test NAME DIRECTORY [CTEST-OPTION...]: builds everything there and runs the tests.
+build_and_test() {
+  local name=$1 directory=$2
+  shift 2
+  echo "== $name: build"
+  configure "$directory"
+  cmake --build "$directory" -j "$jobs"
+  echo "== $name: tests"
+  local log=$directory/Testing/Temporary/LastTest.log
+  ctest --test-dir "$directory" --output-on-failure "$@"
+  summary+=("$name: $(grep -c '^Test Passed\.' "$log") programs, $(awk '
+    /^\[  PASSED  \] [0-9]+ test/ { passed += $4 } END { print passed + 0 }' "$log") tests passed")
+}
+
+check_with_sanitizers() {
+  local flags=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
+  configure "$top/build-asan" "${flags[@]}" -DWAVEINFER_SANITIZE=address,undefined
+  build_and_test "ASan + UBSan" "$top/build-asan"
+
+  configure "$top/build-tsan" "${flags[@]}" -DWAVEINFER_SANITIZE=thread
+  build_and_test "TSan" "$top/build-tsan" -L concurrent --no-tests=error
+
+  fuzz
+}
+
+fuzz() {
+  local directory=$top/build-fuzz targets=("$top"/tests/fuzz/fuzz_*.cpp)
+  echo "== fuzz: build"
+  configure "$directory" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWAVEINFER_FUZZ=ON -DWAVEINFER_SAMPLES=OFF \
+    -DWAVEINFER_SANITIZE=address,undefined -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14
+  cmake --build "$directory" -j "$jobs" --target $(basename -s .cpp "${targets[@]}")
+  echo "== fuzz: a few seconds each"
+  ctest --test-dir "$directory" --output-on-failure -L fuzz --no-tests=error
+  summary+=("fuzz: ${#targets[@]} targets, nothing found")
+}
+
+main "$@"

@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# Runs the sample programs as a user would and checks what they print: `samples_test.sh BIN SOURCE WORK` with
+# the folder of the programs, the source tree and a folder for scratch. Each test is a claim; the first broken
+# one ends the run.
+set -uo pipefail
+bin=$1 source=$2 work=$3
+model=$source/samples/model/needle-f16.gguf
+facts=$source/samples/facts.txt
+question="What is the secret ingredient of the river harbor?"
+export LC_ALL=C
+
+rm -rf "$work" && mkdir -p "$work" && cd "$work" || exit 1
+xz -dc "$source/samples/text/kjv.txt.xz" >text.txt || exit 1
+
+tokens_come_back_as_the_same_text() {
+  { head -c 20000 text.txt; printf 'naïve — 漢字 \xf0\x9f\x8c\x8a\t\r\n  <|end|> \xff\xfe end\n\n\n'; } >round.txt
+  "$bin/wi_tokens" --model "$model" <round.txt >round.ids || broken "wi_tokens failed"
+  grep -qvE '^[0-9]+$' round.ids && broken "a line is no token id"
+  "$bin/wi_tokens" --model "$model" --decode <round.ids >round.back || broken "wi_tokens --decode failed"
+  cmp round.txt round.back || broken "the text came back changed"
+}
+
+special_tokens_are_single_ids() {
+  local ids plain
+  ids=$(printf '<|user|>' | "$bin/wi_tokens" --model "$model" --bos | tr '\n' ' ')
+  [ "$ids" = "0 2 " ] || broken "BOS and <|user|> are $ids, not 0 2"
+  plain=$(printf '<|user|>' | "$bin/wi_tokens" --model "$model" --plain | wc -l)
+  [ "$plain" -gt 1 ] || broken "--plain made a special token"
+}
+
+logits_have_a_row_per_token() {
+  head -c 3000 text.txt | "$bin/wi_tokens" --model "$model" >prompt.ids
+  "$bin/wi_logits" --model "$model" --tokens-file prompt.ids --out prompt.f32 || broken "wi_logits failed"
+  local tokens bytes
+  tokens=$(wc -l <prompt.ids) bytes=$(wc -c <prompt.f32)
+  [ "$bytes" = $((tokens * 4096 * 4)) ] || broken "$bytes bytes of logits for $tokens tokens of vocabulary 4096"
+}
+
+logits_do_not_depend_on_how_the_prompt_is_given() {
+  "$bin/wi_logits" --model "$model" --text "$(head -c 3000 text.txt)" >text.f32 || broken "wi_logits --text failed"
+  cmp prompt.f32 text.f32 || broken "--text and --tokens-file differ"
+  "$bin/wi_logits" --model "$model" --tokens-file prompt.ids --kv f32 --out f32.f32 || broken "--kv f32 failed"
+  cmp -s prompt.f32 f32.f32 && broken "--kv f32 changed nothing"
+}
+
+planted_document_has_the_length_asked_for_and_all_facts() {
+  "$bin/wi_plant" --model "$model" --text text.txt --facts "$facts" --tokens 2048 --skip 3606700 \
+    --out document.txt || broken "wi_plant failed"
+  local tokens
+  tokens=$("$bin/wi_tokens" --model "$model" --plain <document.txt | wc -l)
+  [ "$tokens" -ge 2048 ] && [ "$tokens" -le 2300 ] || broken "the document has $tokens tokens, not 2048 or a few more"
+  [ "$(grep -cE '^The .* of .* is .*\.$' document.txt)" -ge 8 ] || broken "facts are missing"
+  head -n 1 document.txt | grep -qx 'John 1' || broken "--skip did not reach John 1"
+}
+
+ask_answers_from_the_document_with_each_policy() {
+  local policy
+  for policy in full wave; do
+    "$bin/wi_ask" --model "$model" --document document.txt --question "$question" --policy $policy >answer.txt ||
+      broken "wi_ask --policy $policy failed"
+    grep -q "amber lantern" answer.txt || broken "$policy did not find the fact: $(cat answer.txt)"
+  done
+}
+
+ask_writes_one_json_object_per_question_with_the_fixed_fields() {
+  "$bin/wi_ask" --model "$model" --document document.txt --json --question "$question" \
+    --question 'Say "quoted\" and	tabbed' >answers.json 2>stderr.txt || broken "wi_ask --json failed"
+  [ "$(wc -l <answers.json)" = 2 ] || broken "two questions gave $(wc -l <answers.json) lines"
+  [ -s stderr.txt ] && broken "standard error is not empty: $(cat stderr.txt)"
+  local text='"([^"\\]|\\.)*"' whole='[0-9]+' number='[0-9]+(\.[0-9]+)?' fields
+  fields="^\{\"question\": $text, \"answer\": $text, \"policy\": \"wave\", \"device\": \"cpu\""
+  fields+=", \"document_tokens\": $whole, \"prefill_seconds\": $number, \"prefill_tokens_per_second\": $number"
+  fields+=", \"first_token_ms\": $number, \"ms_per_token\": $number, \"kv_bytes\": $whole"
+  fields+=", \"kv_bytes_read_per_token\": $number, \"hit_ratio\": $number, \"peak_rss_bytes\": $whole[,}]"
+  [ "$(grep -cE "$fields" answers.json)" = 2 ] || broken "fields are missing or out of order: $(cat answers.json)"
+  head -n 1 answers.json | grep -q '"answer": "The secret ingredient of the river harbor is amber lantern\."' ||
+    broken "the first answer is wrong: $(head -n 1 answers.json)"
+  tail -n 1 answers.json | grep -qF '"question": "Say \"quoted\\\" and\u0009tabbed"' || broken "JSON is not escaped"
+  grep -qE '"(prefill_seconds|first_token_ms|kv_bytes|kv_bytes_read_per_token|peak_rss_bytes)": 0[,}]' answers.json &&
+    broken "a measured field is zero: $(cat answers.json)"
+}
+
+ask_reads_only_the_tokens_asked_for() {
+  "$bin/wi_ask" --model "$model" --document document.txt --tokens 1000 --json --question "$question" \
+    --max-tokens 2 >answers.json || broken "wi_ask --tokens failed"
+  grep -q '"document_tokens": 1000,' answers.json || broken "it read another number: $(cat answers.json)"
+  grep -q '"answer_tokens": 2,' answers.json || broken "--max-tokens 2 did not hold: $(cat answers.json)"
+}
+
+ask_compares_policies_in_a_table() {
+  "$bin/wi_ask" --model "$model" --document document.txt --policy full,wave --question "$question" \
+    --expect "amber lantern" >table.txt || broken "wi_ask with two policies failed"
+  grep -qE '^ +full +wave$' table.txt || broken "the table has no heading: $(cat table.txt)"
+  grep -qE '^right answers +1 of 1 +1 of 1$' table.txt || broken "the table counts wrongly: $(cat table.txt)"
+}
+
+interrupt_ends_ask_with_one_line() {
+  "$bin/wi_ask" --model "$model" --document text.txt --question "$question" >/dev/null 2>stderr.txt &
+  local process=$! status=0
+  sleep 3
+  kill -INT $process
+  wait $process || status=$?
+  [ $status = 1 ] || broken "exit status $status after SIGINT: $(cat stderr.txt)"
+  one_line_with "cancelled"
+}
+
+every_failure_is_status_1_and_one_line() {
+  head -c 100000 "$model" >cut.gguf
+  sed 's/tokenizer\.chat_template/tokenizer.chat_nonsense/' "$model" >untold.gguf
+  : >empty.txt
+  local ask=("$bin/wi_ask" --document document.txt --question "$question")
+  fails "no-such-file.gguf" "${ask[@]}" --model no-such-file.gguf
+  fails "cut.gguf|offset|beyond" "${ask[@]}" --model cut.gguf
+  fails "raw" "${ask[@]}" --model untold.gguf
+  fails "nonsense" "${ask[@]}" --model "$model" --policy nonsense
+  fails "nonsense" "${ask[@]}" --model "$model" --policy full,nonsense
+  fails "no-such-device" "${ask[@]}" --model "$model" --device no-such-device
+  fails "no-such-document" "$bin/wi_ask" --model "$model" --document no-such-document --question "$question"
+  fails "no text" "$bin/wi_ask" --model "$model" --document empty.txt --question "$question"
+  fails "--question" "$bin/wi_ask" --model "$model" --document document.txt
+  fails "--nonsense" "${ask[@]}" --model "$model" --nonsense
+  fails "--tokens .*many" "${ask[@]}" --model "$model" --tokens many
+  fails "--tokens needs" "${ask[@]}" --model "$model" --tokens
+  fails "--budget" "${ask[@]}" --model "$model" --budget 1.5
+  fails "--kv" "${ask[@]}" --model "$model" --kv f8
+  fails "no-such-file.gguf" "$bin/wi_tokens" --model no-such-file.gguf
+  fails "--text" "$bin/wi_logits" --model "$model"
+  fails "token" "$bin/wi_logits" --model "$model" --tokens-file document.txt
+  fails "no-such-folder" "$bin/wi_logits" --model "$model" --text hello --out no-such-folder/logits
+  fails "facts alone" "$bin/wi_plant" --model "$model" --text text.txt --facts "$facts" --tokens 10 --out short.txt
+  "${ask[@]}" --model untold.gguf --raw --max-tokens 3 >/dev/null || broken "--raw needs no template, but failed"
+}
+
+embed_writes_what_comes_next() {
+  "$bin/embed" "$model" "In the beginning God created the" >embed.txt || broken "embed failed"
+  [ -s embed.txt ] || broken "embed wrote nothing"
+  fails "no-such-file.gguf" "$bin/embed" no-such-file.gguf hello
+}
+
+# fails WORDS COMMAND...: the command ends with status 1 and one line on standard error that has the words.
+fails() {
+  local words=$1 status=0
+  shift
+  "$@" </dev/null >/dev/null 2>stderr.txt || status=$?
+  [ $status = 1 ] || broken "exit status $status, not 1, of: $*: $(cat stderr.txt)"
+  one_line_with "$words" "$@"
+}
+
+one_line_with() {
+  local words=$1
+  shift
+  [ "$(wc -l <stderr.txt)" = 1 ] || broken "$(wc -l <stderr.txt) lines on standard error, not 1: $* $(cat stderr.txt)"
+  grep -qE -- "$words" stderr.txt || broken "the error does not say \"$words\": $(cat stderr.txt)"
+}
+
+broken() {
+  echo "[  FAILED  ] ${FUNCNAME[1]}: $*"
+  exit 1
+}
+
+for claim in tokens_come_back_as_the_same_text \
+  special_tokens_are_single_ids \
+  logits_have_a_row_per_token \
+  logits_do_not_depend_on_how_the_prompt_is_given \
+  planted_document_has_the_length_asked_for_and_all_facts \
+  ask_answers_from_the_document_with_each_policy \
+  ask_writes_one_json_object_per_question_with_the_fixed_fields \
+  ask_reads_only_the_tokens_asked_for \
+  ask_compares_policies_in_a_table \
+  interrupt_ends_ask_with_one_line \
+  every_failure_is_status_1_and_one_line \
+  embed_writes_what_comes_next; do
+  "$claim"
+  echo "[       OK ] $claim"
+done
+echo "[  PASSED  ] 12 test(s)."
