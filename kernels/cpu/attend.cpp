@@ -1,0 +1,296 @@
+// Exact attention of lanes (one query position at one KV head each) over their steady zone and retrieved
+// runs: softmax(q·k/√d)·v with an online softmax, f32 throughout. What the full policy spends its time in
+// and wave runs over its retrieved clusters (RetroInfer §4.2).
+//
+// A lane is cut into chunks of a fixed number of tokens (flash-decoding), so that a few long lanes keep
+// many workers busy; whoever finishes a lane's last chunk merges them in order. The cut depends on nothing
+// but the lane, so results are the same bit for bit whatever the workers.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attend.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/attend-inl.h"
+#include "kernels/cpu/cpu.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wi::cpu::HWY_NAMESPACE {
+namespace {
+
+constexpr size_t kBlockTokens = 64;
+
+// Rows of the next kBlockTokens tokens of a lane, from one run to the next.
+class Rows {
+ public:
+  Rows(const Lane& lane, int64_t begin, int64_t end, size_t row_bytes)
+      : lane_(lane), left_(end - begin), row_bytes_(row_bytes) {
+    open(0);
+    while (begin >= run_.tokens && left_ > 0) {
+      begin -= run_.tokens;
+      open(index_ + 1);
+    }
+    at_ = begin;
+  }
+
+  // Fills both lists and returns the count; 0 at the end.
+  size_t next(const std::byte** keys, const std::byte** values) {
+    size_t count = 0;
+    while (count < kBlockTokens && left_ > 0) {
+      if (at_ == run_.tokens) {
+        open(index_ + 1);
+        continue;
+      }
+      const int64_t take =
+          HWY_MIN(static_cast<int64_t>(kBlockTokens - count), HWY_MIN(left_, run_.tokens - at_));
+      const std::byte* key = static_cast<const std::byte*>(run_.keys) + at_ * row_bytes_;
+      const std::byte* value = static_cast<const std::byte*>(run_.values) + at_ * row_bytes_;
+      for (int64_t i = 0; i < take; i++, count++, key += row_bytes_, value += row_bytes_) {
+        keys[count] = key;
+        values[count] = value;
+      }
+      at_ += take;
+      left_ -= take;
+    }
+    return count;
+  }
+
+ private:
+  void open(int32_t index) {
+    index_ = index;
+    at_ = 0;
+    if (index < lane_.steady_count) {
+      run_ = lane_.steady[index];
+    } else if (index < lane_.steady_count + lane_.run_count) {
+      run_ = lane_.runs[index - lane_.steady_count];
+    } else {
+      run_ = {};
+      left_ = 0;
+    }
+  }
+
+  const Lane& lane_;
+  KvRun run_;
+  int32_t index_ = 0;
+  int64_t at_ = 0;
+  int64_t left_;
+  size_t row_bytes_;
+};
+
+// Running softmax of one block of heads.
+struct HeadState {
+  float* acc;                   // (kHeads, padded_dim) Σ exp(score - max) · value
+  HWY_ALIGN float max[kLanes];  // of each lane's head
+  HWY_ALIGN float sum[kLanes];  // of each lane: to be added up over a head's lanes
+};
+
+// The rows' keys and values enter the running softmax. count in [1, kBlockTokens]; keys is padded to a
+// whole number of vectors with repeated rows.
+template <DType kKv, int kHeads>
+void attend_block(const float* query, size_t head_dim, const std::byte* const* keys,
+                  const std::byte* const* values, size_t count, const std::byte* const* next_keys,
+                  const std::byte* const* next_values, HeadState& state) {
+  const Floats d;
+  constexpr size_t kRows = kLanes / kHeads;
+  const size_t bytes = row_bytes(kKv, static_cast<int64_t>(head_dim));
+  HWY_ALIGN float scores[kBlockTokens * kHeads];
+  const size_t tiles = (count + kRows - 1) / kRows;
+
+  Vector highest = hn::Set(d, kLowest);
+  for (size_t tile = 0; tile < tiles; tile++) {
+    if (next_keys) {
+      for (size_t r = 0; r < kRows; r++) prefetch_row(next_keys[tile * kRows + r], bytes);
+    }
+    const Vector score = dot_rows<kKv, kHeads>(d, query, keys + tile * kRows, head_dim);
+    highest = hn::Max(highest, score);
+    hn::Store(score, d, scores + tile * kLanes);
+  }
+  for (size_t i = count * kHeads; i < tiles * kLanes; i++) {
+    scores[i] = -std::numeric_limits<float>::infinity();
+  }
+
+  const Vector old_max = hn::Load(d, state.max);
+  const Vector max = hn::Max(old_max, max_across_rows<kHeads>(d, highest));
+  Vector sum = hn::Load(d, state.sum);
+  if (!hn::AllTrue(d, hn::Eq(max, old_max))) {
+    HWY_ALIGN float factor[kLanes];
+    const Vector shrink = exp(d, hn::Sub(old_max, max));
+    hn::Store(shrink, d, factor);
+    sum = hn::Mul(sum, shrink);
+    const size_t stride = padded_dim(head_dim);
+    for (int h = 0; h < kHeads; h++)
+      for (size_t i = 0; i < stride; i += kLanes) {
+        float* acc = state.acc + h * stride + i;
+        hn::Store(hn::Mul(hn::Load(d, acc), hn::Set(d, factor[h])), d, acc);
+      }
+  }
+  for (size_t i = 0; i < tiles * kLanes; i += kLanes) {
+    const Vector weight = exp(d, hn::Sub(hn::Load(d, scores + i), max));
+    sum = hn::Add(sum, weight);
+    hn::Store(weight, d, scores + i);
+  }
+  hn::Store(max, d, state.max);
+  hn::Store(sum, d, state.sum);
+  add_rows<kKv, kHeads>(scores, values, count, head_dim, state.acc, next_values);
+}
+
+// Attends tokens [begin, end) of a lane. partial: acc (group, head_dim), not normalised, then max (group),
+// then sum (group). scratch: attend_scratch_floats().
+void attend_tokens(const LanesArgs& args, const Lane& lane, int64_t begin, int64_t end, float* scratch,
+                   float* partial) {
+  const size_t head_dim = static_cast<size_t>(args.head_dim);
+  const size_t stride = padded_dim(head_dim);
+  const int group = args.group;
+  const int blocks = head_blocks(group);
+  HeadState* states = reinterpret_cast<HeadState*>(scratch);
+  float* query = scratch + blocks * sizeof(HeadState) / sizeof(float);
+  float* acc = query + pack_query(lane.query, group, head_dim, args.scale, query) * stride;
+  std::memset(acc, 0, blocks * kBlockHeads * stride * sizeof(float));
+  for (int b = 0; b < blocks; b++) {
+    states[b].acc = acc + b * kBlockHeads * stride;
+    for (size_t i = 0; i < kLanes; i++) {
+      states[b].max[i] = kLowest;
+      states[b].sum[i] = 0;
+    }
+  }
+
+  // One block ahead, so that the next block's rows are on their way while this one is worked on.
+  const std::byte* keys[2][kBlockTokens];
+  const std::byte* values[2][kBlockTokens];
+  Rows rows(lane, begin, end, row_bytes(args.kv, args.head_dim));
+  size_t count = rows.next(keys[0], values[0]);
+  for (int now = 0; count > 0; now ^= 1) {
+    const size_t next_count = rows.next(keys[now ^ 1], values[now ^ 1]);
+    for (size_t i = next_count; i < kBlockTokens && next_count > 0; i++) {
+      keys[now ^ 1][i] = keys[now ^ 1][next_count - 1];
+      values[now ^ 1][i] = values[now ^ 1][next_count - 1];
+    }
+    for (size_t i = count; i < kBlockTokens; i++) keys[now][i] = keys[now][count - 1];
+    for (int b = 0; b < blocks; b++) {
+      const int first = b * kBlockHeads;
+      const bool ahead = next_count > 0 && b == 0;
+      with_type_and_width(args.kv, block_width(group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
+        attend_block<kKv, kHeads>(query + first * stride, head_dim, keys[now], values[now], count,
+                                  ahead ? keys[now ^ 1] : nullptr, ahead ? values[now ^ 1] : nullptr,
+                                  states[b]);
+      });
+    }
+    count = next_count;
+  }
+
+  for (int h = 0; h < group; h++) {
+    const HeadState& state = states[h / kBlockHeads];
+    const int width = block_width(group, h / kBlockHeads * kBlockHeads);
+    std::memcpy(partial + h * head_dim, acc + h * stride, head_dim * sizeof(float));
+    float sum = 0;
+    for (size_t i = h % kBlockHeads; i < kLanes; i += width) sum += state.sum[i];
+    partial[group * head_dim + h] = state.max[h % kBlockHeads];
+    partial[group * head_dim + group + h] = sum;
+  }
+}
+
+size_t attend_scratch_floats(const LanesArgs& args) {
+  const size_t blocks = static_cast<size_t>(head_blocks(args.group));
+  return blocks * (sizeof(HeadState) / sizeof(float) + 2 * kBlockHeads * padded_dim(args.head_dim));
+}
+
+}  // namespace
+}  // namespace wi::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <algorithm>
+#include <atomic>
+
+namespace wi::cpu {
+namespace {
+
+HWY_EXPORT(attend_tokens);
+HWY_EXPORT(attend_scratch_floats);
+
+constexpr int64_t kChunkTokens = 4096;
+
+int64_t lane_tokens(const Lane& lane) {
+  int64_t tokens = 0;
+  for (int32_t i = 0; i < lane.steady_count; i++) tokens += lane.steady[i].tokens;
+  for (int32_t i = 0; i < lane.run_count; i++) tokens += lane.runs[i].tokens;
+  return tokens;
+}
+
+size_t partial_floats(const LanesArgs& args) { return static_cast<size_t>(args.group) * (args.head_dim + 2); }
+
+void merge(const LanesArgs& args, Lane& lane, const float* partials, int64_t chunks);
+
+struct LanePlan {
+  int64_t tokens;
+  int64_t first_task;  // one task per chunk, at least one
+  std::atomic<int64_t> unfinished;
+};
+
+}  // namespace
+
+void attend(const Stream& stream, const LanesArgs& args) {
+  if (args.lane_count == 0) return;
+  int64_t tasks = 0;
+  for (int32_t i = 0; i < args.lane_count; i++) {
+    tasks += std::max<int64_t>(1, (lane_tokens(args.lanes[i]) + kChunkTokens - 1) / kChunkTokens);
+  }
+  const size_t plan_bytes = sizeof(LanePlan) * args.lane_count;
+  std::byte* shared =
+      stream.shared_array<std::byte>(plan_bytes + sizeof(float) * partial_floats(args) * tasks);
+  LanePlan* plans = reinterpret_cast<LanePlan*>(shared);
+  float* partials = reinterpret_cast<float*>(shared + plan_bytes);  // (tasks, partial_floats)
+  tasks = 0;
+  for (int32_t i = 0; i < args.lane_count; i++) {
+    LanePlan* plan = new (&plans[i]) LanePlan{lane_tokens(args.lanes[i]), tasks, {}};
+    const int64_t chunks = std::max<int64_t>(1, (plan->tokens + kChunkTokens - 1) / kChunkTokens);
+    plan->unfinished.store(chunks, std::memory_order_relaxed);
+    tasks += chunks;
+  }
+
+  stream.each(tasks, [&](int64_t task, int worker) {
+    const LanePlan* after =
+        std::upper_bound(plans, plans + args.lane_count, task,
+                         [](int64_t t, const LanePlan& plan) { return t < plan.first_task; });
+    LanePlan& plan = plans[after - plans - 1];
+    Lane& lane = args.lanes[&plan - plans];
+    const int64_t begin = (task - plan.first_task) * kChunkTokens;
+    const int64_t end = std::min(plan.tokens, begin + kChunkTokens);
+    float* scratch = stream.worker_array<float>(worker, HWY_DYNAMIC_DISPATCH(attend_scratch_floats)(args));
+    HWY_DYNAMIC_DISPATCH(attend_tokens)
+    (args, lane, begin, end, scratch, partials + task * partial_floats(args));
+    if (plan.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      const int64_t chunks = std::max<int64_t>(1, (plan.tokens + kChunkTokens - 1) / kChunkTokens);
+      merge(args, lane, partials + plan.first_task * partial_floats(args), chunks);
+    }
+  });
+}
+
+namespace {
+
+// Partial softmaxes of a lane's chunks to its output, in the order of the chunks.
+void merge(const LanesArgs& args, Lane& lane, const float* partials, int64_t chunks) {
+  const int64_t dim = args.head_dim;
+  const float* maxima = partials + args.group * dim;
+  const float* sums = maxima + args.group;
+  const int64_t stride = static_cast<int64_t>(partial_floats(args));
+  for (int h = 0; h < args.group; h++) {
+    float max = maxima[h];
+    for (int64_t c = 1; c < chunks; c++) max = std::max(max, maxima[c * stride + h]);
+    float sum = 0;
+    float* out = lane.out + h * dim;
+    std::fill(out, out + dim, 0.0f);
+    for (int64_t c = 0; c < chunks; c++) {
+      const float factor = std::exp(maxima[c * stride + h] - max);
+      const float* acc = partials + c * stride + h * dim;
+      sum += sums[c * stride + h] * factor;
+      for (int64_t i = 0; i < dim; i++) out[i] += acc[i] * factor;
+    }
+    const float inverse = sum == 0 ? 0 : 1 / sum;
+    for (int64_t i = 0; i < dim; i++) out[i] *= inverse;
+    lane.lse[h] = max + std::log(sum);
+  }
+}
+
+}  // namespace
+}  // namespace wi::cpu
+
+#endif  // HWY_ONCE

@@ -1,0 +1,58 @@
+// The full policy: dense attention as the five operations see it. A segment is one partition in its
+// original order, every query retrieves all of them, and nothing is estimated. The reference for every
+// other policy's accuracy and speed.
+#include <cstring>
+
+#include "kernels/cpu/cpu.h"
+
+namespace wi::cpu {
+namespace {
+
+size_t index_capacity(const PolicyParams&, int32_t, int32_t, DType) { return 0; }
+
+IndexResult index(const Stream&, int, const IndexArgs& args) {
+  const size_t row = row_bytes(args.kv, args.head_dim);
+  std::byte* keys = static_cast<std::byte*>(args.keys);
+  std::byte* values = static_cast<std::byte*>(args.values);
+  for (int32_t i = 0; i < args.run_count; i++) {
+    const size_t bytes = static_cast<size_t>(args.runs[i].tokens) * row;
+    std::memcpy(keys, args.runs[i].keys, bytes);
+    std::memcpy(values, args.runs[i].values, bytes);
+    keys += bytes;
+    values += bytes;
+  }
+  for (int32_t i = 0; i < args.tokens; i++) args.positions[i] = args.first_position + i;
+  return {.partitions = args.tokens > 0 ? 1 : 0, .index_bytes = 0};
+}
+
+void select(const Stream&, const LanesArgs& args) {
+  for (int32_t i = 0; i < args.lane_count; i++) {
+    Lane& lane = args.lanes[i];
+    lane.retrieved_count = lane.estimated_count = lane.dropped_count = 0;
+    lane.retrieved_tokens = lane.indexed_tokens;
+    lane.estimated_coverage = lane.certified_coverage = 1.0f;
+    for (int32_t s = 0; s < lane.segment_count; s++)
+      for (int32_t p = 0; p < lane.segments[s].partitions; p++)
+        lane.retrieved[lane.retrieved_count++] = {.segment = s, .partition = p};
+  }
+}
+
+void partition_range(const SegmentView& segment, int32_t, int32_t* begin, int32_t* end) {
+  *begin = 0;
+  *end = segment.tokens;
+}
+
+}  // namespace
+
+constinit const Policy full_policy = {
+    .name = "full",
+    .index_capacity = index_capacity,
+    .index = index,
+    .select = select,
+    .partition_range = partition_range,
+    .estimate = nullptr,
+    .index_bytes_read = nullptr,
+    .index_valid = nullptr,
+};
+
+}  // namespace wi::cpu

@@ -1,0 +1,50 @@
+// The wave index of one (layer, KV head) of a segment (RetroInfer §4.2), as bytes that can be stored and
+// loaded again: a header, then five arrays, each 64-byte aligned, at offsets from the header. Written by
+// wave_index.cpp, read by wave_select.cpp and wave_estimate.cpp.
+#pragma once
+
+#include "kernels/policy.h"
+
+namespace wi::cpu {
+
+struct WaveHeader {
+  uint32_t magic;
+  uint32_t version;
+  int32_t clusters;
+  int32_t tokens;
+  int32_t head_dim;
+  int32_t kv;                                              // DType
+  uint64_t centroids, value_means, sizes, radii, offsets;  // bytes from the header's start
+  uint64_t bytes;                                          // of all
+};
+constexpr uint32_t kWaveMagic = 0x45564157;  // "WAVE"
+constexpr uint32_t kWaveVersion = 1;
+
+struct WaveIndex {
+  int32_t clusters = 0;
+  const std::byte* centroids = nullptr;  // (clusters, head_dim) KV dtype: mean of the member keys
+  const std::byte* value_means =
+      nullptr;                       // (clusters, head_dim) KV dtype: value sum / size; a sum may not fit f16
+  const int32_t* sizes = nullptr;    // (clusters) ≥ 1
+  const float* radii = nullptr;      // (clusters) max distance of a member key to the stored centroid
+  const int32_t* offsets = nullptr;  // (clusters + 1) into the segment's stored order
+};
+
+// The header that an index of so many clusters has; nothing else depends on the contents.
+WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType kv);
+
+// A valid index's arrays.
+WaveIndex wave_view(const void* index);
+
+// Whether untrusted bytes (64-byte aligned) are an index of this many clusters and tokens that select,
+// estimate and partition_range can read safely.
+bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,
+                      DType kv);
+
+// The policy's operations, one file each.
+size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
+IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args);
+void wave_select(const Stream& stream, const LanesArgs& args);
+void wave_estimate(const Stream& stream, const LanesArgs& args);
+
+}  // namespace wi::cpu

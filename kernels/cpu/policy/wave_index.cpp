@@ -1,0 +1,220 @@
+// Builds the wave index of one (layer, KV head) of a segment (RetroInfer §4.2): clusters the keys, lays
+// keys and values out cluster by cluster, and writes each cluster's centroid, value mean, size and radius.
+// Runs on one worker; heads run side by side. Numbers that are not finite count as 0 here, so that one bad
+// key spoils no centroid; exact attention still sees them.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/policy/wave.h"
+#include "kernels/cpu/policy/wave_cluster.h"
+
+namespace wi::cpu {
+namespace {
+
+// The build's working memory, one piece of the worker's scratch.
+struct Work {
+  Work(const Stream& stream, int worker, const IndexArgs& args);
+
+  float* keys;          // (tokens, head_dim)
+  float* units;         // (padded tokens, head_dim), later values (tokens, head_dim)
+  float* kmeans;        // k-means' own
+  float* row;           // (head_dim)
+  float* projections;   // (2 · tokens)
+  int32_t* assignment;  // (tokens)
+  int32_t* members;     // (tokens) token numbers, cluster by cluster
+  int32_t* ends;        // (centroids) end of each centroid's members
+  int32_t* sizes;       // (tokens) of the final clusters
+};
+
+int32_t centroid_count(const PolicyParams& params, int32_t tokens) {
+  const int32_t per_centroid = std::max(1, params.tokens_per_centroid);
+  return std::max(1, tokens / per_centroid + (tokens % per_centroid != 0));
+}
+
+void load(const IndexArgs& args, bool want_values, float* out);
+void centre_and_normalise(const IndexArgs& args, const Work& work);
+void group_members(const IndexArgs& args, const Work& work);
+int32_t split_large(const IndexArgs& args, const Work& work);
+void lay_out(const IndexArgs& args, const int32_t* members);
+void describe(const IndexArgs& args, const Work& work, int32_t clusters);
+
+}  // namespace
+
+IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args) {
+  if (args.tokens == 0) return {};
+  const Work work(stream, worker, args);
+  load(args, false, work.keys);
+  centre_and_normalise(args, work);
+  spherical_kmeans(stream, {.units = work.units,
+                            .tokens = args.tokens,
+                            .head_dim = args.head_dim,
+                            .centroids = centroid_count(*args.params, args.tokens),
+                            .iterations = std::max(1, args.params->kmeans_iterations),
+                            .scratch = work.kmeans,
+                            .assignment = work.assignment});
+  group_members(args, work);
+  const int32_t clusters = split_large(args, work);
+  lay_out(args, work.members);
+  describe(args, work, clusters);
+  return {.partitions = clusters, .index_bytes = static_cast<const WaveHeader*>(args.index)->bytes};
+}
+
+// A split piece has at least half of max_cluster_tokens tokens, which bounds their number.
+size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) {
+  const int32_t smallest_piece = std::max(1, (params.max_cluster_tokens + 1) / 2);
+  const int64_t most = int64_t{centroid_count(params, tokens)} + tokens / smallest_piece;
+  return wave_header(static_cast<int32_t>(std::min<int64_t>(most, tokens)), tokens, head_dim, kv).bytes;
+}
+
+namespace {
+
+Work::Work(const Stream& stream, int worker, const IndexArgs& args) {
+  const size_t tokens = static_cast<size_t>(args.tokens);
+  const size_t dim = static_cast<size_t>(args.head_dim);
+  const int32_t centroids = centroid_count(*args.params, args.tokens);
+  const size_t unit_floats = static_cast<size_t>(kmeans_padded_tokens(args.tokens)) * dim;
+  const size_t kmeans_floats = kmeans_scratch_floats(centroids, args.head_dim);
+  const auto rounded = [](size_t count) { return (count + 15) / 16 * 16; };  // 64 bytes
+  const size_t sizes_of[] = {tokens * dim, unit_floats, kmeans_floats, dim,
+                             2 * tokens,   tokens,      tokens,        static_cast<size_t>(centroids),
+                             tokens};
+  size_t total = 0;
+  for (size_t count : sizes_of) total += rounded(count);
+  float* at = stream.worker_array<float>(worker, total);
+  float** const floats[] = {&keys, &units, &kmeans, &row, &projections};
+  int32_t** const ints[] = {&assignment, &members, &ends, &sizes};
+  size_t i = 0;
+  for (float** array : floats) *array = at, at += rounded(sizes_of[i++]);
+  for (int32_t** array : ints) *array = reinterpret_cast<int32_t*>(at), at += rounded(sizes_of[i++]);
+}
+
+void load(const IndexArgs& args, bool want_values, float* out) {
+  for (int32_t i = 0; i < args.run_count; i++) {
+    const KvRun& run = args.runs[i];
+    const int64_t count = run.tokens * args.head_dim;
+    from_kv(want_values ? run.values : run.keys, args.kv, out, count);
+    for (int64_t j = 0; j < count; j++) out[j] = std::isfinite(out[j]) ? out[j] : 0;
+    out += count;
+  }
+}
+
+// units: keys minus the segment's mean, scaled to length 1 (0 stays 0); rows beyond the tokens are 0.
+void centre_and_normalise(const IndexArgs& args, const Work& work) {
+  const int32_t dim = args.head_dim;
+  const float share = 1.0f / static_cast<float>(args.tokens);
+  std::fill_n(work.row, dim, 0.0f);
+  for (int64_t t = 0; t < args.tokens; t++)
+    for (int32_t i = 0; i < dim; i++) work.row[i] += work.keys[t * dim + i] * share;
+  for (int64_t t = 0; t < args.tokens; t++) {
+    const float* key = work.keys + t * dim;
+    float* unit = work.units + t * dim;
+    float squares = 0;
+    for (int32_t i = 0; i < dim; i++) {
+      unit[i] = key[i] - work.row[i];
+      squares += unit[i] * unit[i];
+    }
+    const float inverse = squares > 1e-30f && std::isfinite(squares) ? 1 / std::sqrt(squares) : 0;
+    for (int32_t i = 0; i < dim; i++) unit[i] *= inverse;
+  }
+  const int64_t padding = (kmeans_padded_tokens(args.tokens) - args.tokens) * dim;
+  std::fill_n(work.units + static_cast<int64_t>(args.tokens) * dim, padding, 0.0f);
+}
+
+// Counting sort: members by centroid, by position within one.
+void group_members(const IndexArgs& args, const Work& work) {
+  const int32_t centroids = centroid_count(*args.params, args.tokens);
+  std::fill_n(work.ends, centroids, 0);
+  for (int32_t t = 0; t < args.tokens; t++) work.ends[work.assignment[t]]++;
+  std::exclusive_scan(work.ends, work.ends + centroids, work.ends, 0);
+  for (int32_t t = 0; t < args.tokens; t++) work.members[work.ends[work.assignment[t]]++] = t;
+}
+
+// Leaves out empty clusters, splits large ones and writes the final sizes; returns their count.
+int32_t split_large(const IndexArgs& args, const Work& work) {
+  const int32_t centroids = centroid_count(*args.params, args.tokens);
+  const int32_t most = std::max(1, args.params->max_cluster_tokens);
+  int32_t clusters = 0;
+  for (int32_t c = 0, begin = 0; c < centroids; begin = work.ends[c++]) {
+    const int32_t count = work.ends[c] - begin;
+    if (count == 0) continue;
+    clusters += split_cluster(work.keys, args.head_dim, work.members + begin, count, most, work.projections,
+                              work.sizes + clusters);
+  }
+  return clusters;
+}
+
+void lay_out(const IndexArgs& args, const int32_t* members) {
+  const size_t row = row_bytes(args.kv, args.head_dim);
+  std::byte* keys = static_cast<std::byte*>(args.keys);
+  std::byte* values = static_cast<std::byte*>(args.values);
+  // Members jump between runs, but runs are few: walk on from the last one.
+  int32_t run = -1;
+  int64_t begin = 0, end = 0;  // tokens of the run
+  for (int32_t i = 0; i < args.tokens; i++) {
+    const int64_t token = members[i];
+    if (token < begin) run = -1, begin = end = 0;
+    while (token >= end) begin = end, end += args.runs[++run].tokens;
+    const size_t from = static_cast<size_t>(token - begin) * row;
+    std::memcpy(keys + i * row, static_cast<const std::byte*>(args.runs[run].keys) + from, row);
+    std::memcpy(values + i * row, static_cast<const std::byte*>(args.runs[run].values) + from, row);
+    args.positions[i] = args.first_position + static_cast<int32_t>(token);
+  }
+}
+
+void mean_row(const float* rows, const int32_t* members, int32_t count, int32_t dim, float* mean) {
+  const float share = 1.0f / static_cast<float>(count);
+  std::fill_n(mean, dim, 0.0f);
+  for (int32_t m = 0; m < count; m++) {
+    const float* row = rows + static_cast<int64_t>(members[m]) * dim;
+    for (int32_t i = 0; i < dim; i++) mean[i] += row[i] * share;
+  }
+}
+
+// The radius holds for the centroid as stored, and for the rounding of this sum.
+float radius_of(const float* keys, const int32_t* members, int32_t count, int32_t dim,
+                const float* centroid) {
+  float most = 0;
+  for (int32_t m = 0; m < count; m++) {
+    const float* key = keys + static_cast<int64_t>(members[m]) * dim;
+    float squares = 0;
+    for (int32_t i = 0; i < dim; i++) squares += (key[i] - centroid[i]) * (key[i] - centroid[i]);
+    most = std::max(most, squares);
+  }
+  return std::min(std::sqrt(most) * 1.00001f, std::numeric_limits<float>::max());
+}
+
+// Writes the index: header, then each cluster's row of every array.
+void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
+  const int32_t dim = args.head_dim;
+  const size_t row = row_bytes(args.kv, dim);
+  const WaveHeader header = wave_header(clusters, args.tokens, dim, args.kv);
+  std::memcpy(args.index, &header, sizeof(header));
+  std::byte* base = static_cast<std::byte*>(args.index);
+  int32_t* sizes = reinterpret_cast<int32_t*>(base + header.sizes);
+  float* radii = reinterpret_cast<float*>(base + header.radii);
+  int32_t* offsets = reinterpret_cast<int32_t*>(base + header.offsets);
+  offsets[0] = 0;
+  for (int32_t c = 0; c < clusters; c++) {
+    const int32_t* members = work.members + offsets[c];
+    std::byte* centroid = base + header.centroids + c * row;
+    sizes[c] = work.sizes[c];
+    offsets[c + 1] = offsets[c] + sizes[c];
+    mean_row(work.keys, members, sizes[c], dim, work.row);
+    to_kv(work.row, args.kv, centroid, dim);
+    from_kv(centroid, args.kv, work.row, dim);
+    radii[c] = radius_of(work.keys, members, sizes[c], dim, work.row);
+  }
+  float* values = work.units;
+  load(args, true, values);
+  for (int32_t c = 0; c < clusters; c++) {
+    mean_row(values, work.members + offsets[c], sizes[c], dim, work.row);
+    to_kv(work.row, args.kv, base + header.value_means + c * row, dim);
+  }
+}
+
+}  // namespace
+}  // namespace wi::cpu

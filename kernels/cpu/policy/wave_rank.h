@@ -1,0 +1,34 @@
+// What wave_select.cpp asks of its vector half (wave_rank.cpp): one lane at a time, on the calling worker.
+#pragma once
+
+#include "kernels/policy.h"
+
+namespace wi::cpu {
+
+// A lane's working memory, n = lane.partition_count.
+struct RankScratch {
+  float* query;    // query_floats(): the group's queries, scaled and padded
+  float* scores;   // (4 · n) of one block of heads
+  float* weights;  // (4 · n + 16)
+  float* rank;     // (n)
+  int32_t* bits;   // (n)
+};
+size_t query_floats(const LanesArgs& args);
+
+// Fills lane.scores, and each partition's rank: the sum over the group of softmax(q·c/√d) over the lane's
+// partitions, as the bits of a float ≥ 0, which compare as the ranks do (NaN counts as 0).
+void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch);
+
+// Σ weights[i] over bits[i] ≥ pivot ≥ 0; null weights count 1 each. All weights together fit 31 bits.
+int64_t weight_ranked_from(const int32_t* bits, const int32_t* weights, size_t count, int32_t pivot);
+
+// The i with bits[i] ≥ pivot ≥ 0, ascending; returns how many. out: room for count + 16.
+size_t ranked_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* out);
+
+// Estimated attention mass per cluster and query head, masses (n, group) = size · exp(q·c/√d), of the
+// steady zone (group), exact, and of all together (group); each head in a unit of its own. query: packed,
+// as rank_partitions left it. masses has room for 16 more.
+void cluster_masses(const LanesArgs& args, const Lane& lane, const float* query, const int32_t* sizes,
+                    float* masses, double* steady, double* total);
+
+}  // namespace wi::cpu
