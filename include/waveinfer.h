@@ -47,9 +47,9 @@
  *   one inside returns WI_E_BUSY and changes nothing. Statistics may be read from any thread at any time.
  *   Work is spread over the runtime's own threads; the host's are left alone. Different sessions of one
  *   runtime may run at once and share its threads.
- * Callbacks run during the call they are given to, on the calling thread or on one of the runtime's, never
- *   two at once for one call. They must not throw or unwind, and must not use the object that the call is
- *   on, except for its statistics.
+ * Callbacks run on the calling thread, during the call they are given to; only the log's may come from
+ *   elsewhere. They must not throw or unwind, and must not use the object that the call is on, except for
+ *   its statistics.
  * Cancellation. A wi_cancel that fires makes the calls it was given to return WI_E_CANCELLED: within 100
  *   ms in a prefill, within one layer in a decode step. The object is as it was before the call. NULL:
  *   cannot be cancelled.
@@ -354,8 +354,8 @@ typedef struct wi_policy_params {
 
 /* ============================================ Session ============================================ */
 
-/* How decode picks a token from the logits. Deterministic: the same seed and the same logits give the same
- * tokens. */
+/* How decode picks a token from the logits: penalty, temperature, top_k, min_p, top_p, in this order.
+ * Deterministic: the same seed and the same logits give the same tokens. */
 typedef struct wi_sampling_params {
   uint32_t struct_size;
   float temperature; /* [0, 100]. 0: greedy, always the best token */

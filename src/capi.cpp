@@ -271,8 +271,9 @@ wi_status wi_session_logits(wi_session* session, wi_cancel* cancel, float* logit
   return guard(error, [&] {
     const wi_session& of = required(session, "session");
     check_list_out(logits, capacity, count_out, "logits", "count_out");
-    report_list_size(logits, static_cast<uint64_t>(of.model->config.vocab), capacity, count_out, "logits");
-    if (logits) write_list(of.object->logits(token_of(cancel)), logits, capacity, count_out, "logits");
+    const auto vocab = static_cast<uint64_t>(of.model->config.vocab);
+    report_list_size(logits, vocab, capacity, count_out, "logits");
+    if (logits) of.object->copy_logits(token_of(cancel), {logits, static_cast<size_t>(vocab)});
   });
 }
 

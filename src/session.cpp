@@ -323,6 +323,13 @@ std::span<const float> Session::logits(const CancelToken* cancel) {
   return *logits_;
 }
 
+void Session::copy_logits(const CancelToken* cancel, std::span<float> out) {
+  Session* const self = this;
+  Use use({&self, 1});
+  compute_pending({&self, 1}, cancel);
+  std::copy(logits_->begin(), logits_->end(), out.begin());
+}
+
 // Room for new logits that no fork looks at.
 float* Session::fresh_logits() {
   if (!logits_ || logits_.use_count() > 1)

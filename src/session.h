@@ -70,6 +70,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Event decode(const CancelToken* cancel);
   std::span<const float> logits(
       const CancelToken* cancel);  // of the last token; computes a pending one. Valid until the next call.
+  // The same into (vocab) floats of the caller's, copied while no other thread can be inside.
+  void copy_logits(const CancelToken* cancel, std::span<float> out);
   std::vector<int32_t> tokens();
   std::shared_ptr<Session> fork();
   void truncate(int64_t tokens);
