@@ -224,7 +224,22 @@ static void fingerprint_tells_models_apart(void**) {
   assert_true(first != print(weight));
 }
 
-static void sample_models_open(void**) {
+static void sample_model_has_the_numbers_of_its_report(void**) {
+  const auto model = Model::open(WI_SOURCE_DIR "/samples/model/needle-f16.gguf");
+  const ModelConfig& config = model->config;
+  assert_true(config.layers == 4 && config.hidden == 256 && config.query_heads == 4 && config.kv_heads == 2);
+  assert_true(config.head_dim == 64 && config.ffn == 512 && config.vocab == 4096 &&
+              config.max_positions == 1048576);
+  assert_true(std::fabs(config.rope_theta / 1e12 - 1) < 1e-7 && config.tied_embeddings);
+  assert_int_equal(model->parameters, 3410176);
+  assert_string_equal(model->weight_type.c_str(), "f16");
+  const std::vector<int32_t> wanted = {0,   2,    204,  46,  83,  264, 2978,
+                                       434, 2015, 1538, 264, 829, 19,  1};  // by the package tokenizers
+  assert_true(model->tokenizer->encode("<|user|>\nIn the beginning God created the heaven.<|end|>", true,
+                                       true) == wanted);
+}
+
+static void every_architecture_brings_its_own_tensors(void**) {
   auto half = Model::open(WI_TEST_DATA "/fixtures/models/llama-f16.gguf");
   assert_string_equal(half->weight_type.c_str(), "f16");
   auto qwen = Model::open(WI_TEST_DATA "/fixtures/models/qwen2.gguf");
@@ -247,6 +262,7 @@ int main() {
                               cmocka_unit_test(broken_split_sets_are_refused),
                               cmocka_unit_test(files_that_cannot_be_mapped_say_why),
                               cmocka_unit_test(fingerprint_tells_models_apart),
-                              cmocka_unit_test(sample_models_open)};
+                              cmocka_unit_test(sample_model_has_the_numbers_of_its_report),
+                              cmocka_unit_test(every_architecture_brings_its_own_tensors)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

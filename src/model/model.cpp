@@ -232,8 +232,10 @@ uint64_t fingerprint_of(const ModelConfig& config, const std::vector<const Store
         int64_t(config.query_heads), int64_t(config.kv_heads), int64_t(config.head_dim), int64_t(config.ffn),
         int64_t(config.vocab), int64_t(config.rotary), int64_t(config.rope.kind)})
     print.add(static_cast<uint64_t>(number));
-  for (double number :
-       {config.rope_theta, config.rope.factor, config.rope.original_positions, double(config.rms_epsilon)})
+  const RopeScaling& rope = config.rope;
+  for (double number : {config.rope_theta, rope.factor, rope.original_positions, rope.low_frequency,
+                        rope.high_frequency, rope.beta_fast, rope.beta_slow, rope.attention_factor,
+                        double(rope.truncate), double(config.rms_epsilon)})
     print.add(number);
   for (const StoredTensor* tensor : tensors) {
     print.add(reinterpret_cast<const std::byte*>(tensor->name.data()), tensor->name.size());

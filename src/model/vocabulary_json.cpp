@@ -242,7 +242,7 @@ void read_sentencepiece(const Json& root, const std::vector<Pair>& merges, const
     const std::string type = fields.text("type");
     check(type == "Metaspace", WI_E_UNSUPPORTED, fields.at("type"), " is '", type,
           "', supported beside byte_fallback is Metaspace");
-    check(!fields.find_bool("split").value_or(false), WI_E_UNSUPPORTED, fields.at("split"),
+    check(!fields.find_bool("split").value_or(true), WI_E_UNSUPPORTED, fields.at("split"),
           " is true, supported is false");
     check_mark(fields.at("replacement"), fields.text("replacement"));
     vocabulary->add_space_prefix = fields.find_text("prepend_scheme").value_or("always") != "never" &&
