@@ -97,7 +97,7 @@ void null_handles_and_outputs_are_named(void**) {
                wi_session_prefill(session, nullptr, 3, nullptr, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "path is NULL", wi_session_save(session, nullptr, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "stats_out is NULL", wi_session_get_stats(session, nullptr, error));
-  assert_fails(WI_E_ARGUMENT, "sessions is NULL with length 2",
+  assert_fails(WI_E_ARGUMENT, "sessions is NULL with count 2",
                wi_batch_decode(nullptr, 2, nullptr, &event, error));
   wi_session* batch[] = {session, nullptr};
   assert_fails(WI_E_ARGUMENT, "sessions[1] is NULL", wi_batch_decode(batch, 2, nullptr, &event, error));
