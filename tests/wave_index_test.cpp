@@ -1,0 +1,202 @@
+// The wave index: what it holds for every distribution of keys, that it is the same each time, and that
+// its reader refuses damaged bytes.
+#include <algorithm>
+
+#include "kernels/cpu/policy/wave.h"
+#include "lanes.h"
+#include "test.h"
+
+namespace {
+
+using namespace wi;
+using namespace wi::test;
+
+std::mt19937_64 generator(uint64_t salt) { return std::mt19937_64(seed() + salt); }
+
+std::vector<float> drawn(Keys kind, int32_t tokens, int32_t head_dim, uint64_t salt = 0) {
+  std::mt19937_64 random = generator(salt);
+  return draw(kind, tokens, head_dim, random);
+}
+
+// Everything that must hold of an index, whatever the keys.
+void check_index(const Cache& cache) {
+  for (const auto& segment : cache.segments) {
+    const SegmentView& view = cache.views[static_cast<size_t>(&segment - cache.segments.data())];
+    const size_t dim = static_cast<size_t>(cache.head_dim);
+    assert_true(segment->index_bytes <= segment->index.size());
+    assert_true(cpu::wave_index_valid(view.index, segment->index_bytes, view.partitions, view.tokens,
+                                      cache.head_dim, cache.kv));
+    const cpu::WaveIndex index = cpu::wave_view(view.index);
+    std::vector<int> seen(static_cast<size_t>(view.tokens));
+    std::vector<float> row(dim), centroid(dim), value_mean(dim);
+    const int64_t bytes = static_cast<int64_t>(row_bytes(cache.kv, cache.head_dim));
+    for (int32_t c = 0; c < index.clusters; c++) {
+      int32_t begin = 0, end = 0;
+      cpu::wave_policy.partition_range(view, c, &begin, &end);
+      assert_int_equal(end - begin, index.sizes[c]);
+      assert_in_range(end - begin, 1, cache.params.max_cluster_tokens);
+      cpu::from_kv(index.centroids + c * bytes, cache.kv, centroid.data(), cache.head_dim);
+      std::vector<double> mean(dim);
+      double radius = 0;
+      for (int32_t i = begin; i < end; i++) {
+        const int32_t token = view.positions[i];
+        assert_in_range(token, 0, view.tokens - 1);
+        assert_int_equal(seen[static_cast<size_t>(token)]++, 0);
+        if (i > begin) assert_true(view.positions[i - 1] < view.positions[i]);
+        cpu::from_kv(static_cast<const std::byte*>(view.keys) + i * bytes, cache.kv, row.data(),
+                     cache.head_dim);
+        double distance = 0;
+        for (size_t j = 0; j < dim; j++) {
+          const double x = std::isfinite(row[j]) ? double(row[j]) : 0;
+          mean[j] += x / (end - begin);
+          distance += (x - double(centroid[j])) * (x - double(centroid[j]));
+        }
+        radius = std::max(radius, std::sqrt(distance));
+        // The stored rows are the tokens' own.
+        const AlignedBytes key = to_kv(
+            {cache.keys.begin() + token * cache.head_dim, cache.keys.begin() + (token + 1) * cache.head_dim},
+            cache.kv);
+        assert_memory_equal(key.data(), static_cast<const std::byte*>(view.keys) + i * bytes,
+                            static_cast<size_t>(bytes));
+      }
+      assert_true(double(index.radii[c]) >= radius * (1 - 1e-6));
+      assert_true(double(index.radii[c]) <= radius * (1 + 1e-3) + 1e-6);
+      double size = 0, difference = 0;
+      for (size_t j = 0; j < dim; j++) {
+        size += mean[j] * mean[j];
+        difference += (mean[j] - double(centroid[j])) * (mean[j] - double(centroid[j]));
+      }
+      // bf16's rounding is the widest: 2^-9 of each number.
+      assert_true(std::sqrt(difference) <= 0.004 * std::sqrt(size) + 1e-6);
+    }
+    assert_int_equal(std::count(seen.begin(), seen.end(), 1), view.tokens);
+  }
+}
+
+void every_token_is_in_exactly_one_cluster_of_at_most_64(void**) {
+  for_each_target([](const char*) {
+    for (DType kv : {DType::f32, DType::f16, DType::bf16})
+      for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
+        for (int32_t tokens : {1, 2, 15, 17, 64, 65, 700, 2048}) {
+          Cache cache(cpu::wave_policy, {}, kv, 64);
+          cache.seal(drawn(kind, tokens, 64), drawn(Keys::uniform, tokens, 64, 1));
+          check_index(cache);
+        }
+  });
+}
+
+void index_takes_any_head_dim_and_pieces_of_runs(void**) {
+  for (int32_t head_dim : {8, 40, 80, 128, 256}) {
+    Cache whole(cpu::wave_policy, {}, DType::f16, head_dim),
+        pieces(cpu::wave_policy, {}, DType::f16, head_dim);
+    const std::vector<float> keys = drawn(Keys::clustered, 1000, head_dim);
+    const std::vector<float> values = drawn(Keys::uniform, 1000, head_dim, 1);
+    whole.seal(keys, values);
+    pieces.seal(keys, values, 37);
+    check_index(whole);
+    assert_int_equal(whole.segments[0]->index_bytes, pieces.segments[0]->index_bytes);
+    assert_memory_equal(whole.segments[0]->index.data(), pieces.segments[0]->index.data(),
+                        whole.segments[0]->index_bytes);
+  }
+}
+
+void equal_inputs_give_equal_bytes(void**) {
+  const std::vector<float> keys = drawn(Keys::clustered, 3000, 64);
+  const std::vector<float> values = drawn(Keys::uniform, 3000, 64, 1);
+  Cache a(cpu::wave_policy, {}, DType::f16, 64), b(cpu::wave_policy, {}, DType::f16, 64);
+  b.seal(drawn(Keys::uniform, 500, 64, 2), drawn(Keys::uniform, 500, 64, 3));  // leaves scratch dirty
+  a.seal(keys, values);
+  b.seal(keys, values);
+  assert_int_equal(a.segments[0]->index_bytes, b.segments[1]->index_bytes);
+  assert_memory_equal(a.segments[0]->index.data(), b.segments[1]->index.data(), a.segments[0]->index_bytes);
+  assert_memory_equal(a.segments[0]->keys.data(), b.segments[1]->keys.data(), a.segments[0]->keys.size());
+}
+
+void degenerate_keys_are_indexed(void**) {
+  for (DType kv : {DType::f32, DType::f16}) {
+    for (int32_t tokens : {1, 100, 1500}) {
+      const size_t numbers = static_cast<size_t>(tokens) * 64;
+      const std::vector<float> values = drawn(Keys::uniform, tokens, 64, 1);
+      Cache equal(cpu::wave_policy, {}, kv, 64), zero(cpu::wave_policy, {}, kv, 64);
+      Cache broken(cpu::wave_policy, {}, kv, 64), huge(cpu::wave_policy, {}, kv, 64);
+      equal.seal(std::vector<float>(numbers, 1.5f), values);
+      check_index(equal);
+      zero.seal(std::vector<float>(numbers, 0.0f), values);
+      check_index(zero);
+      std::vector<float> keys = drawn(Keys::clustered, tokens, 64);
+      for (size_t i = 0; i < numbers; i += 97) keys[i] = i % 2 ? NAN : INFINITY;
+      broken.seal(keys, std::vector<float>(numbers, NAN));
+      check_index(broken);
+      for (float& key : keys) key = kv == DType::f32 ? 1e30f : 65504.0f;
+      huge.seal(keys, values);
+      const SegmentView& view = huge.views[0];
+      assert_true(
+          cpu::wave_index_valid(view.index, huge.segments[0]->index_bytes, view.partitions, tokens, 64, kv));
+    }
+  }
+}
+
+void small_limits_still_bound_every_cluster(void**) {
+  for (int32_t most : {1, 2, 3, 16}) {
+    PolicyParams params;
+    params.max_cluster_tokens = most;
+    Cache cache(cpu::wave_policy, params, DType::f16, 32);
+    cache.seal(drawn(Keys::adversarial, 777, 32), drawn(Keys::uniform, 777, 32, 1));
+    check_index(cache);
+  }
+}
+
+void validator_rejects_damage(void**) {
+  Cache cache(cpu::wave_policy, {}, DType::f16, 64);
+  cache.seal(drawn(Keys::clustered, 900, 64), drawn(Keys::uniform, 900, 64, 1));
+  const Cache::Segment& segment = *cache.segments[0];
+  const int32_t clusters = cache.views[0].partitions;
+  AlignedBytes copy(segment.index_bytes);
+  const auto fresh = [&] { std::memcpy(copy.data(), segment.index.data(), segment.index_bytes); };
+  const auto valid = [&](size_t bytes) {
+    return cpu::wave_index_valid(copy.data(), bytes, clusters, 900, 64, DType::f16);
+  };
+  fresh();
+  assert_true(valid(segment.index_bytes));
+  assert_false(cpu::wave_index_valid(nullptr, 0, clusters, 900, 64, DType::f16));
+  assert_false(cpu::wave_index_valid(copy.data(), segment.index_bytes, clusters, 901, 64, DType::f16));
+  assert_false(cpu::wave_index_valid(copy.data(), segment.index_bytes, clusters + 1, 900, 64, DType::f16));
+  assert_false(cpu::wave_index_valid(copy.data(), segment.index_bytes, clusters, 900, 128, DType::f16));
+  assert_false(cpu::wave_index_valid(copy.data(), segment.index_bytes, clusters, 900, 64, DType::f32));
+  for (size_t bytes = 0; bytes < segment.index_bytes; bytes += 61) assert_false(valid(bytes));
+  for (size_t i = 0; i < sizeof(cpu::WaveHeader); i++) {  // any bit of the header
+    fresh();
+    copy.data()[i] ^= std::byte{1};
+    assert_false(valid(segment.index_bytes));
+  }
+  const cpu::WaveHeader header = *reinterpret_cast<const cpu::WaveHeader*>(segment.index.data());
+  const int32_t minus_one = static_cast<int32_t>(0xBF800000u);  // as f32
+  for (uint64_t array : {header.sizes, header.offsets, header.radii})
+    for (int32_t bad : {-1, INT32_MAX, minus_one}) {
+      for (int32_t at : {0, clusters / 2, clusters - 1}) {
+        fresh();
+        std::memcpy(copy.data() + array + static_cast<uint64_t>(at) * 4, &bad, 4);
+        assert_false(valid(segment.index_bytes));
+      }
+    }
+  const uint16_t infinity = 0x7C00;
+  for (uint64_t array : {header.centroids, header.value_means}) {
+    fresh();
+    std::memcpy(copy.data() + array + static_cast<uint64_t>(clusters) * 128 - 2, &infinity, 2);
+    assert_false(valid(segment.index_bytes));
+  }
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(every_token_is_in_exactly_one_cluster_of_at_most_64),
+      cmocka_unit_test(index_takes_any_head_dim_and_pieces_of_runs),
+      cmocka_unit_test(equal_inputs_give_equal_bytes),
+      cmocka_unit_test(degenerate_keys_are_indexed),
+      cmocka_unit_test(small_limits_still_bound_every_cluster),
+      cmocka_unit_test(validator_rejects_damage),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,246 @@
+// The wave policy's select against a plain reference: order of rank, budget, zones, target coverage.
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "kernels/cpu/policy/wave.h"
+#include "lanes.h"
+#include "test.h"
+
+namespace {
+
+using namespace wi;
+using namespace wi::test;
+
+struct Scene {
+  Scene(Keys kind, int32_t group, DType kv, PolicyParams params = {},
+        std::vector<int32_t> segments = {2048, 700, 33})
+      : cache(cpu::wave_policy, params, kv, 64) {
+    std::mt19937_64 random(seed() + static_cast<uint64_t>(group));
+    for (int32_t tokens : segments)
+      cache.seal(draw(kind, tokens, 64, random), draw(Keys::uniform, tokens, 64, random));
+    std::normal_distribution<float> normal;
+    std::vector<float> query(static_cast<size_t>(group) * 64);
+    // Near some key, as a query that looks for something is.
+    const size_t near = random() % (cache.keys.size() / 64) * 64;
+    for (size_t i = 0; i < query.size(); i++) query[i] = cache.keys[near + i % 64] + normal(random);
+    lane = std::make_unique<TestLane>(cache, query);
+    steady_keys = to_kv(draw(kind, 68, 64, random), kv);
+    steady = {steady_keys.data(), steady_keys.data(), 68};
+    lane->lane.steady = &steady;
+    lane->lane.steady_count = 1;
+  }
+  LanesArgs args() { return lanes_args(cache, &lane->lane, 1, static_cast<int32_t>(lane->lse.size())); }
+
+  Cache cache;
+  std::unique_ptr<TestLane> lane;
+  AlignedBytes steady_keys;
+  KvRun steady;
+};
+
+// Flat number of a partition.
+int32_t number(const Lane& lane, PartitionRef ref) {
+  int32_t at = ref.partition;
+  for (int32_t s = 0; s < ref.segment; s++) at += lane.segments[s].partitions;
+  return at;
+}
+std::vector<int32_t> sizes_of(const Lane& lane) {
+  std::vector<int32_t> sizes;
+  for (int32_t s = 0; s < lane.segment_count; s++) {
+    const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
+    sizes.insert(sizes.end(), index.sizes, index.sizes + index.clusters);
+  }
+  return sizes;
+}
+
+// Rank by definition, in f64, from scores in f64.
+std::vector<double> reference_ranks(Scene& scene, std::vector<double>* scores_out) {
+  const Lane& lane = scene.lane->lane;
+  const int64_t group = static_cast<int64_t>(scene.lane->lse.size());
+  std::vector<double> scores, ranks(static_cast<size_t>(lane.partition_count));
+  std::vector<float> row(64);
+  for (int32_t s = 0; s < lane.segment_count; s++) {
+    const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
+    for (int32_t c = 0; c < index.clusters; c++) {
+      cpu::from_kv(index.centroids + static_cast<size_t>(c) * row_bytes(scene.cache.kv, 64), scene.cache.kv,
+                   row.data(), 64);
+      for (int64_t h = 0; h < group; h++) {
+        double score = 0;
+        for (size_t i = 0; i < 64; i++)
+          score += double(scene.lane->query[static_cast<size_t>(h) * 64 + i]) * double(row[i]);
+        scores.push_back(score / 8);
+      }
+    }
+  }
+  for (int64_t h = 0; h < group; h++) {
+    double max = -INFINITY, sum = 0;
+    for (size_t i = 0; i < ranks.size(); i++)
+      max = std::max(max, scores[i * static_cast<size_t>(group) + static_cast<size_t>(h)]);
+    for (size_t i = 0; i < ranks.size(); i++)
+      sum += std::exp(scores[i * static_cast<size_t>(group) + static_cast<size_t>(h)] - max);
+    for (size_t i = 0; i < ranks.size(); i++)
+      ranks[i] += std::exp(scores[i * static_cast<size_t>(group) + static_cast<size_t>(h)] - max) / sum;
+  }
+  *scores_out = scores;
+  return ranks;
+}
+
+// Everything that holds of any selection: each partition in one zone, counts, tokens, order of rank.
+void check_zones(Scene& scene, const std::vector<double>& ranks) {
+  const Lane& lane = scene.lane->lane;
+  const std::vector<int32_t> sizes = sizes_of(lane);
+  std::set<int32_t> seen;
+  int64_t tokens = 0;
+  double lowest_retrieved = INFINITY, lowest_estimated = INFINITY, highest_estimated = 0, highest_dropped = 0;
+  for (int32_t i = 0; i < lane.retrieved_count; i++) {
+    const int32_t at = number(lane, lane.retrieved[i]);
+    assert_true(seen.insert(at).second);
+    tokens += sizes[static_cast<size_t>(at)];
+    // f32 ranks differ from these by rounding.
+    assert_true(ranks[static_cast<size_t>(at)] <= lowest_retrieved * (1 + 1e-4));
+    lowest_retrieved = std::min(lowest_retrieved, ranks[static_cast<size_t>(at)]);
+  }
+  for (int32_t i = 0; i < lane.estimated_count; i++) {
+    const int32_t at = number(lane, lane.estimated[i]);
+    assert_true(seen.insert(at).second);
+    lowest_estimated = std::min(lowest_estimated, ranks[static_cast<size_t>(at)]);
+    highest_estimated = std::max(highest_estimated, ranks[static_cast<size_t>(at)]);
+  }
+  for (int32_t i = 0; i < lane.partition_count; i++)
+    if (!seen.count(i)) highest_dropped = std::max(highest_dropped, ranks[static_cast<size_t>(i)]);
+  assert_int_equal(tokens, lane.retrieved_tokens);
+  assert_int_equal(lane.retrieved_count + lane.estimated_count + lane.dropped_count, lane.partition_count);
+  if (lane.estimated_count) assert_true(highest_estimated <= lowest_retrieved * (1 + 1e-4));
+  if (lane.dropped_count)
+    assert_true(highest_dropped <= std::min(lowest_estimated, lowest_retrieved) * (1 + 1e-4));
+}
+
+void select_ranks_and_splits_as_the_reference_does(void**) {
+  for_each_target([](const char*) {
+    for (DType kv : {DType::f32, DType::f16, DType::bf16})
+      for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
+        for (int32_t group : {1, 2, 3, 4, 5, 7, 8}) {
+          Scene scene(kind, group, kv);
+          ThreadStream stream(1);
+          cpu::wave_policy.select(*stream, scene.args());
+          std::vector<double> scores;
+          const std::vector<double> ranks = reference_ranks(scene, &scores);
+          const Lane& lane = scene.lane->lane;
+          for (size_t i = 0; i < scores.size(); i++) {
+            assert_true(std::abs(scores[i] - double(lane.scores[i])) <
+                        1e-4 * std::max(1.0, std::abs(scores[i])));
+          }
+          check_zones(scene, ranks);
+          const int64_t budget =
+              static_cast<int64_t>(std::ceil(0.018f * static_cast<float>(lane.indexed_tokens)));
+          const std::vector<int32_t> sizes = sizes_of(lane);
+          const int32_t last =
+              sizes[static_cast<size_t>(number(lane, lane.retrieved[lane.retrieved_count - 1]))];
+          assert_true(lane.retrieved_tokens >= budget && lane.retrieved_tokens - last < budget);
+          assert_int_equal(lane.estimated_count,
+                           std::lround(0.232f * static_cast<float>(lane.partition_count)));
+        }
+  });
+}
+
+void budgets_from_nothing_to_everything_are_respected(void**) {
+  for (float budget : {0.0f, 1e-6f, 0.1f, 0.5f, 0.999f, 1.0f, 2.0f})
+    for (float estimation : {-1.0f, 0.0f, 0.3f, 1.0f}) {
+      PolicyParams params;
+      params.budget = budget;
+      params.estimation = estimation;
+      Scene scene(Keys::clustered, 4, DType::f16, params);
+      ThreadStream stream(1);
+      cpu::wave_policy.select(*stream, scene.args());
+      std::vector<double> scores;
+      check_zones(scene, reference_ranks(scene, &scores));
+      const Lane& lane = scene.lane->lane;
+      if (budget == 0) assert_int_equal(lane.retrieved_count, 0);
+      if (budget >= 1) assert_int_equal(lane.retrieved_tokens, lane.indexed_tokens);
+      if (estimation <= 0) assert_int_equal(lane.estimated_count, 0);
+      if (estimation == 1) assert_int_equal(lane.dropped_count, 0);
+      assert_true(static_cast<float>(lane.retrieved_tokens) >=
+                  std::min(1.0f, budget) * static_cast<float>(lane.indexed_tokens) - 1);
+    }
+}
+
+void equal_ranks_go_to_the_lower_partition(void**) {
+  PolicyParams params;
+  params.budget = 0.25f;
+  Scene scene(Keys::clustered, 4, DType::f16, params);
+  std::fill(scene.lane->query.begin(), scene.lane->query.end(), 0.0f);  // every score is 0
+  ThreadStream stream(1);
+  cpu::wave_policy.select(*stream, scene.args());
+  const Lane& lane = scene.lane->lane;
+  for (int32_t i = 0; i < lane.retrieved_count; i++) assert_int_equal(number(lane, lane.retrieved[i]), i);
+  for (int32_t i = 0; i < lane.estimated_count; i++) {
+    assert_int_equal(number(lane, lane.estimated[i]), lane.retrieved_count + i);
+  }
+}
+
+void not_a_number_selects_within_bounds(void**) {
+  for (float bad : {NAN, INFINITY, -INFINITY, 3e38f}) {
+    Scene scene(Keys::clustered, 4, DType::f16);
+    scene.lane->query[70] = bad;
+    ThreadStream stream(1);
+    decode_lanes(*stream, cpu::wave_policy, scene.args());
+    const Lane& lane = scene.lane->lane;
+    assert_int_equal(lane.retrieved_count + lane.estimated_count + lane.dropped_count, lane.partition_count);
+  }
+}
+
+void target_mass_is_reached_or_the_ceiling_is(void**) {
+  for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
+    for (int32_t group : {1, 4, 7})
+      for (float target : {0.5f, 0.9f, 0.99f}) {
+        PolicyParams params;
+        params.target_mass = target;
+        params.budget_ceiling = 0.3f;
+        Scene scene(kind, group, DType::f16, params);
+        ThreadStream stream(1);
+        cpu::wave_policy.select(*stream, scene.args());
+        std::vector<double> scores;
+        const std::vector<double> ranks = reference_ranks(scene, &scores);
+        check_zones(scene, ranks);
+
+        const Lane& lane = scene.lane->lane;
+        const std::vector<int32_t> sizes = sizes_of(lane);
+        std::vector<float> steady(68 * 64);
+        cpu::from_kv(scene.steady.keys, DType::f16, steady.data(), 68 * 64);
+        double least = 1, least_without_last = 1;
+        for (size_t h = 0; h < static_cast<size_t>(group); h++) {
+          const double exact =
+              std::exp(reference_attention(scene.lane->query.data() + h * 64, steady, steady, 64).lse);
+          double all = exact, covered = exact, last = 0;
+          for (size_t i = 0; i < ranks.size(); i++)
+            all += sizes[i] * std::exp(scores[i * static_cast<size_t>(group) + h]);
+          for (int32_t i = 0; i < lane.retrieved_count; i++) {
+            const size_t at = static_cast<size_t>(number(lane, lane.retrieved[i]));
+            covered += last = sizes[at] * std::exp(scores[at * static_cast<size_t>(group) + h]);
+          }
+          least = std::min(least, covered / all);
+          least_without_last = std::min(least_without_last, (covered - last) / all);
+        }
+        const double floor = std::ceil(params.budget_floor * static_cast<float>(lane.indexed_tokens));
+        const double ceiling = std::ceil(params.budget_ceiling * static_cast<float>(lane.indexed_tokens));
+        const double tokens = static_cast<double>(lane.retrieved_tokens);
+        assert_true(tokens >= floor && tokens < ceiling + params.max_cluster_tokens);
+        assert_true(least >= double(target) * (1 - 1e-4) || tokens >= ceiling);
+        // and no further than needed
+        assert_true(tokens < floor + params.max_cluster_tokens ||
+                    least_without_last < double(target) * (1 + 1e-4));
+      }
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(select_ranks_and_splits_as_the_reference_does),
+      cmocka_unit_test(budgets_from_nothing_to_everything_are_respected),
+      cmocka_unit_test(equal_ranks_go_to_the_lower_partition),
+      cmocka_unit_test(not_a_number_selects_within_bounds),
+      cmocka_unit_test(target_mass_is_reached_or_the_ceiling_is),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
