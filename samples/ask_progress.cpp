@@ -1,6 +1,7 @@
 // The progress bar of wi_ask.
 #include "ask_progress.h"
 
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <unistd.h>
@@ -48,7 +49,7 @@ void Progress::show(uint64_t done, uint64_t total) {
 namespace {
 
 std::string remaining_time(double seconds) {
-  auto whole = static_cast<long>(seconds + 0.5);
+  long whole = std::lround(seconds);
   char text[32];
   if (whole < 60) {
     std::snprintf(text, sizeof text, "%ld s", whole);

@@ -43,16 +43,15 @@ set_up() {
   return 1
 }
 
-# configure DIRECTORY OPTION...: runs CMake there, once.
+# configure DIRECTORY [OPTION...]: runs CMake there; without options, only if no earlier run succeeded.
 configure() {
-  local directory=$1
+  local directory=$1 log=$1/configure.log
   shift
-  [ -e "$directory/CMakeCache.txt" ] && return 0
+  if [ $# = 0 ] && { [ -e "$directory/build.ninja" ] || [ -e "$directory/Makefile" ]; }; then return 0; fi
   echo "set-up: configuring ${directory#"$top"/}"
-  cmake -S "$top" -B "$directory" -G Ninja -DCMAKE_BUILD_TYPE=Release "$@" >"$directory.log" 2>&1 || {
-    cat "$directory.log" >&2
-    rm -f "$directory/CMakeCache.txt"
+  mkdir -p "$directory"
+  CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S "$top" -B "$directory" "$@" >"$log" 2>&1 || {
+    cat "$log" >&2
     return 1
   }
-  mv "$directory.log" "$directory/configure.log"
 }

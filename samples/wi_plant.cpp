@@ -98,7 +98,7 @@ std::vector<Fact> read_facts(const std::string& path) {
     size_t first = line.find(bar);
     size_t second = first == std::string::npos ? first : line.find(bar, first + bar.size());
     if (second == std::string::npos) {
-      throw std::runtime_error(path + ": \"" + line + "\" is not \"attribute | entity | value\"");
+      throw std::runtime_error(path + " has a line that is not \"attribute | entity | value\": " + line);
     }
     facts.push_back({line.substr(0, first), line.substr(first + bar.size(), second - first - bar.size()),
                      line.substr(second + bar.size())});

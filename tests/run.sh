@@ -51,11 +51,12 @@ check_with_sanitizers() {
   fuzz
 }
 
+# One fixed version of clang, so its warnings can be errors.
 fuzz() {
   local directory=$top/build-fuzz targets=("$top"/tests/fuzz/fuzz_*.cpp)
   echo "== fuzz: build"
   configure "$directory" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWAVEINFER_FUZZ=ON -DWAVEINFER_SAMPLES=OFF \
-    -DWAVEINFER_SANITIZE=address,undefined -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14
+    -DWAVEINFER_WERROR=ON -DWAVEINFER_SANITIZE=address,undefined -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14
   cmake --build "$directory" -j "$jobs" --target $(basename -s .cpp "${targets[@]}")
   echo "== fuzz: a few seconds each"
   ctest --test-dir "$directory" --output-on-failure -L fuzz --no-tests=error
