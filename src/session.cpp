@@ -94,10 +94,10 @@ void Session::run_prefill(std::span<const int32_t> tokens, const PrefillParams& 
   check(params.logits.empty() || params.logits.size() >= tokens.size() * vocab, WI_E_ARGUMENT,
         "logits_capacity is ", params.logits.size(), ", must be ", tokens.size() * vocab, " for ",
         tokens.size(), " tokens");
-  std::vector<int32_t> ids;
-  if (pending()) ids.push_back(tokens_[tokens_.size() - 1]);
-  const int64_t skip = static_cast<int64_t>(ids.size());  // rows that no logits are asked of
-  ids.insert(ids.end(), tokens.begin(), tokens.end());
+  const int64_t skip = pending() ? 1 : 0;  // rows that no logits are asked of
+  std::vector<int32_t> ids(static_cast<size_t>(skip) + tokens.size());
+  if (skip) ids[0] = tokens_[tokens_.size() - 1];
+  std::copy(tokens.begin(), tokens.end(), ids.begin() + skip);
 
   uint64_t elapsed_ns = 0;
   const bool fresh = tokens_.size() == 0;

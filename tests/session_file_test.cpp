@@ -225,7 +225,7 @@ void damaged_files_are_refused_with_a_reason(void**) {
       {"no partitions", set<int64_t>(segment_at + 40, 0), WI_E_FORMAT, "partitions"},
       {"more partitions than tokens", set<int64_t>(segment_at + 40, 257), WI_E_FORMAT, "partitions"},
       {"partitions that the index denies", set<int64_t>(segment_at + 40, 1), WI_E_FORMAT,
-       "index of layer 0, head 0 is damaged"},
+       "of layer 0, head 0 is damaged"},
       {"cut within the tokens", cut_quietly(tokens_at + 100), WI_E_FORMAT, "tokens at byte"},
       {"cut within a segment", cut_quietly(segment_at + 300), WI_E_FORMAT, "does not fit"},
       {"cut before the checksum", cut_quietly(good.size() - 8), WI_E_FORMAT, "checksum"},
