@@ -47,11 +47,12 @@ class Team {
     int64_t tasks = 0;
   };
 
-  const int64_t share_;  // a claim takes 1/share of what is left, at least one task
+  // One line for what a claim touches, another for the count that finish() watches.
+  alignas(64) std::atomic<int64_t> unclaimed_{0};
   Loop loop_;
+  const int64_t share_;  // a claim takes 1/share of what is left, at least one task
   std::exception_ptr failure_;
   std::atomic<bool> failed_{false};
-  alignas(64) std::atomic<int64_t> unclaimed_{0};
   alignas(64) std::atomic<int64_t> finished_{0};
 };
 

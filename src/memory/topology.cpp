@@ -177,10 +177,10 @@ CgroupLimits read_cgroup_limits(const std::string& root, const std::string& self
       read_groups(limits, root + "/unified", path);
     } else {
       std::istringstream names(controllers);
-      read_groups(limits, root + "/" + controllers, path);  // mounted together: "cpu,cpuacct"
+      read_groups(limits, concat(root, "/", controllers), path);  // mounted together: "cpu,cpuacct"
       for (std::string name; std::getline(names, name, ',');)
         if ((name == "memory" || name == "cpu") && name != controllers)
-          read_groups(limits, root + "/" + name, path);
+          read_groups(limits, concat(root, "/", name), path);
     }
   }
   return limits;
