@@ -3,9 +3,11 @@
 // call lasts and what it was before afterwards, so the host's own OpenMP code notices nothing.
 #include "kernels/cpu/gemm.h"
 
+#include <cstring>
 #include <dlfcn.h>
 #include <dnnl.hpp>
 #include <list>
+#include <utility>
 
 namespace wi::cpu {
 namespace {
@@ -26,28 +28,27 @@ class OneThread {
 };
 
 const dnnl::engine& engine();
-dnnl::matmul::primitive_desc describe(const GemmShape& shape);
+dnnl::matmul::primitive_desc describe(const GemmShape& shape, Packing& packing);
 
 }  // namespace
 
 struct Gemm::Plan {
   explicit Plan(const GemmShape& for_shape)
       : shape(for_shape),
-        description(describe(shape)),
+        description(describe(shape, packing)),
         primitive(description),
         stream(engine()),
         a(description.src_desc(), engine(), nullptr),
         b(description.weights_desc(), engine(), nullptr),
         c(description.dst_desc(), engine(), nullptr),
-        scratch(description.scratchpad_desc(), engine(), nullptr) {
-    if (shape.bias) bias = memory(description.bias_desc(), engine(), nullptr);
-  }
+        scratch(description.scratchpad_desc(), engine(), nullptr) {}
 
   GemmShape shape;
+  Packing packing;
   dnnl::matmul::primitive_desc description;
   dnnl::matmul primitive;
   dnnl::stream stream;
-  memory a, b, c, scratch, bias;
+  memory a, b, c, scratch;
 };
 
 std::shared_ptr<const Gemm> Gemm::get(const GemmShape& shape) {
@@ -65,25 +66,21 @@ std::shared_ptr<const Gemm> Gemm::get(const GemmShape& shape) {
 
 size_t Gemm::scratch_bytes() const { return plan_->description.scratchpad_desc().get_size(); }
 
-void Gemm::run(const void* a, const void* b, float* c, const float* bias, std::byte* scratch) const {
+const Packing& Gemm::packing() const { return plan_->packing; }
+
+void Gemm::run(const void* a, const void* b, float* c, std::byte* scratch) const {
   OneThread one_thread;
   Plan& plan = *plan_;
   plan.a.set_data_handle(const_cast<void*>(a));
   plan.b.set_data_handle(const_cast<void*>(b));
   plan.c.set_data_handle(c);
   plan.scratch.set_data_handle(scratch);
-  dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, plan.a.get()},
-                                 {DNNL_ARG_WEIGHTS, plan.b.get()},
-                                 {DNNL_ARG_DST, plan.c.get()},
-                                 {DNNL_ARG_SCRATCHPAD, plan.scratch.get()},
-                                 {DNNL_ARG_BIAS, nullptr}};
-  int count = 4;
-  if (plan.shape.bias) {
-    plan.bias.set_data_handle(const_cast<float*>(bias));
-    arguments[count++].memory = plan.bias.get();
-  }
+  const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, plan.a.get()},
+                                       {DNNL_ARG_WEIGHTS, plan.b.get()},
+                                       {DNNL_ARG_DST, plan.c.get()},
+                                       {DNNL_ARG_SCRATCHPAD, plan.scratch.get()}};
   // The C call, because the C++ one takes a hash map and so allocates.
-  dnnl::error::wrap_c_api(dnnl_primitive_execute(plan.primitive.get(), plan.stream.get(), count, arguments),
+  dnnl::error::wrap_c_api(dnnl_primitive_execute(plan.primitive.get(), plan.stream.get(), 4, arguments),
                           "dense product");
 }
 
@@ -127,13 +124,11 @@ const dnnl::engine& engine() {
   return *cpu;
 }
 
-dnnl::matmul::primitive_desc describe(const GemmShape& shape) {
-  auto type = shape.type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-  memory::desc a({shape.m, shape.k}, type, memory::dims{shape.lda, 1});
-  memory::desc b({shape.k, shape.n}, type,
-                 shape.b_transposed ? memory::dims{1, shape.ldb} : memory::dims{shape.ldb, 1});
-  memory::desc c({shape.m, shape.n}, memory::data_type::f32, memory::dims{shape.ldc, 1});
-  memory::desc bias({1, shape.n}, memory::data_type::f32, memory::dims{shape.n, 1});
+// With b in this layout; empty if oneDNN has no kernel for it.
+dnnl::matmul::primitive_desc describe(const GemmShape& shape, const memory::desc& b) {
+  const auto type = shape.type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+  const memory::desc a({shape.m, shape.k}, type, memory::dims{shape.k, 1});
+  const memory::desc c({shape.m, shape.n}, memory::data_type::f32, memory::dims{shape.n, 1});
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (shape.accumulate) {
@@ -141,13 +136,30 @@ dnnl::matmul::primitive_desc describe(const GemmShape& shape) {
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
   }
+  constexpr bool kAllowEmpty = true;
 #if DNNL_VERSION_MAJOR >= 3
-  if (shape.bias) return {engine(), a, b, bias, c, attributes};
-  return {engine(), a, b, c, attributes};
+  return {engine(), a, b, c, attributes, kAllowEmpty};
 #else
-  if (shape.bias) return {dnnl::matmul::desc(a, b, bias, c), attributes, engine()};
-  return {dnnl::matmul::desc(a, b, c), attributes, engine()};
+  return {dnnl::matmul::desc(a, b, c), attributes, engine(), kAllowEmpty};
 #endif
+}
+
+// bf16 in the widest packing for which oneDNN has one of its "brg" kernels; else, and in f32, b as it is.
+dnnl::matmul::primitive_desc describe(const GemmShape& shape, Packing& packing) {
+  using tag = memory::format_tag;
+  packing = {shape.k, shape.n, 0};
+  if (shape.type == DType::bf16) {
+    for (auto [width, layout] :
+         {std::pair{64, tag::BA16a64b2a}, {48, tag::BA16a48b2a}, {32, tag::BA16a32b2a}}) {
+      auto packed = describe(shape, memory::desc({shape.k, shape.n}, memory::data_type::bf16, layout));
+      if (!packed || std::strncmp(packed.impl_info_str(), "brg", 3) != 0) continue;
+      packing.width = width;
+      return packed;
+    }
+  }
+  const auto type = shape.type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+  const memory::dims strides = shape.b_transposed ? memory::dims{1, shape.k} : memory::dims{shape.n, 1};
+  return describe(shape, memory::desc({shape.k, shape.n}, type, strides));
 }
 
 }  // namespace

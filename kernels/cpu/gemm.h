@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/cpu/pack.h"
 #include "kernels/types.h"
 
 namespace wi::cpu {
@@ -14,16 +15,13 @@ namespace wi::cpu {
 // Whether bf16 products are faster than f32 ones here (AVX512_BF16 or AMX).
 bool has_fast_bf16();
 
-// All matrices row-major; ld* is the distance between rows, in elements.
+// c (m, n) = or += a (m, k) · b (k, n), all dense and row-major: anything else makes oneDNN 2.6 leave its
+// fast kernels. c is f32.
 struct GemmShape {
   int64_t m, n, k;
-  int64_t lda;  // a (m, k)
-  int64_t ldb;  // b (k, n), or (n, k) if b_transposed
-  int64_t ldc;  // c (m, n)
-  DType type;   // of a and b: f32 or bf16; c is f32
-  bool b_transposed = false;
-  bool accumulate = false;  // c += instead of c =
-  bool bias = false;        // adds a vector (n) to every row
+  DType type;         // of a and b: f32 or bf16
+  bool b_transposed;  // without packing: b is given as (n, k)
+  bool accumulate = false;
 
   bool operator==(const GemmShape&) const = default;
 };
@@ -34,9 +32,11 @@ class Gemm {
   // From this thread's cache of the shapes it used last; compiling a new shape takes about a millisecond.
   static std::shared_ptr<const Gemm> get(const GemmShape& shape);
 
+  // How b must be laid out; the same for all shapes that differ in m and accumulate only.
+  const Packing& packing() const;
   size_t scratch_bytes() const;
-  // scratch: 64-byte aligned. bias: (n), null unless the shape has one.
-  void run(const void* a, const void* b, float* c, const float* bias, std::byte* scratch) const;
+  // scratch: 64-byte aligned.
+  void run(const void* a, const void* b, float* c, std::byte* scratch) const;
 
   struct Plan;
   explicit Gemm(std::unique_ptr<Plan> plan);

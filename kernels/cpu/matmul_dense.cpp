@@ -1,7 +1,8 @@
-// y = x · Wᵀ for many rows: the projections of prefill. Weights are unpacked a panel of outputs at a time,
-// and each panel meets all rows while it is in the cache, as dense products in bf16 (f32 where the weights
-// are f32 or the processor has no fast bf16).
+// y = x · Wᵀ for many rows: the projections of prefill. Weights are unpacked a panel of outputs at a time
+// into the layout that oneDNN reads fastest, and each panel meets all rows while it is in the cache. Products
+// are in bf16 with f32 sums; in f32 where the weights are f32 or the processor has no fast bf16.
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
@@ -12,6 +13,8 @@ namespace {
 
 constexpr int64_t kPanel = 256;     // outputs of one task
 constexpr int64_t kRowBlock = 256;  // rows of one product; between two of them a task polls for cancellation
+constexpr int64_t kStage = 1024;    // inputs unpacked at a time; whole blocks of every type
+constexpr int64_t kStageStride = kStage + 32;  // so that rows do not fall on the same cache sets
 
 // The rows in the form the products want, shared by all tasks.
 struct Input {
@@ -23,6 +26,11 @@ struct Input {
 bool in_bf16(const MatmulPart& part) { return part.weight.type != DType::f32 && has_fast_bf16(); }
 const uint16_t* round_rows(const Stream& stream, const MatmulArgs& args, int64_t inputs);
 void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, int64_t first);
+void pack_weights(const Matrix& weight, int64_t first, const Packing& packing, uint16_t* stage,
+                  uint16_t* panel);
+void store_tile(const float* tile, int64_t rows, int64_t columns, const MatmulPart& part, int64_t row,
+                int64_t first);
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
@@ -60,45 +68,81 @@ void multiply_panel(const Stream& stream, int worker, const Input& in, const Mat
                     int64_t first) {
   const Matrix& weight = part.weight;
   const bool bf16 = in_bf16(part);
-  const DType type = bf16 ? DType::bf16 : DType::f32;
   const int64_t outputs = std::min(kPanel, weight.rows - first);
-  const bool in_place = weight.type == type;
-
-  GemmShape shape{.m = std::min(kRowBlock, in.rows),
-                  .n = outputs,
-                  .k = in.inputs,
-                  .lda = in.inputs,
-                  .ldb = in.inputs,
-                  .ldc = weight.rows,
-                  .type = type,
-                  .b_transposed = true,
-                  .accumulate = part.accumulate,
-                  .bias = part.bias != nullptr};
+  GemmShape shape{std::min(kRowBlock, in.rows), outputs, in.inputs, bf16 ? DType::bf16 : DType::f32, true};
   auto whole = Gemm::get(shape);
   shape.m = in.rows % kRowBlock;
   auto last = shape.m != 0 ? Gemm::get(shape) : whole;
 
-  const size_t element = static_cast<size_t>(format_of(type).bytes);
-  const size_t panel_bytes =
-      in_place ? 0 : (static_cast<size_t>(outputs * in.inputs) * element + 63) / 64 * 64;
+  const size_t panel_bytes = aligned(whole->packing().elements() * (bf16 ? sizeof(uint16_t) : sizeof(float)));
+  const size_t stage_bytes = 16 * kStageStride * sizeof(uint16_t);
+  const size_t tile_bytes = aligned(kRowBlock * kPanel * sizeof(float));
   std::byte* scratch = stream.worker_scratch(
-      stream.self, worker, panel_bytes + std::max(whole->scratch_bytes(), last->scratch_bytes()));
-  const void* panel = static_cast<const std::byte*>(weight.data) +
-                      row_bytes(weight.type, in.inputs) * static_cast<size_t>(first);
-  if (!in_place) {
-    if (bf16) {
-      unpack_bf16(panel, weight.type, reinterpret_cast<uint16_t*>(scratch), outputs * in.inputs);
-    } else {
-      dequantize(panel, weight.type, reinterpret_cast<float*>(scratch), outputs * in.inputs);
-    }
-    panel = scratch;
+      stream.self, worker,
+      panel_bytes + stage_bytes + tile_bytes + std::max(whole->scratch_bytes(), last->scratch_bytes()));
+  uint16_t* stage = reinterpret_cast<uint16_t*>(scratch + panel_bytes);
+  float* tile = reinterpret_cast<float*>(scratch + panel_bytes + stage_bytes);
+
+  const void* panel = scratch;
+  const auto* stored = static_cast<const std::byte*>(weight.data) +
+                       row_bytes(weight.type, in.inputs) * static_cast<size_t>(first);
+  if (bf16) {
+    pack_weights(weight, first, whole->packing(), stage, reinterpret_cast<uint16_t*>(scratch));
+  } else if (weight.type == DType::f32) {
+    panel = stored;
+  } else {
+    dequantize(stored, weight.type, reinterpret_cast<float*>(scratch), outputs * in.inputs);
   }
   for (int64_t row = 0; row < in.rows && !stream.cancelled(); row += kRowBlock) {
     const void* rows =
         bf16 ? static_cast<const void*>(in.narrow + row * in.inputs) : in.wide + row * in.inputs;
-    const Gemm& gemm = in.rows - row >= kRowBlock ? *whole : *last;
-    gemm.run(rows, panel, part.out + row * weight.rows + first, part.bias ? part.bias + first : nullptr,
-             scratch + panel_bytes);
+    const int64_t count = std::min(kRowBlock, in.rows - row);
+    (count == kRowBlock ? *whole : *last)
+        .run(rows, panel, tile, scratch + panel_bytes + stage_bytes + tile_bytes);
+    store_tile(tile, count, outputs, part, row, first);
+  }
+}
+
+// Sixteen outputs at a time through a stage that fits in the first-level cache.
+void pack_weights(const Matrix& weight, int64_t first, const Packing& packing, uint16_t* stage,
+                  uint16_t* panel) {
+  const size_t row_size = row_bytes(weight.type, weight.cols);
+  for (int64_t n = 0; n < packing.padded_n(); n += 16) {
+    const auto* rows = static_cast<const std::byte*>(weight.data) + static_cast<size_t>(first + n) * row_size;
+    const int64_t row_count = std::clamp<int64_t>(packing.n - n, 0, 16);
+    for (int64_t k = 0; k < packing.k; k += kStage) {
+      const int64_t count = std::min(kStage, packing.k - k);
+      const int64_t padded = (count + Packing::kRows - 1) / Packing::kRows * Packing::kRows;
+      if (weight.type == DType::bf16 && row_count == 16 && count == padded) {
+        pack_transposed(packing, n, k, count, reinterpret_cast<const uint16_t*>(rows) + k, weight.cols,
+                        panel);
+        continue;
+      }
+      for (int64_t r = 0; r < 16; ++r) {
+        uint16_t* out = stage + r * kStageStride;
+        const int64_t filled = r < row_count ? count : 0;
+        if (filled != 0)
+          unpack_bf16(rows + static_cast<size_t>(r) * row_size + row_bytes(weight.type, k), weight.type, out,
+                      filled);
+        std::memset(out + filled, 0, static_cast<size_t>(padded - filled) * sizeof(uint16_t));
+      }
+      pack_transposed(packing, n, k, padded, stage, kStageStride, panel);
+    }
+  }
+}
+
+void store_tile(const float* tile, int64_t rows, int64_t columns, const MatmulPart& part, int64_t row,
+                int64_t first) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* from = tile + i * columns;
+    float* to = part.out + (row + i) * part.weight.rows + first;
+    if (part.accumulate) {
+      for (int64_t j = 0; j < columns; ++j) to[j] += from[j];
+    } else {
+      std::memcpy(to, from, static_cast<size_t>(columns) * sizeof(float));
+    }
+    if (!part.bias) continue;
+    for (int64_t j = 0; j < columns; ++j) to[j] += part.bias[first + j];
   }
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/cpu/softmax_tile.h"
 
 #include <cmath>
+#include <cstring>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/softmax_tile.cpp"
@@ -61,14 +62,13 @@ HWY_INLINE float row_max(const float* scores, int32_t visible, float start) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3))));
 }
 
-// Scores to weights in place, two vectors at a time (each pair is read before its place is written);
+// Scores to weights, two vectors at a time: each pair is read before anything is written in its place;
 // columns from `visible` on get weight 0. Returns the sum.
 template <bool kBf16>
-HWY_INLINE float row_weights(float* scores, int32_t keys, int32_t visible, float max) {
+HWY_INLINE float row_weights(const float* scores, void* weights, int32_t keys, int32_t visible, float max) {
   const F d;
   const hn::RebindToUnsigned<F> du;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
-  uint16_t* narrow = reinterpret_cast<uint16_t*>(scores);
   const V vmax = hn::Set(d, max);
   const auto half = hn::Set(du, 0x8000u);  // rounds to nearest; ties go up, as weights are positive
   V sum0 = hn::Zero(d), sum1 = hn::Zero(d);
@@ -76,10 +76,11 @@ HWY_INLINE float row_weights(float* scores, int32_t keys, int32_t visible, float
     sum0 = hn::Add(sum0, w0);
     sum1 = hn::Add(sum1, w1);
     if constexpr (kBf16) {
-      store_upper(hn::Add(hn::BitCast(du, w0), half), hn::Add(hn::BitCast(du, w1), half), narrow + j);
+      store_upper(hn::Add(hn::BitCast(du, w0), half), hn::Add(hn::BitCast(du, w1), half),
+                  static_cast<uint16_t*>(weights) + j);
     } else {
-      hn::StoreU(w0, d, scores + j);
-      hn::StoreU(w1, d, scores + j + lanes);
+      hn::StoreU(w0, d, static_cast<float*>(weights) + j);
+      hn::StoreU(w1, d, static_cast<float*>(weights) + j + lanes);
     }
   };
   int32_t j = 0;
@@ -103,13 +104,15 @@ void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int3
   const F d;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   for (int64_t row = first_row; row < first_row + rows; ++row) {
-    float* scores = tile.scores + row * tile.stride;
-    float old_max = tile.max[row];
-    float max = row_max(scores, visible, old_max);
-    float tile_sum = visible > 0 ? row_weights<kBf16>(scores, tile.keys, visible, max) : 0.0f;
+    const float* scores = tile.scores + row * tile.keys;
+    char* weights = static_cast<char*>(tile.weights) + row * tile.keys * (kBf16 ? 2 : 4);
     if (visible <= 0) {
-      for (int32_t j = 0; j < (kBf16 ? tile.keys / 2 : tile.keys); ++j) scores[j] = 0.0f;
+      std::memset(weights, 0, static_cast<size_t>(tile.keys) * (kBf16 ? 2 : 4));
+      continue;
     }
+    const float old_max = tile.max[row];
+    const float max = row_max(scores, visible, old_max);
+    const float tile_sum = row_weights<kBf16>(scores, weights, tile.keys, visible, max);
     if (max > old_max && old_max > -INFINITY) {
       const float shrink = hn::GetLane(exp2_negative(hn::Set(d, old_max - max)));
       tile.sum[row] *= shrink;

@@ -6,16 +6,14 @@
 
 namespace wi::cpu {
 
-// A tile of scores (rows, stride) in f32, overwritten in place by the weights: row i's weights start where
-// its scores started, as bf16 or f32.
 struct SoftmaxTile {
-  float* scores;
-  int64_t stride;  // floats between rows
-  int32_t keys;    // columns of the tile; multiple of 32
-  bool bf16;       // weights in bf16, rounded to nearest; sums are of the unrounded ones
-  float* max;      // (rows) running maximum; -infinity before the first tile
-  float* sum;      // (rows) running sum of 2^(score - max)
-  float* out;      // (rows, head_dim) running sum of weight · value; scaled when the maximum moves
+  const float* scores;  // (rows, keys)
+  void* weights;        // (rows, keys) f32 or bf16; may be where the scores are if rows come in order
+  int32_t keys;         // multiple of 32
+  bool bf16;            // weights rounded to nearest; sums are of the unrounded ones
+  float* max;           // (rows) running maximum; -infinity before the first tile
+  float* sum;           // (rows) running sum of 2^(score - max)
+  float* out;           // (rows, head_dim) running sum of weight · value; scaled when the maximum moves
   int32_t head_dim;
 };
 

@@ -92,14 +92,7 @@ Peak measure_peak(Workers& workers) {
   constexpr int64_t kRows = 256, kOutputs = 256, kInputs = 2048, kTimes = 32;
   std::vector<float> a(kRows * kInputs, 0.5f), b(kOutputs * kInputs, 0.25f);
   auto rate = [&](DType type) {
-    cpu::GemmShape shape{.m = kRows,
-                         .n = kOutputs,
-                         .k = kInputs,
-                         .lda = kInputs,
-                         .ldb = kInputs,
-                         .ldc = kOutputs,
-                         .type = type,
-                         .b_transposed = true};
+    const cpu::GemmShape shape{kRows, kOutputs, kInputs, type, true};
     Time time = best_time([&] {
       workers.run(nullptr, [&](const Stream& stream) {
         stream.each(stream.workers * 4, [&](int64_t, int worker) {
@@ -107,7 +100,7 @@ Peak measure_peak(Workers& workers) {
           float* c = stream.worker_array<float>(worker,
                                                 kRows * kOutputs + gemm->scratch_bytes() / sizeof(float) + 1);
           for (int64_t i = 0; i < kTimes; ++i)
-            gemm->run(a.data(), b.data(), c, nullptr, reinterpret_cast<std::byte*>(c + kRows * kOutputs));
+            gemm->run(a.data(), b.data(), c, reinterpret_cast<std::byte*>(c + kRows * kOutputs));
         });
       });
     });
