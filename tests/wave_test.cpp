@@ -1,0 +1,255 @@
+// The wave policy from end to end on one KV head: equality with dense attention where it must be equal, the
+// estimate against its definition, coverage, and recall and output error on three kinds of keys.
+#include "kernels/cpu/policy/wave.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "lanes.h"
+#include "test.h"
+
+namespace {
+
+using namespace wi;
+using namespace wi::test;
+
+struct Scene {
+  Scene(Keys kind, int32_t group, DType kv, PolicyParams params, std::vector<int32_t> segments,
+        uint64_t salt = 0)
+      : cache(cpu::wave_policy, params, kv, 64) {
+    std::mt19937_64 random(seed() + salt);
+    for (int32_t tokens : segments) {
+      // Tokens with like keys tend to have like values; half of each is its own.
+      std::vector<float> keys = draw(kind, tokens, 64, random),
+                         values = draw(Keys::uniform, tokens, 64, random);
+      for (size_t i = 0; i < keys.size(); i++) values[i] = 0.5f * values[i] + 0.5f * keys[i];
+      cache.seal(keys, values);
+    }
+    steady_keys = rounded(draw(kind, 68, 64, random), kv);
+    steady_values = rounded(draw(Keys::uniform, 68, 64, random), kv);
+    steady_key_bytes = to_kv(steady_keys, kv);
+    steady_value_bytes = to_kv(steady_values, kv);
+    steady = {steady_key_bytes.data(), steady_value_bytes.data(), 68};
+    all_keys = rounded(cache.keys, kv), all_values = rounded(cache.values, kv);
+    all_keys.insert(all_keys.end(), steady_keys.begin(), steady_keys.end());
+    all_values.insert(all_values.end(), steady_values.begin(), steady_values.end());
+    std::normal_distribution<float> normal;
+    std::vector<float> query(static_cast<size_t>(group) * 64);
+    const size_t near = random() % (cache.keys.size() / 64) * 64;
+    for (size_t i = 0; i < query.size(); i++) query[i] = 0.7f * cache.keys[near + i % 64] + normal(random);
+    lane = std::make_unique<TestLane>(cache, query);
+    lane->lane.steady = &steady;
+    lane->lane.steady_count = 1;
+  }
+  LanesArgs args() { return lanes_args(cache, &lane->lane, 1, static_cast<int32_t>(lane->lse.size())); }
+  Reference dense(size_t head) const {
+    return reference_attention(lane->query.data() + head * 64, all_keys, all_values, 64);
+  }
+
+  Cache cache;
+  std::vector<float> steady_keys, steady_values, all_keys, all_values;
+  AlignedBytes steady_key_bytes, steady_value_bytes;
+  KvRun steady;
+  std::unique_ptr<TestLane> lane;
+};
+
+// f32 sums of some thousand terms.
+constexpr double kRounding = 1e-5;
+
+void all_retrieved_equals_dense_attention(void**) {
+  for_each_target([](const char*) {
+    PolicyParams params;
+    params.budget = 1;
+    params.estimation = -1;
+    for (DType kv : {DType::f32, DType::f16, DType::bf16})
+      for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
+        for (int32_t group : {1, 3, 4, 8}) {
+          Scene scene(kind, group, kv, params, {2048, 700, 33});
+          ThreadStream stream(2);
+          decode_lanes(*stream, cpu::wave_policy, scene.args());
+          for (size_t h = 0; h < static_cast<size_t>(group); h++) {
+            const Reference dense = scene.dense(h);
+            assert_true(relative_error(scene.lane->out.data() + h * 64, dense.out.data(), 64) < kRounding);
+            assert_true(std::abs(double(scene.lane->lse[h]) - dense.lse) <
+                        kRounding * std::max(1.0, std::abs(dense.lse)));
+          }
+          assert_true(scene.lane->lane.estimated_coverage == 1 && scene.lane->lane.certified_coverage == 1);
+        }
+  });
+}
+
+// Estimates by definition, in f64, from the zones that select made.
+void estimate_merges_as_defined_and_bounds_hold(void**) {
+  for_each_target([](const char*) {
+    for (DType kv : {DType::f32, DType::f16, DType::bf16})
+      for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
+        for (int32_t group : {1, 2, 3, 4, 7, 8}) {
+          Scene scene(kind, group, kv, {}, {2048, 700, 33}, static_cast<uint64_t>(group));
+          ThreadStream stream(1);
+          decode_lanes(*stream, cpu::wave_policy, scene.args());
+          const Lane& lane = scene.lane->lane;
+          double coverage = 0, certified = 0, truth = 0;
+          for (size_t h = 0; h < static_cast<size_t>(group); h++) {
+            const float* query = scene.lane->query.data() + h * 64;
+            const Reference dense = scene.dense(h);
+            std::vector<float> keys = scene.steady_keys, values = scene.steady_values;
+            std::set<std::pair<int32_t, int32_t>> retrieved, estimated;
+            for (int32_t i = 0; i < lane.retrieved_count; i++) {
+              const PartitionRef ref = lane.retrieved[i];
+              retrieved.insert({ref.segment, ref.partition});
+              std::vector<float> rows(static_cast<size_t>(lane.runs[i].tokens) * 64);
+              cpu::from_kv(lane.runs[i].keys, kv, rows.data(), static_cast<int64_t>(rows.size()));
+              keys.insert(keys.end(), rows.begin(), rows.end());
+              cpu::from_kv(lane.runs[i].values, kv, rows.data(), static_cast<int64_t>(rows.size()));
+              values.insert(values.end(), rows.begin(), rows.end());
+            }
+            for (int32_t i = 0; i < lane.estimated_count; i++) {
+              estimated.insert({lane.estimated[i].segment, lane.estimated[i].partition});
+            }
+            const Reference exact = reference_attention(query, keys, values, 64);
+            double norm = 0;
+            for (size_t i = 0; i < 64; i++) norm += double(query[i]) * double(query[i]);
+            norm = std::sqrt(norm);
+            double missing = 0, most = 0, mass = 1;  // in units of exp(exact.lse)
+            std::vector<double> out = exact.out;
+            std::vector<float> centroid(64), mean(64);
+            for (int32_t s = 0; s < lane.segment_count; s++) {
+              const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
+              for (int32_t c = 0; c < index.clusters; c++) {
+                if (retrieved.count({s, c})) continue;
+                const size_t at = static_cast<size_t>(c) * row_bytes(kv, 64);
+                cpu::from_kv(index.centroids + at, kv, centroid.data(), 64);
+                cpu::from_kv(index.value_means + at, kv, mean.data(), 64);
+                double score = 0;
+                for (size_t i = 0; i < 64; i++) score += double(query[i]) * double(centroid[i]);
+                const double weight = index.sizes[c] * std::exp(score / 8 - exact.lse);
+                missing += weight;
+                most += index.sizes[c] * std::exp((score + norm * double(index.radii[c])) / 8 - exact.lse);
+                if (!estimated.count({s, c})) continue;
+                mass += weight;
+                for (size_t i = 0; i < 64; i++) out[i] += weight * double(mean[i]);
+              }
+            }
+            for (double& x : out) x /= mass;
+            assert_true(relative_error(scene.lane->out.data() + h * 64, out.data(), 64) < 2 * kRounding);
+            const double lse = exact.lse + std::log(mass);
+            assert_true(std::abs(double(scene.lane->lse[h]) - lse) <
+                        kRounding * std::max(1.0, std::abs(lse)));
+            coverage += 1 / (1 + missing) / group;
+            certified += 1 / (1 + most) / group;
+            truth += std::exp(exact.lse - dense.lse) / group;
+          }
+          assert_true(std::abs(double(lane.estimated_coverage) - coverage) < 1e-4);
+          assert_true(std::abs(double(lane.certified_coverage) - certified) < 1e-4);
+          // Jensen, up to the rounding of stored centroids: bf16's moves a score by up to 1e-2 here.
+          assert_true(coverage >= truth - (kv == DType::bf16 ? 0.02 : 2e-3));
+          assert_true(certified <= truth + 1e-6);
+        }
+  });
+}
+
+void huge_scores_leave_everything_finite(void**) {
+  for (float factor : {30.0f, 1000.0f}) {
+    Scene scene(Keys::clustered, 4, DType::f16, {}, {1500});
+    for (float& x : scene.lane->query) x *= factor;
+    ThreadStream stream(1);
+    decode_lanes(*stream, cpu::wave_policy, scene.args());
+    for (float x : scene.lane->out) assert_true(std::isfinite(x));
+    for (float x : scene.lane->lse) assert_true(std::isfinite(x));
+    const Lane& lane = scene.lane->lane;
+    assert_true(lane.estimated_coverage >= 0 && lane.estimated_coverage <= 1);
+    assert_true(lane.certified_coverage >= 0 && lane.certified_coverage <= lane.estimated_coverage);
+  }
+}
+
+void steps_give_the_same_bits_for_any_workers(void**) {
+  std::vector<std::unique_ptr<Scene>> scenes;
+  std::vector<std::vector<float>> expected;
+  for (int workers : {1, 2, 5}) {
+    std::vector<Lane> lanes;
+    for (uint64_t i = 0; i < 6; i++) {
+      if (workers == 1)
+        scenes.push_back(std::make_unique<Scene>(Keys::clustered, 4, DType::f16, PolicyParams{},
+                                                 std::vector<int32_t>{1500, 1024}, i));
+      lanes.push_back(scenes[i]->lane->lane);
+    }
+    LanesArgs args = scenes[0]->args();
+    args.lanes = lanes.data();
+    args.lane_count = 6;
+    ThreadStream stream(workers);
+    decode_lanes(*stream, cpu::wave_policy, args);
+    for (size_t i = 0; i < 6; i++) {
+      if (workers == 1) expected.push_back(scenes[i]->lane->out);
+      assert_memory_equal(scenes[i]->lane->out.data(), expected[i].data(), 256 * sizeof(float));
+    }
+  }
+}
+
+// Published defaults over 16K tokens, averaged over queries: how many of the 100 heaviest tokens are
+// attended exactly, and the error of the output against dense attention.
+void recall_and_error_are_bounded_on_every_kind_of_keys(void**) {
+  struct Bound {
+    Keys kind;
+    const char* name;
+    double recall, error;
+  };
+  // Measured recall 0.91, 0.13, 0.21 and error 0.008, 0.71, 0.005; the bounds leave room for other seeds.
+  // Uniform keys have no clusters to find: there the estimate carries the result.
+  for (const Bound& bound :
+       {Bound{Keys::clustered, "clustered", 0.75, 0.03}, Bound{Keys::uniform, "uniform", 0.08, 0.9},
+        Bound{Keys::adversarial, "adversarial", 0.1, 0.03}}) {
+    double recall = 0, error = 0, unestimated = 0, coverage = 0, certified = 0;
+    constexpr int kQueries = 6;
+    for (int q = 0; q < kQueries; q++) {
+      Scene scene(bound.kind, 4, DType::f16, {}, {8192, 8192}, static_cast<uint64_t>(q));
+      ThreadStream stream(1);
+      const LanesArgs args = scene.args();
+      cpu::wave_policy.select(*stream, args);
+      retrieve(cpu::wave_policy, args);
+      cpu::attend(*stream, args);
+      const std::vector<float> exact_only = scene.lane->out;
+      cpu::wave_policy.estimate(*stream, args);
+      const Lane& lane = scene.lane->lane;
+      std::vector<bool> attended(scene.all_keys.size() / 64);
+      for (size_t i = 0; i < 68; i++) attended[attended.size() - 1 - i] = true;
+      for (int32_t i = 0; i < lane.retrieved_count; i++) {
+        const SegmentView& segment = lane.segments[lane.retrieved[i].segment];
+        int32_t begin = 0, end = 0;
+        cpu::wave_policy.partition_range(segment, lane.retrieved[i].partition, &begin, &end);
+        for (int32_t t = begin; t < end; t++) attended[static_cast<size_t>(segment.positions[t])] = true;
+      }
+      for (size_t h = 0; h < 4; h++) {
+        const Reference dense = scene.dense(h);
+        std::vector<size_t> order(dense.weights.size());
+        std::iota(order.begin(), order.end(), size_t{0});
+        std::partial_sort(order.begin(), order.begin() + 100, order.end(),
+                          [&](size_t a, size_t b) { return dense.weights[a] > dense.weights[b]; });
+        for (size_t i = 0; i < 100; i++) recall += attended[order[i]] / (400.0 * kQueries);
+        error += relative_error(scene.lane->out.data() + h * 64, dense.out.data(), 64) / (4 * kQueries);
+        unestimated += relative_error(exact_only.data() + h * 64, dense.out.data(), 64) / (4 * kQueries);
+      }
+      coverage += double(lane.estimated_coverage) / kQueries;
+      certified += double(lane.certified_coverage) / kQueries;
+    }
+    std::printf(
+        "%-12s recall@100 %.3f  output error %.4f (%.4f without estimation)  coverage %.3f certified %.3f\n",
+        bound.name, recall, error, unestimated, coverage, certified);
+    assert_true(recall >= bound.recall);
+    assert_true(error <= bound.error);
+    assert_true(error <= unestimated * 1.05);
+  }
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(all_retrieved_equals_dense_attention),
+      cmocka_unit_test(estimate_merges_as_defined_and_bounds_hold),
+      cmocka_unit_test(huge_scores_leave_everything_finite),
+      cmocka_unit_test(steps_give_the_same_bits_for_any_workers),
+      cmocka_unit_test(recall_and_error_are_bounded_on_every_kind_of_keys),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
