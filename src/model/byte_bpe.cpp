@@ -150,7 +150,7 @@ std::unique_ptr<TokenizerBase::Encoder> ByteBpe::make_encoder(size_t text_bytes)
 
 void ByteBpe::read_merges() {
   const std::vector<std::string>& merges = vocabulary().merges;
-  check(merges.size() < MergeQueue::kNoRank, WI_E_FORMAT, "merges has ", merges.size(), " entries");
+  check(merges.size() < kNoRank, WI_E_FORMAT, "merges has ", merges.size(), " entries");
   merges_.reserve(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {
     const std::string_view merge = merges[i];

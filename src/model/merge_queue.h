@@ -1,17 +1,92 @@
 // The heart of both BPE models: of all neighbours in a list, join the pair of lowest rank, leftmost first,
-// until no pair has a rank. A heap of (rank, position) makes that O(n log n), so one word of megabytes is
-// no special case; entries that a later join made stale are skipped when they surface.
+// until no pair has a rank. Near linear in the list, so one word of megabytes is no special case; entries
+// that a later join made stale are skipped when they surface.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace wi {
 
+constexpr uint32_t kNoRank = UINT32_MAX;
+
+// Positions by rank, then by place: a binary heap, best for what fits the cache.
+class HeapOfPairs {
+ public:
+  bool empty() const { return heap_.empty(); }
+  void push(uint32_t rank, uint32_t position) {
+    heap_.push_back(uint64_t{rank} << 32 | position);
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+  }
+  std::pair<uint32_t, uint32_t> pop() {
+    const uint64_t lowest = heap_.front();
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    heap_.pop_back();
+    return {static_cast<uint32_t>(lowest >> 32), static_cast<uint32_t>(lowest)};
+  }
+
+ private:
+  std::vector<uint64_t> heap_;
+};
+
+// The same order for millions of positions: a list per rank, which is walked from left to right once its turn
+// has come. What joins add to a list behind its head (few, or none) waits in a heap beside it.
+class ListsOfPairs {
+ public:
+  bool empty() const { return ranks_.empty(); }
+  void push(uint32_t rank, uint32_t position) {
+    List& list = lists_[rank];
+    if (!list.active) {
+      list.active = true;
+      ranks_.push_back(rank);
+      std::push_heap(ranks_.begin(), ranks_.end(), std::greater<>());
+    }
+    if (list.begun) {
+      list.late.push_back(position);
+      std::push_heap(list.late.begin(), list.late.end(), std::greater<>());
+      return;
+    }
+    list.sorted = list.sorted && (list.positions.empty() || list.positions.back() <= position);
+    list.positions.push_back(position);
+  }
+  std::pair<uint32_t, uint32_t> pop() {
+    const uint32_t rank = ranks_.front();
+    List& list = lists_[rank];
+    if (!list.begun && !list.sorted) std::sort(list.positions.begin(), list.positions.end());
+    list.begun = true;
+    uint32_t position;
+    if (list.late.empty() ||
+        (list.head < list.positions.size() && list.positions[list.head] <= list.late.front())) {
+      position = list.positions[list.head++];
+    } else {
+      position = list.late.front();
+      std::pop_heap(list.late.begin(), list.late.end(), std::greater<>());
+      list.late.pop_back();
+    }
+    if (list.head == list.positions.size() && list.late.empty()) {
+      list = {};
+      std::pop_heap(ranks_.begin(), ranks_.end(), std::greater<>());
+      ranks_.pop_back();
+    }
+    return {rank, position};
+  }
+
+ private:
+  struct List {
+    std::vector<uint32_t> positions, late;
+    size_t head = 0;
+    bool active = false, begun = false, sorted = true;
+  };
+  std::unordered_map<uint32_t, List> lists_;
+  std::vector<uint32_t> ranks_;  // heap of the active ones
+};
+
 class MergeQueue {
  public:
-  static constexpr uint32_t kNoRank = UINT32_MAX;
   static constexpr uint32_t kEnd = UINT32_MAX;
 
   // rank(left, right) of two neighbours, kNoRank if they never join; join(left, right) makes left stand for
@@ -19,32 +94,35 @@ class MergeQueue {
   template <class Rank, class Join>
   void run(uint32_t count, Rank&& rank, Join&& join) {
     reset(count);
-    for (uint32_t i = 0; i + 1 < count; ++i) {
-      ranks_[i] = rank(i, i + 1);
-      if (ranks_[i] != kNoRank) heap_.push_back(key(ranks_[i], i));
-    }
-    std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
-    while (!heap_.empty()) {
-      const uint64_t lowest = heap_.front();
-      std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-      heap_.pop_back();
-      const uint32_t left = static_cast<uint32_t>(lowest);
-      if (ranks_[left] != static_cast<uint32_t>(lowest >> 32)) continue;  // stale
-      const uint32_t right = next_[left];
-      join(left, right);
-      unlink(left, right);
-      if (left != 0) update(previous_[left], left, rank);
-      update(left, next_[left], rank);
-    }
+    if (count < kLongWord) return merge(heap_, rank, join);
+    ListsOfPairs lists;
+    merge(lists, rank, join);
   }
 
   uint32_t next(uint32_t symbol) const { return next_[symbol]; }  // kEnd after the last
 
  private:
-  static uint64_t key(uint32_t rank, uint32_t position) { return uint64_t{rank} << 32 | position; }
+  static constexpr uint32_t kLongWord = 1 << 14;
+
+  template <class Pairs, class Rank, class Join>
+  void merge(Pairs& pairs, Rank& rank, Join& join) {
+    const auto update = [&](uint32_t left, uint32_t right) {
+      ranks_[left] = right == kEnd ? kNoRank : rank(left, right);
+      if (ranks_[left] != kNoRank) pairs.push(ranks_[left], left);
+    };
+    for (uint32_t i = 0; i + 1 < ranks_.size(); ++i) update(i, i + 1);
+    while (!pairs.empty()) {
+      const auto [lowest, left] = pairs.pop();
+      if (ranks_[left] != lowest) continue;  // stale
+      const uint32_t right = next_[left];
+      join(left, right);
+      unlink(left, right);
+      if (left != 0) update(previous_[left], left);
+      update(left, next_[left]);
+    }
+  }
 
   void reset(uint32_t count) {
-    heap_.clear();
     ranks_.assign(count, kNoRank);
     previous_.resize(count);
     next_.resize(count);
@@ -60,15 +138,7 @@ class MergeQueue {
     if (next_[right] != kEnd) previous_[next_[right]] = left;
   }
 
-  template <class Rank>
-  void update(uint32_t left, uint32_t right, Rank& rank) {
-    ranks_[left] = right == kEnd ? kNoRank : rank(left, right);
-    if (ranks_[left] == kNoRank) return;
-    heap_.push_back(key(ranks_[left], left));
-    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
-  }
-
-  std::vector<uint64_t> heap_;
+  HeapOfPairs heap_;
   std::vector<uint32_t> ranks_, previous_, next_;  // (symbols); ranks_: of the pair that starts there
 };
 

@@ -13,7 +13,7 @@ namespace wi {
 class MergeTable {
  public:
   struct Merge {
-    uint32_t rank = MergeQueue::kNoRank;
+    uint32_t rank = kNoRank;
     int32_t token = -1;
   };
 

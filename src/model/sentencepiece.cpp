@@ -103,9 +103,9 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
   }
 
   uint32_t rank(std::string_view text) const {
-    if (text.size() > owner_.longest_) return MergeQueue::kNoRank;
+    if (text.size() > owner_.longest_) return kNoRank;
     const auto found = owner_.pieces_.find(text);
-    return found == owner_.pieces_.end() ? MergeQueue::kNoRank : found->second.rank;
+    return found == owner_.pieces_.end() ? kNoRank : found->second.rank;
   }
 
   void append_symbol(std::string_view text, std::vector<int32_t>& ids) const {

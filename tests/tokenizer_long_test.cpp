@@ -1,0 +1,143 @@
+// Ten megabytes of one thing: texts that make regular expressions backtrack, recurse or rescan, and words of
+// ten million bytes for the merge loop. Seconds each and bounded memory, for every pre-tokenizer.
+#include <ctime>
+#include <sys/resource.h>
+
+#include "test.h"
+#include "tokenizer_fixture.h"
+
+namespace wi {
+namespace {
+
+using namespace test;
+constexpr size_t kBytes = 10'000'000;
+// A guard against what is quadratic (hours), wide enough for a loaded machine and for sanitizers.
+constexpr double kSecondsAllowed = 60;
+
+std::string repeat(const std::string& unit, const std::string& end = "") {
+  std::string text;
+  text.reserve(kBytes + unit.size() + end.size());
+  while (text.size() < kBytes) text += unit;
+  return text + end;
+}
+
+double encode_seconds(const Tokenizer& tokenizer, const std::string& text, size_t* tokens) {
+  const auto start = std::clock();
+  const std::vector<int32_t> ids = tokenizer.encode(text, false, true);
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;  // of one thread
+  *tokens = ids.size();
+  assert_true(tokenizer.decode(ids, true) == text);
+  assert_true(seconds < kSecondsAllowed);
+  return seconds;
+}
+
+// Merges that double runs of a letter and of spaces, as code models have, up to 64.
+void add_runs(Vocabulary& vocabulary, std::string unit) {
+  for (int length = 1; length < 64; length *= 2, unit += unit) add_merge(vocabulary, unit, unit);
+}
+
+const std::pair<const char*, std::string>* long_texts(size_t* count) {
+  static const std::pair<const char*, std::string> texts[] = {
+      {"spaces", repeat(" ")},
+      {"spaces, then a letter", repeat(" ", "x")},
+      {"newlines", repeat("\n")},
+      {"newlines, then a letter", repeat("\n", "x")},
+      {"one letter", repeat("a")},
+      {"digits", repeat("7")},
+      {"one mark", repeat("!")},
+      {"space, newline", repeat(" \n", "x")},
+      {"newline, spaces", "\n" + repeat(" ", "x")},
+      {"letter, space", repeat("a ")},
+      {"letter, digit", repeat("a1")},
+      {"tab, letter", repeat("\tx")},
+      {"apostrophes", repeat("'")},
+      {"contractions", repeat("'s")},
+      {"combining marks", repeat("\u0301")},
+      {"emoji", repeat("\U0001F600")},
+      {"Chinese", repeat("\u4E2D")},
+      {"no-break spaces", repeat("\u00A0", "x")},
+      {"NUL", repeat(std::string(1, '\0'))},
+      {"no UTF-8", repeat("\xFF")},
+      {"half a special", repeat("<|en")},
+  };
+  *count = std::size(texts);
+  return texts;
+}
+
+void ten_megabytes_of_anything_take_seconds(void**) {
+  for (const char* name :
+       {"llama-bpe", "qwen2", "gpt-2", "smollm", "gpt-4o", "deepseek-v3", "deepseek-llm", "deepseek-coder"}) {
+    Vocabulary vocabulary = byte_vocabulary(name);
+    add_runs(vocabulary, "a");
+    add_runs(vocabulary, "Ġ");
+    add_runs(vocabulary, "Ċ");
+    add_special(vocabulary, "<|end|>");
+    const auto tokenizer = Tokenizer::create(vocabulary);
+    double slowest = 0;
+    const char* which = "";
+    size_t count, tokens;
+    const auto* texts = long_texts(&count);
+    for (size_t i = 0; i < count; ++i) {
+      const double seconds = encode_seconds(*tokenizer, texts[i].second, &tokens);
+      if (seconds > slowest) slowest = seconds, which = texts[i].first;
+    }
+    std::printf("%s: slowest of %zu texts is %s, %.2f s\n", name, count, which, slowest);
+  }
+}
+
+void runs_of_ten_million_merge_to_the_longest_token(void**) {
+  Vocabulary vocabulary = byte_vocabulary("qwen2");
+  add_runs(vocabulary, "a");
+  add_runs(vocabulary, "Ġ");
+  const auto tokenizer = Tokenizer::create(vocabulary);
+  for (const char* unit : {"a", " "}) {
+    size_t tokens;
+    const double seconds = encode_seconds(*tokenizer, repeat(unit), &tokens);
+    assert_int_equal(tokens, kBytes / 64);
+    std::printf("one word of %zu x \"%s\": %.2f s\n", kBytes, unit, seconds);
+  }
+}
+
+void sentencepiece_takes_ten_megabytes_as_one_word(void**) {
+  TokenizerFixture fixture = read_tokenizer("sentencepiece");
+  for (int across : {0, 1}) {
+    if (across) fixture.vocabulary.tokens.back() = "a\u2581b";  // a token across words: the text is one word
+    const auto tokenizer = Tokenizer::create(fixture.vocabulary);
+    const std::pair<const char*, std::string> texts[] = {
+        {"spaces", repeat(" ")},         {"one letter", repeat("a")},
+        {"letter, space", repeat("a ")}, {"English", repeat("the LORD said unto ")},
+        {"newlines", repeat("\n")},      {"no UTF-8", repeat("\xFF")}};
+    for (const auto& [name, text] : texts) {
+      size_t tokens;
+      const double seconds = encode_seconds(*tokenizer, text, &tokens);
+      std::printf("sentencepiece%s, %s: %zu tokens, %.2f s\n", across ? " (one word)" : "", name, tokens,
+                  seconds);
+    }
+  }
+}
+
+void memory_stays_a_small_multiple_of_the_text(void**) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const double megabytes = static_cast<double>(usage.ru_maxrss) / 1024;
+  std::printf("peak memory %.0f MB\n", megabytes);
+  // 21 texts are held at once (210 MB); a word's merge loop takes some 50 bytes a byte, its ids 4 to 8 more.
+  // Sanitizers keep freed memory back, so there only the time counts.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  assert_true(megabytes < 2000);
+#endif
+}
+
+}  // namespace
+}  // namespace wi
+
+int main() {
+  using namespace wi;
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(ten_megabytes_of_anything_take_seconds),
+      cmocka_unit_test(runs_of_ten_million_merge_to_the_longest_token),
+      cmocka_unit_test(sentencepiece_takes_ten_megabytes_as_one_word),
+      cmocka_unit_test(memory_stays_a_small_multiple_of_the_text),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
