@@ -2,6 +2,7 @@
 // facts between its lines, spread evenly over its depth. Same input, same document.
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 #include <stdexcept>
 
 #include "sample.h"
@@ -36,6 +37,7 @@ constexpr const char* kUsage =
 
 Options parse_options(int argument_count, char** arguments);
 std::vector<Fact> read_facts(const std::string& path);
+Fact parse_fact(const std::string& line);
 std::string first_lines(const Model& model, const std::string& text, size_t count);
 std::string plant(const std::string& text, const std::vector<Fact>& facts);
 
@@ -88,23 +90,23 @@ std::string plant(const std::string& text, const std::vector<Fact>& facts) {
 
 std::vector<Fact> read_facts(const std::string& path) {
   std::vector<Fact> facts;
-  std::string text = read_file(path);
-  for (size_t begin = 0; begin < text.size();) {
-    size_t end = std::min(text.find('\n', begin), text.size());
-    std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.empty() || line[0] == '#') continue;
-    const std::string bar = " | ";
-    size_t first = line.find(bar);
-    size_t second = first == std::string::npos ? first : line.find(bar, first + bar.size());
-    if (second == std::string::npos) {
-      throw std::runtime_error(path + " has a line that is not \"attribute | entity | value\": " + line);
-    }
-    facts.push_back({line.substr(0, first), line.substr(first + bar.size(), second - first - bar.size()),
-                     line.substr(second + bar.size())});
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && line[0] != '#') facts.push_back(parse_fact(line));
   }
   if (facts.empty()) throw std::runtime_error(path + " holds no facts");
   return facts;
+}
+
+Fact parse_fact(const std::string& line) {
+  const std::string bar = " | ";
+  size_t first = line.find(bar);
+  size_t second = first == std::string::npos ? first : line.find(bar, first + bar.size());
+  if (second == std::string::npos) {
+    throw std::runtime_error("a fact is not \"attribute | entity | value\": " + line);
+  }
+  size_t entity = first + bar.size();
+  return {line.substr(0, first), line.substr(entity, second - entity), line.substr(second + bar.size())};
 }
 
 Options parse_options(int argument_count, char** arguments) {

@@ -137,6 +137,11 @@ embed_writes_what_comes_next() {
   fails "no-such-file.gguf" "$bin/embed" no-such-file.gguf hello
 }
 
+readme_shows_the_embed_program_as_it_is() {
+  sed -n '/^```c$/,/^```$/p' "$source/README.md" | sed '1d;$d' >readme.c
+  cmp readme.c "$source/samples/embed.c" || broken "README.md shows another text than samples/embed.c"
+}
+
 # fails WORDS COMMAND...: the command ends with status 1 and one line on standard error that has the words.
 fails() {
   local words=$1 status=0
@@ -169,8 +174,9 @@ for claim in tokens_come_back_as_the_same_text \
   ask_compares_policies_in_a_table \
   interrupt_ends_ask_with_one_line \
   every_failure_is_status_1_and_one_line \
-  embed_writes_what_comes_next; do
+  embed_writes_what_comes_next \
+  readme_shows_the_embed_program_as_it_is; do
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 12 test(s)."
+echo "[  PASSED  ] 13 test(s)."
