@@ -26,6 +26,7 @@ struct Source {
   std::string_view leading_bos() const { return has("bos_token") ? bos : std::string_view(); }
 };
 
+std::string with_newlines(std::string_view jinja);
 std::string render_chatml(const Source& source, Messages messages, bool prompt);
 std::string render_llama2(const Source& source, Messages messages);
 std::string render_llama3(const Source& source, Messages messages, bool prompt);
@@ -37,10 +38,10 @@ std::string render_tagged(const Source& source, Messages messages, bool prompt);
 
 ChatTemplate ChatTemplate::recognise(std::string_view jinja, std::string_view bos, std::string_view eos) {
   ChatTemplate result;
-  result.source_ = jinja;
+  result.source_ = with_newlines(jinja);
   result.bos_ = bos;
   result.eos_ = eos;
-  const Source source{jinja, bos, eos};
+  const Source source{result.source_, bos, eos};
   if (source.has("<|im_start|>") && source.has("<|im_end|>"))
     result.family_ = Family::chatml;
   else if (source.has("<|start_header_id|>") && source.has("<|eot_id|>"))
@@ -50,11 +51,11 @@ ChatTemplate ChatTemplate::recognise(std::string_view jinja, std::string_view bo
   else if (source.has("[INST]") && !source.has("[SYSTEM_PROMPT]"))
     result.family_ = Family::mistral;
   else if ((source.has("<｜User｜>") && source.has("<｜Assistant｜>")) ||
-           (source.has("'User: ' + message['content'] + '\\n\\n'") &&
+           (source.has("'User: ' + message['content'] + '\n\n'") &&
             source.has("'Assistant: ' + message['content'] + eos_token")))
     result.family_ = Family::deepseek;
-  else if ((source.has("'<|' + message['role'] + '|>") && source.has("<|end|>\\n")) ||
-           source.has("'<|user|>\\n' + message['content'] + eos_token"))
+  else if ((source.has("'<|' + message['role'] + '|>") && source.has("<|end|>\n")) ||
+           source.has("'<|user|>\n' + message['content'] + eos_token"))
     result.family_ = Family::tagged;
   return result;
 }
@@ -113,6 +114,17 @@ std::string ChatTemplate::render(Messages messages, bool add_generation_prompt) 
 
 namespace {
 
+// Some files write a newline in a literal as \n, some as itself: to the marks below both are the latter.
+std::string with_newlines(std::string_view jinja) {
+  std::string text;
+  for (size_t at = 0; at < jinja.size(); ++at) {
+    const bool escaped = jinja.substr(at, 2) == "\\n";
+    text += escaped ? '\n' : jinja[at];
+    at += escaped;
+  }
+  return text;
+}
+
 // Llama 2 and Mistral: user and assistant take turns after the system message, if there is one.
 void check_turns(Messages turns, size_t first, std::string_view family) {
   for (size_t i = 0; i < turns.size(); ++i)
@@ -122,7 +134,7 @@ void check_turns(Messages turns, size_t first, std::string_view family) {
 
 // The system prompt that a chatml template writes itself where the conversation has none (Qwen2.5).
 std::optional<std::string> default_system(std::string_view text) {
-  constexpr std::string_view opening = "<|im_start|>system\\n", closing = "<|im_end|>";
+  constexpr std::string_view opening = "<|im_start|>system\n", closing = "<|im_end|>";
   for (size_t at = 0; (at = text.find(opening, at)) != std::string_view::npos; ++at) {
     const size_t begin = at + opening.size(), end = text.find(closing, begin);
     if (end == std::string_view::npos) break;
@@ -157,7 +169,7 @@ std::string thinking_answer(std::string_view content, bool behind_last_question,
 std::string render_chatml(const Source& source, Messages messages, bool prompt) {
   std::string text(source.leading_bos());
   // Yi-1.5 prints the system message bare and opens the answer with the question.
-  const bool yi = source.has("content + '<|im_end|>\\n<|im_start|>assistant\\n'");
+  const bool yi = source.has("content + '<|im_end|>\n<|im_start|>assistant\n'");
   const bool thinks = source.has("</think>");
   if (const auto system = default_system(source.text); system && messages[0].role != "system")
     text += concat("<|im_start|>system\n", *system, "<|im_end|>\n");
@@ -285,12 +297,12 @@ std::string render_deepseek(const Source& source, Messages messages, bool prompt
   }
   if (!prompt) return text;
   if (plain) return text + "Assistant:";
-  return text + "<｜Assistant｜>" + (source.has("<｜Assistant｜><think>\\n") ? "<think>\n" : "");
+  return text + "<｜Assistant｜>" + (source.has("<｜Assistant｜><think>\n") ? "<think>\n" : "");
 }
 
 std::string render_tagged(const Source& source, Messages messages, bool prompt) {
   std::string text(source.leading_bos());
-  const std::string_view end = source.has("<|end|>\\n") ? std::string_view("<|end|>") : source.eos;
+  const std::string_view end = source.has("<|end|>\n") ? std::string_view("<|end|>") : source.eos;
   for (const ChatMessage& message : messages)
     text += concat("<|", message.role, "|>\n", source.content(message), end, '\n');
   if (prompt) text += "<|assistant|>\n";
