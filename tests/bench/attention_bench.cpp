@@ -1,0 +1,242 @@
+// Decode attention of one layer, full and wave, stage by stage: 32 query heads over 8 KV heads of 64 in f16.
+// One JSON object per line. Results are checked before anything is timed; each measured run comes after a
+// read of more memory than the caches hold, as other layers' KV and weights would be, and that read is the
+// measure of the machine's bandwidth.
+//   attention_bench [--context N[,N…]] [--threads N] [--repeat N] [--target-mass X]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <string>
+
+#include "kernels/cpu/policy/wave.h"
+#include "src/memory/workers.h"
+#include "tests/lanes.h"
+
+using namespace wi;
+using namespace wi::test;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int32_t kKvHeads = 8, kGroup = 4, kHeadDim = 64, kSegment = 8192, kSteady = 68;
+
+struct Options {
+  std::vector<int64_t> contexts = {1024, 8192, 32768, 131072};
+  int threads = 0;
+  int repeat = 15;
+  float target_mass = 0;
+};
+Options parse(int count, char** words);
+
+template <class F>
+double seconds(F&& f) {
+  const Clock::time_point start = Clock::now();
+  f();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The heads' caches, queries and lanes of one layer.
+struct Layer {
+  std::vector<std::unique_ptr<Cache>> heads;
+  std::vector<std::vector<float>> queries;
+  std::vector<AlignedBytes> steady_bytes;
+  std::vector<KvRun> steady;
+  double index_seconds = 0;  // per head and segment, one worker
+};
+Layer build(int64_t tokens, const Options& options);
+
+// Lanes over the first `segments` segments, as wave or as full sees them.
+struct Lanes {
+  Lanes(const Layer& layer, size_t segments, bool wave);
+  LanesArgs args;
+  std::vector<std::vector<SegmentView>> views;
+  std::vector<std::unique_ptr<TestLane>> memory;
+  std::vector<Lane> lanes;
+};
+
+double read_all(const Stream& stream, const std::vector<uint64_t>& memory);
+void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Options& options);
+
+}  // namespace
+
+int main(int count, char** words) {
+  const Options options = parse(count, words);
+  Workers workers(options.threads, true);
+  const int64_t most = *std::max_element(options.contexts.begin(), options.contexts.end());
+  Layer large;
+  if (most >= kSegment) large = build(most / kSegment * kSegment, options);
+  for (int64_t tokens : options.contexts) {
+    const Layer small = tokens < kSegment ? build(tokens, options) : Layer();
+    workers.run(nullptr, [&](const Stream& stream) {
+      bench(stream, tokens < kSegment ? small : large, tokens, options);
+    });
+  }
+}
+
+namespace {
+
+struct Times {
+  std::vector<double> full, select, retrieve, attend, estimate, wave, read;
+};
+
+void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Options& options) {
+  const size_t segments = static_cast<size_t>(std::max<int64_t>(1, tokens / kSegment));
+  Lanes full(layer, segments, false), wave(layer, segments, true);
+  const Policy& policy = cpu::wave_policy;
+  std::vector<uint64_t> other(size_t{1} << 25);  // 256 MB
+  std::iota(other.begin(), other.end(), uint64_t{0});
+
+  decode_lanes(stream, cpu::full_policy, full.args);
+  decode_lanes(stream, policy, wave.args);
+  double error = 0, coverage = 0, certified = 0;
+  int64_t retrieved_tokens = 0, index_bytes = 0, kv_bytes = 0, clusters = 0;
+  for (size_t h = 0; h < kKvHeads; h++) {
+    const Lane& lane = wave.lanes[h];
+    error +=
+        relative_error(wave.memory[h]->out.data(), full.memory[h]->out.data(), kGroup * kHeadDim) / kKvHeads;
+    coverage += double(lane.estimated_coverage) / kKvHeads;
+    certified += double(lane.certified_coverage) / kKvHeads;
+    retrieved_tokens += lane.retrieved_tokens;
+    index_bytes += policy.index_bytes_read(lane, wave.args);
+    kv_bytes += (lane.indexed_tokens + kSteady) * kHeadDim * 4;
+    clusters += lane.partition_count;
+  }
+  if (!(error < 0.3)) std::exit(std::fprintf(stderr, "wave differs from full by %g\n", error));
+
+  Times times;
+  double sum = 0;
+  for (int i = 0; i < options.repeat; i++) {
+    times.read.push_back(seconds([&] { sum += read_all(stream, other); }));
+    times.full.push_back(seconds([&] { decode_lanes(stream, cpu::full_policy, full.args); }));
+    sum += read_all(stream, other);
+    times.select.push_back(seconds([&] { policy.select(stream, wave.args); }));
+    times.retrieve.push_back(seconds([&] { retrieve(policy, wave.args); }));
+    times.attend.push_back(seconds([&] { cpu::attend(stream, wave.args); }));
+    times.estimate.push_back(seconds([&] { policy.estimate(stream, wave.args); }));
+    times.wave.push_back(times.select.back() + times.retrieve.back() + times.attend.back() +
+                         times.estimate.back());
+  }
+  const double bandwidth = static_cast<double>(other.size() * 8) / median(times.read) * 1e-9;
+  const double full_rate = static_cast<double>(kv_bytes) / median(times.full) * 1e-9;
+  const double segment_tokens = static_cast<double>(std::min<int64_t>(tokens, kSegment));
+  const double flops = 2 * segment_tokens * std::ceil(segment_tokens / 16) * kHeadDim * 10;
+  std::printf(
+      "{\"bench\":\"attention\",\"simd\":\"%s\",\"threads\":%d,\"context\":%lld,"
+      "\"memory_gb_per_s\":%.1f,\"full_ms\":%.3f,\"full_gb_per_s\":%.1f,\"full_bandwidth_share\":%.2f,"
+      "\"wave_ms\":%.4f,\"select_ms\":%.4f,\"retrieve_ms\":%.4f,\"attend_ms\":%.4f,\"estimate_ms\":%.4f,"
+      "\"full_over_wave\":%.2f,\"retrieved_tokens\":%lld,\"clusters\":%lld,\"wave_read_bytes\":%lld,"
+      "\"output_error\":%.4f,\"estimated_coverage\":%.4f,\"certified_coverage\":%.4f,"
+      "\"index_ms_per_head_segment\":%.2f,\"index_gflop_per_s\":%.1f,\"check\":%d}\n",
+      cpu::simd_name(), stream.workers, static_cast<long long>(tokens), bandwidth, median(times.full) * 1e3,
+      full_rate, full_rate / bandwidth, median(times.wave) * 1e3, median(times.select) * 1e3,
+      median(times.retrieve) * 1e3, median(times.attend) * 1e3, median(times.estimate) * 1e3,
+      median(times.full) / median(times.wave), static_cast<long long>(retrieved_tokens),
+      static_cast<long long>(clusters), static_cast<long long>(index_bytes + retrieved_tokens * kHeadDim * 4),
+      error, coverage, certified, layer.index_seconds * 1e3, flops / layer.index_seconds * 1e-9, sum > 0);
+  std::fflush(stdout);
+}
+
+Layer build(int64_t tokens, const Options& options) {
+  Layer layer;
+  const int32_t piece = static_cast<int32_t>(std::min<int64_t>(tokens, kSegment));
+  PolicyParams params;
+  params.target_mass = options.target_mass;
+  std::vector<double> index_seconds;
+  for (int32_t h = 0; h < kKvHeads; h++) {
+    std::mt19937_64 random(static_cast<uint64_t>(h) + 1);
+    auto cache = std::make_unique<Cache>(cpu::wave_policy, params, DType::f16, kHeadDim);
+    std::vector<float> steady = draw(Keys::clustered, kSteady, kHeadDim, random);
+    std::vector<float> query(kGroup * kHeadDim);
+    std::normal_distribution<float> normal;
+    for (int64_t at = 0; at < tokens; at += piece) {
+      const std::vector<float> keys = draw(Keys::clustered, piece, kHeadDim, random);
+      const std::vector<float> values = draw(Keys::uniform, piece, kHeadDim, random);
+      index_seconds.push_back(seconds([&] { cache->seal(keys, values); }));
+      if (at == 0)
+        for (size_t i = 0; i < query.size(); i++)
+          query[i] = 0.7f * keys[5 * kHeadDim + i % kHeadDim] + normal(random);
+      cache->keys.clear();
+      cache->values.clear();
+    }
+    layer.heads.push_back(std::move(cache));
+    layer.queries.push_back(std::move(query));
+    layer.steady_bytes.push_back(to_kv(steady, DType::f16));
+  }
+  for (const AlignedBytes& bytes : layer.steady_bytes)
+    layer.steady.push_back({bytes.data(), bytes.data(), kSteady});
+  layer.index_seconds = median(index_seconds);
+  return layer;
+}
+
+Lanes::Lanes(const Layer& layer, size_t segments, bool wave) : views(kKvHeads) {
+  for (size_t h = 0; h < kKvHeads; h++) {
+    const Cache& cache = *layer.heads[h];
+    views[h].assign(cache.views.begin(), cache.views.begin() + static_cast<int64_t>(segments));
+    memory.push_back(std::make_unique<TestLane>(cache, layer.queries[h]));
+    Lane& lane = memory.back()->lane;
+    lane.segments = views[h].data();
+    lane.segment_count = static_cast<int32_t>(segments);
+    lane.partition_count = 0;
+    lane.indexed_tokens = 0;
+    for (SegmentView& view : views[h]) {
+      if (!wave) view.partitions = 1;
+      lane.partition_count += view.partitions;
+      lane.indexed_tokens += view.tokens;
+    }
+    lane.steady = &layer.steady[h];
+    lane.steady_count = 1;
+    lanes.push_back(lane);
+  }
+  args = lanes_args(*layer.heads[0], lanes.data(), kKvHeads, kGroup);
+}
+
+double read_all(const Stream& stream, const std::vector<uint64_t>& memory) {
+  const int64_t parts = stream.workers * 4;
+  std::vector<uint64_t> sums(static_cast<size_t>(parts) * 8);
+  stream.each(parts, [&](int64_t part, int) {
+    const size_t begin = memory.size() / static_cast<size_t>(parts) * static_cast<size_t>(part);
+    const size_t end = begin + memory.size() / static_cast<size_t>(parts);
+    uint64_t sum[8] = {};
+    for (size_t i = begin; i + 8 <= end; i += 8)
+      for (size_t j = 0; j < 8; j++) sum[j] ^= memory[i + j];
+    for (uint64_t x : sum) sums[static_cast<size_t>(part) * 8] += x;
+  });
+  double total = 1;
+  for (uint64_t x : sums) total += static_cast<double>(x);
+  return total;
+}
+
+Options parse(int count, char** words) {
+  Options options;
+  for (int i = 1; i + 1 < count; i += 2) {
+    const std::string name = words[i];
+    if (name == "--threads")
+      options.threads = std::atoi(words[i + 1]);
+    else if (name == "--repeat")
+      options.repeat = std::max(1, std::atoi(words[i + 1]));
+    else if (name == "--target-mass")
+      options.target_mass = static_cast<float>(std::atof(words[i + 1]));
+    else if (name == "--context") {
+      options.contexts.clear();
+      for (const char* at = words[i + 1]; *at;) {
+        char* end = nullptr;
+        options.contexts.push_back(std::max<int64_t>(16, std::strtoll(at, &end, 10)));
+        at = *end == ',' ? end + 1 : end;
+        if (end == words[i + 1]) break;
+      }
+    } else {
+      std::exit(std::fprintf(stderr, "unknown option %s\n", words[i]));
+    }
+  }
+  return options;
+}
+
+}  // namespace
