@@ -39,10 +39,14 @@ void Progress::show(uint64_t done, uint64_t total) {
   double left = tokens_per_second > 0 ? static_cast<double>(total - done) / tokens_per_second : 0;
   std::string bar(kBarWidth * done / total, '#');
   bar.resize(kBarWidth, '.');
-  std::fprintf(
-      stderr, "\r\033[K[%s] %3d %%  %s of %s tokens  %s tokens/s  %s left", bar.c_str(),
-      static_cast<int>(100 * done / total), with_thousands(done).c_str(), with_thousands(total).c_str(),
-      with_thousands(static_cast<uint64_t>(tokens_per_second)).c_str(), remaining_time(left).c_str());
+  std::fprintf(stderr, "\r\033[K[%s] %3d %%  %s of %s tokens", bar.c_str(),
+               static_cast<int>(100 * done / total), with_thousands(done).c_str(),
+               with_thousands(total).c_str());
+  if (done > 0) {
+    std::fprintf(stderr, "  %s tokens/s  %s left",
+                 with_thousands(static_cast<uint64_t>(tokens_per_second)).c_str(),
+                 remaining_time(left).c_str());
+  }
   std::fflush(stderr);
 }
 

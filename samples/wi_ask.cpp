@@ -117,6 +117,7 @@ void read_document(const Session& session, const Prompt& prompt, wi_cancel* canc
   auto params = sized<wi_prefill_params>();
   params.progress = Progress::on_progress;
   params.progress_user = &progress;
+  progress.show(0, prompt.opening().size());
   auto start = Clock::now();
   call(wi_session_prefill, session.get(), prompt.opening().data(), prompt.opening().size(), &params, cancel);
   reading->prefill_seconds = std::chrono::duration<double>(Clock::now() - start).count();
