@@ -18,7 +18,8 @@ std::shared_ptr<Runtime> Runtime::create(const RuntimeParams& params) {
 Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
     : backend(cpu_backend()),
       topology(std::move(topology_in)),
-      workers(params.threads, params.bind_threads),
+      workers(params.threads,
+              params.bind_threads && topology.numa_nodes > 1),  // one node has nothing to gain
       pool(HostPool::create(params.kv_budget_bytes ? params.kv_budget_bytes : default_budget_bytes(topology),
                             params.huge_pages)),
       params_(params) {

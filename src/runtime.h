@@ -23,7 +23,7 @@ struct RuntimeParams {
   int32_t threads = 0;
   uint64_t kv_budget_bytes = 0;  // 0: 80 % of the memory limit
   bool huge_pages = true;
-  bool bind_threads = true;
+  bool bind_threads = true;  // where there is more than one NUMA node
   int32_t log_level = WI_LOG_WARNING;
   wi_log_callback log = nullptr;
   void* log_user = nullptr;

@@ -105,6 +105,7 @@ void Session::run_prefill(std::span<const int32_t> tokens, const PrefillParams& 
   const Sequence before = sequence_;
   const int64_t exact_before = exact_end_;
   const std::shared_ptr<std::vector<float>> logits_before = logits_;
+  logits_shared_ = true;  // with logits_before
   const SessionTotals totals_before = totals_;
   try {
     StageTimer timer(elapsed_ns);
@@ -330,10 +331,11 @@ void Session::copy_logits(const CancelToken* cancel, std::span<float> out) {
   std::copy(logits_->begin(), logits_->end(), out.begin());
 }
 
-// Room for new logits that no fork looks at.
+// Room for new logits. What a fork may be looking at is never written again: both sides take new room.
 float* Session::fresh_logits() {
-  if (!logits_ || logits_.use_count() > 1)
+  if (!logits_ || logits_shared_)
     logits_ = std::make_shared<std::vector<float>>(static_cast<size_t>(model_->config.vocab));
+  logits_shared_ = false;
   return logits_->data();
 }
 
@@ -377,6 +379,7 @@ std::shared_ptr<Session> Session::fork() {
   fork->sequence_ = sequence_;
   fork->exact_end_ = exact_end_;
   fork->logits_ = logits_;
+  fork->logits_shared_ = logits_shared_ = true;
   fork->sampler_ = sampler_;
   fork->text_ = text_;
   fork->publish_stats();

@@ -107,8 +107,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Sequence sequence_;
   int64_t exact_end_ =
       0;  // tokens below it were computed with exact attention (their segments may be reused)
-  std::shared_ptr<std::vector<float>>
-      logits_;  // (vocab) after the last computed token; shared by forks, null if there are none
+  std::shared_ptr<std::vector<float>> logits_;  // (vocab) after the last computed token; null: none
+  bool logits_shared_ = false;                  // with a fork, at some time
   Sampler sampler_;
   EventText text_;
   std::vector<int32_t> recent_;  // what the sampler looks back at

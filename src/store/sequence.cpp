@@ -12,6 +12,7 @@ Sequence::Sequence(std::shared_ptr<HostPool> pool, const KvShape& shape, uint64_
 
 void Sequence::reserve(int64_t count) {
   const int64_t end = tokens_ + count;
+  check(end <= INT32_MAX, WI_E_ARGUMENT, "tokens would be ", end, ", a session holds at most ", INT32_MAX);
   const size_t tail_blocks =
       end > sealed_end_ ? static_cast<size_t>((end - sealed_end_ + kBlockTokens - 1) / kBlockTokens) : 0;
   const size_t new_blocks = tail_blocks > tail_.size() ? tail_blocks - tail_.size() : 0;
