@@ -2,7 +2,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "kernel_support.h"
+#include "tests/support/kernel_test.h"
 
 using namespace wi;
 using namespace wi::test;

@@ -1,7 +1,7 @@
 // Embedding, norms, rotations, SwiGLU and the KV conversions against plain f64 or bit-exact references.
 #include <limits>
 
-#include "kernel_support.h"
+#include "tests/support/kernel_test.h"
 
 using namespace wi;
 using namespace wi::test;

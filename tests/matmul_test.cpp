@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernel_support.h"
+#include "tests/support/kernel_test.h"
 
 using namespace wi;
 using namespace wi::test;

@@ -45,14 +45,15 @@ template <class Q>
 void Unpack256(const uint8_t* in, float* out, int64_t blocks) {
   for (int64_t b = 0; b < blocks; b++, in += Q::kBytes, out += 256) {
     const float d = LoadF16(in + Q::kScaleOffset);
-    int8_t scale8[16];
+    alignas(16) int8_t scale8[16];
     float scales[16], mins[16] = {};
-    Q::Scales(in, scale8);
+    hn::Store(hn::BitCast(hn::RebindToSigned<DScales>(), Q::Scales(in)), hn::RebindToSigned<DScales>(),
+              scale8);
     for (int j = 0; j < 256 / Q::kSub; j++) scales[j] = d * static_cast<float>(scale8[j]);
     if constexpr (Q::kHasMin) {
       const float dmin = LoadF16(in + Q::kScaleOffset + 2);
-      uint8_t min8[16];
-      Q::Mins(in, min8);
+      alignas(16) uint8_t min8[16];
+      hn::Store(Q::Mins(in), DScales(), min8);
       for (int j = 0; j < 256 / Q::kSub; j++) mins[j] = -(dmin * static_cast<float>(min8[j]));
     }
     UnpackGroup<Q, 0, Q::kSub>(in, scales, mins, out);

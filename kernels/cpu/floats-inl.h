@@ -37,18 +37,20 @@ HWY_INLINE hn::Vec<D> LoadFloats(D d, const hwy::bfloat16_t* p) {
 }
 
 template <class D>
-HWY_INLINE hn::Vec<D> LoadFloats(D d, const hwy::float16_t* p) {
-  const hn::Rebind<hwy::float16_t, D> d16;
-  auto value = hn::PromoteTo(d, hn::LoadU(d16, p));
+HWY_INLINE hn::Vec<D> FromF16Bits(D d, hn::Vec<hn::Rebind<uint16_t, D>> bits) {
+  auto value = hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
   if constexpr (kEmulatesF16) {
     const hn::RebindToUnsigned<D> du;
-    const hn::Rebind<uint16_t, D> du16;
-    const auto bits = hn::PromoteTo(du, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(p)));
-    const auto exponent = hn::And(bits, hn::Set(du, 0x7C00));
+    const auto exponent = hn::And(hn::PromoteTo(du, bits), hn::Set(du, 0x7C00));
     const auto special = hn::IfThenElseZero(hn::Eq(exponent, hn::Set(du, 0x7C00)), hn::Set(du, 0x7F800000));
     value = hn::BitCast(d, hn::Or(hn::BitCast(du, value), special));
   }
   return value;
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFloats(D d, const hwy::float16_t* p) {
+  return FromF16Bits(d, hn::LoadU(hn::Rebind<uint16_t, D>(), reinterpret_cast<const uint16_t*>(p)));
 }
 
 template <class D>
@@ -99,12 +101,12 @@ HWY_INLINE void StoreFloats(D d, hn::Vec<D> v, hwy::float16_t* p) {
   }
 }
 
-// One f16 number.
+// One f16 number. It goes through registers: a vector load of bytes just stored one by one would stall.
 HWY_INLINE float LoadF16(const uint8_t* p) {
   const hn::CappedTag<float, 4> d;
-  alignas(8) hwy::float16_t lanes[4] = {};
-  hwy::CopyBytes<2>(p, lanes);
-  return hn::GetLane(LoadFloats(d, lanes));
+  uint16_t bits;
+  hwy::CopyBytes<2>(p, &bits);
+  return hn::GetLane(FromF16Bits(d, hn::Set(hn::Rebind<uint16_t, decltype(d)>(), bits)));
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE

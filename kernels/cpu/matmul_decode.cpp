@@ -13,40 +13,41 @@ HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 
 // As many rows at a time as there are registers for their sums.
-constexpr int kMaxTile = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+constexpr int kOutputs = 4;
 
-HWY_INLINE void StoreOutputs(const MatmulPart& part, int64_t output, int64_t row, int rows,
-                             const float* sums) {
-  const float bias = part.bias ? part.bias[output] : 0;
-  for (int r = 0; r < rows; r++) {
-    float* out = part.out + (row + r) * part.weight.rows + output;
-    const float value = part.bias ? sums[r] + bias : sums[r];
-    *out = part.accumulate ? *out + value : value;
+// All rows against O outputs, R rows at a time from `row` on.
+template <class Dot, int O, int R>
+HWY_INLINE void MultiplyRows(const MatmulPart& part, int64_t output, const Activations& in, int64_t& row) {
+  const size_t stride = row_bytes(part.weight.type, part.weight.cols);
+  const uint8_t* weights =
+      static_cast<const uint8_t*>(part.weight.data) + static_cast<size_t>(output) * stride;
+  for (; row + R <= in.rows; row += R) {
+    float sums[O * R];
+    Dot::template Run<O, R>({weights, stride, row, sums}, in);
+    for (int o = 0; o < O; o++)
+      for (int r = 0; r < R; r++) {
+        float* out = part.out + (row + r) * part.weight.rows + output + o;
+        const float value = part.bias ? sums[o * R + r] + part.bias[output + o] : sums[o * R + r];
+        *out = part.accumulate ? *out + value : value;
+      }
   }
 }
 
-template <class Dot, int R>
-HWY_INLINE void MultiplyTile(const MatmulPart& part, const uint8_t* weights, int64_t output,
-                             const Activations& in, int64_t& row) {
-  for (; row + R <= in.rows; row += R) {
-    float sums[R];
-    Dot::template Run<R>(weights, in, row, sums);
-    StoreOutputs(part, output, row, R, sums);
-  }
+template <class Dot, int O>
+HWY_INLINE void MultiplyTile(const MatmulPart& part, int64_t output, const Activations& in) {
+  int64_t row = 0;
+  if constexpr (kMaxRows == 8) MultiplyRows<Dot, O, 8>(part, output, in, row);
+  MultiplyRows<Dot, O, 4>(part, output, in, row);
+  MultiplyRows<Dot, O, 2>(part, output, in, row);
+  MultiplyRows<Dot, O, 1>(part, output, in, row);
 }
 
 template <class Dot>
 void MultiplyType(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in) {
-  const size_t stride = row_bytes(part.weight.type, part.weight.cols);
-  for (int64_t output = begin; output < end; output++) {
-    const uint8_t* weights =
-        static_cast<const uint8_t*>(part.weight.data) + static_cast<size_t>(output) * stride;
-    int64_t row = 0;
-    if constexpr (kMaxTile == 8) MultiplyTile<Dot, 8>(part, weights, output, in, row);
-    MultiplyTile<Dot, 4>(part, weights, output, in, row);
-    MultiplyTile<Dot, 2>(part, weights, output, in, row);
-    MultiplyTile<Dot, 1>(part, weights, output, in, row);
-  }
+  int64_t output = begin;
+  for (; output + kOutputs <= end; output += kOutputs) MultiplyTile<Dot, kOutputs>(part, output, in);
+  for (; output < end; output++) MultiplyTile<Dot, 1>(part, output, in);
 }
 
 // Outputs [begin, end) of one part for all rows.
@@ -138,6 +139,7 @@ namespace {
 
 // A task reads about this much: long enough to hide its start, short enough to even out the workers.
 constexpr int64_t kTaskBytes = 128 << 10;
+constexpr int64_t kWholeTiles = 4;  // outputs of a tile
 
 Activations prepare(const Stream& stream, const MatmulArgs& args) {
   Activations in{.values = args.in, .rows = args.rows, .cols = args.parts[0].weight.cols};
@@ -162,7 +164,7 @@ void matmul_decode(const Stream& stream, const MatmulArgs& args) {
   for (int32_t p = 0; p < args.part_count; p++) {
     const Matrix& weight = args.parts[p].weight;
     const int64_t bytes = static_cast<int64_t>(row_bytes(weight.type, weight.cols));
-    step[p] = std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(bytes, 1), 1, weight.rows);
+    step[p] = std::max<int64_t>(kTaskBytes / std::max<int64_t>(bytes, 1) / kWholeTiles, 1) * kWholeTiles;
     tasks_before[p + 1] = tasks_before[p] + (weight.rows + step[p] - 1) / step[p];
   }
   stream.each(tasks_before[args.part_count], [&](int64_t task, int) {

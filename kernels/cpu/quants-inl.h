@@ -4,7 +4,8 @@
 //
 // Blocks of 32:  w = d·q (+ m).                Members: kBytes, kHasMin, Group<0>.
 // Blocks of 256: w = d·scale_j·q (- dmin·min_j), sub-blocks j of kSub weights. Members: kBytes, kSub,
-//                kHasMin, kScaleOffset (of d; dmin follows), Scales, Mins, Group<0..7>.
+//                kHasMin, kScaleOffset (of d; dmin follows), Scales and Mins (a byte each, 16 or the first
+//                8 of a vector), Group<0..7>.
 #if defined(WI_KERNELS_CPU_QUANTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WI_KERNELS_CPU_QUANTS_INL_H_
 #undef WI_KERNELS_CPU_QUANTS_INL_H_
@@ -45,6 +46,14 @@ HWY_INLINE V8 MoveBit(V8 v) {
   if constexpr (from > to) v = hn::BitCast(D8(), hn::ShiftRight<from - to>(hn::BitCast(d16, v)));
   if constexpr (from < to) v = hn::BitCast(D8(), hn::ShiftLeft<to - from>(hn::BitCast(d16, v)));
   return hn::And(v, hn::Set(D8(), uint8_t{1 << to}));
+}
+
+using DScales = hn::CappedTag<uint8_t, 16>;
+using VScales = hn::Vec<DScales>;
+HWY_INLINE VScales FromWords(uint64_t low, uint64_t high) {
+  const hn::CappedTag<uint64_t, 1> half;
+  const hn::CappedTag<uint64_t, 2> whole;
+  return hn::BitCast(DScales(), hn::Combine(whole, hn::Set(half, high), hn::Set(half, low)));
 }
 
 HWY_INLINE V8 LoadBytes(const uint8_t* p, int part) { return hn::LoadU(D8(), p + part * kLanes8); }
@@ -121,11 +130,11 @@ struct Q5_1 {  // d, m, 4 bytes of fifth bits, 16 bytes of nibbles
 struct Q2K {  // 16 bytes of (scale, min) nibbles, 64 bytes of pairs of bits, d, dmin
   static constexpr int kBytes = 84, kSub = 16, kScaleOffset = 80;
   static constexpr bool kHasMin = true;
-  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) {
-    for (int j = 0; j < 16; j++) scales[j] = static_cast<int8_t>(block[j] & 15);
+  static HWY_INLINE VScales Scales(const uint8_t* block) {
+    return hn::And(hn::LoadU(DScales(), block), hn::Set(DScales(), 15));
   }
-  static HWY_INLINE void Mins(const uint8_t* block, uint8_t* mins) {
-    for (int j = 0; j < 16; j++) mins[j] = block[j] >> 4;
+  static HWY_INLINE VScales Mins(const uint8_t* block) {
+    return hn::ShiftRight<4>(hn::LoadU(DScales(), block));
   }
   template <int group>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
@@ -136,7 +145,7 @@ struct Q2K {  // 16 bytes of (scale, min) nibbles, 64 bytes of pairs of bits, d,
 struct Q3K {  // 32 bytes of third bits, 64 bytes of pairs of bits, 16 scales of 6 bits, d; less 4
   static constexpr int kBytes = 110, kSub = 16, kScaleOffset = 108;
   static constexpr bool kHasMin = false;
-  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) {
+  static HWY_INLINE VScales Scales(const uint8_t* block) {
     // Bytes 0 to 7 hold the low nibbles of scales 0–7 and 8–15, bytes 8 to 11 the pairs of high bits.
     uint64_t low;
     uint32_t high;
@@ -146,9 +155,7 @@ struct Q3K {  // 32 bytes of third bits, 64 bytes of pairs of bits, 16 scales of
     const uint64_t nibbles = 0x0F0F0F0F0F0F0F0F;
     const uint64_t first = (low & nibbles) | pairs(0) | pairs(2) << 32;
     const uint64_t second = ((low >> 4) & nibbles) | pairs(4) | pairs(6) << 32;
-    std::memcpy(scales, &first, 8);
-    std::memcpy(scales + 8, &second, 8);
-    for (int j = 0; j < 16; j++) scales[j] = static_cast<int8_t>(scales[j] - 32);
+    return hn::Sub(FromWords(first, second), hn::Set(DScales(), 32));
   }
   template <int group>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
@@ -158,31 +165,28 @@ struct Q3K {  // 32 bytes of third bits, 64 bytes of pairs of bits, 16 scales of
   }
 };
 
-// Eight scales and eight mins of 6 bits in 12 bytes, as Q4K and Q5K keep them.
-HWY_INLINE void SixBitScales(const uint8_t* p, int8_t* scales) {
+// Eight scales and eight mins of 6 bits in 12 bytes, as Q4K and Q5K keep them: the first four of each in
+// the low bits of bytes 0–3 and 4–7, the others in nibbles of bytes 8–11 and the high bits of those.
+HWY_INLINE VScales SixBitScales(const uint8_t* p) {
   uint32_t a, c;
   std::memcpy(&a, p, 4);
   std::memcpy(&c, p + 8, 4);
-  const uint32_t first = a & 0x3F3F3F3F;
-  const uint32_t second = (c & 0x0F0F0F0F) | ((a >> 2) & 0x30303030);
-  std::memcpy(scales, &first, 4);
-  std::memcpy(scales + 4, &second, 4);
+  const uint64_t last = (c & 0x0F0F0F0F) | ((a >> 2) & 0x30303030);
+  return FromWords((a & 0x3F3F3F3F) | last << 32, 0);
 }
-HWY_INLINE void SixBitMins(const uint8_t* p, uint8_t* mins) {
+HWY_INLINE VScales SixBitMins(const uint8_t* p) {
   uint32_t b, c;
   std::memcpy(&b, p + 4, 4);
   std::memcpy(&c, p + 8, 4);
-  const uint32_t first = b & 0x3F3F3F3F;
-  const uint32_t second = ((c >> 4) & 0x0F0F0F0F) | ((b >> 2) & 0x30303030);
-  std::memcpy(mins, &first, 4);
-  std::memcpy(mins + 4, &second, 4);
+  const uint64_t last = ((c >> 4) & 0x0F0F0F0F) | ((b >> 2) & 0x30303030);
+  return FromWords((b & 0x3F3F3F3F) | last << 32, 0);
 }
 
 struct Q4K {  // d, dmin, 12 bytes of scales and mins, 128 bytes of nibbles
   static constexpr int kBytes = 144, kSub = 32, kScaleOffset = 0;
   static constexpr bool kHasMin = true;
-  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) { SixBitScales(block + 4, scales); }
-  static HWY_INLINE void Mins(const uint8_t* block, uint8_t* mins) { SixBitMins(block + 4, mins); }
+  static HWY_INLINE VScales Scales(const uint8_t* block) { return SixBitScales(block + 4); }
+  static HWY_INLINE VScales Mins(const uint8_t* block) { return SixBitMins(block + 4); }
   template <int group>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
     return Bits<4 * (group % 2)>(LoadBytes(block + 16 + group / 2 * 32, part), 15);
@@ -192,8 +196,8 @@ struct Q4K {  // d, dmin, 12 bytes of scales and mins, 128 bytes of nibbles
 struct Q5K {  // d, dmin, 12 bytes of scales and mins, 32 bytes of fifth bits, 128 bytes of nibbles
   static constexpr int kBytes = 176, kSub = 32, kScaleOffset = 0;
   static constexpr bool kHasMin = true;
-  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) { SixBitScales(block + 4, scales); }
-  static HWY_INLINE void Mins(const uint8_t* block, uint8_t* mins) { SixBitMins(block + 4, mins); }
+  static HWY_INLINE VScales Scales(const uint8_t* block) { return SixBitScales(block + 4); }
+  static HWY_INLINE VScales Mins(const uint8_t* block) { return SixBitMins(block + 4); }
   template <int group>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
     const V8 low = Bits<4 * (group % 2)>(LoadBytes(block + 48 + group / 2 * 32, part), 15);
@@ -204,9 +208,7 @@ struct Q5K {  // d, dmin, 12 bytes of scales and mins, 32 bytes of fifth bits, 1
 struct Q6K {  // 128 bytes of nibbles, 64 bytes of pairs of bits, 16 int8 scales, d; less 32
   static constexpr int kBytes = 210, kSub = 16, kScaleOffset = 208;
   static constexpr bool kHasMin = false;
-  static HWY_INLINE void Scales(const uint8_t* block, int8_t* scales) {
-    std::memcpy(scales, block + 192, 16);
-  }
+  static HWY_INLINE VScales Scales(const uint8_t* block) { return hn::LoadU(DScales(), block + 192); }
   template <int group>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
     constexpr int half = group / 4, quarter = group % 4;

@@ -1,47 +1,16 @@
-// What the tests of the CPU kernels share: every instruction set in turn, random weights of any type, a
-// stream of a given number of workers.
+// Random weights of any stored type, for tests and benchmarks of products.
 #pragma once
 
-#include <cmath>
 #include <random>
 #include <vector>
 
-#include "hwy/highway.h"
 #include "kernels/cpu/cpu.h"
-#include "src/memory/workers.h"
-#include "test.h"
-
-// Prints why (as printf) and fails the test.
-#define fail_because(...) (std::printf(__VA_ARGS__), std::printf("\n"), _fail(__FILE__, __LINE__))
 
 namespace wi::test {
 
 constexpr DType kAllTypes[] = {DType::f32,  DType::f16,  DType::bf16, DType::q8_0, DType::q4_0,
                                DType::q4_1, DType::q5_0, DType::q5_1, DType::q2_k, DType::q3_k,
                                DType::q4_k, DType::q5_k, DType::q6_k};
-
-// Calls body once for every instruction set that is compiled in and that this processor has.
-template <class Body>
-void on_every_target(Body&& body) {
-  int tested = 0;
-  const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t left = usable; left; left &= left - 1) {
-    const int64_t target = left & -left;
-    hwy::SetSupportedTargetsForTest(target);
-    if (std::strcmp(cpu::simd_name(), hwy::TargetName(target)) != 0)
-      fail_because("asked for %s, kernels run %s", hwy::TargetName(target), cpu::simd_name());
-    body();
-    tested++;
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  assert_int_not_equal(tested, 0);
-}
-
-template <class Body>
-void with_workers(int workers, Body&& body) {
-  Workers pool(workers);
-  pool.run(nullptr, body);
-}
 
 // Random weights as stored. Block bytes are random (all are valid), their f16 scales of a usual size.
 inline std::vector<std::byte> random_weights(DType type, int64_t count, std::mt19937_64& random) {
@@ -79,17 +48,6 @@ inline std::vector<std::byte> random_weights(DType type, int64_t count, std::mt1
     }
   }
   return out;
-}
-
-inline std::vector<float> random_floats(size_t count, std::mt19937_64& random) {
-  std::normal_distribution<float> normal;
-  std::vector<float> out(count);
-  for (float& value : out) value = normal(random);
-  return out;
-}
-
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 }  // namespace wi::test
