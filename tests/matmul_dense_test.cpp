@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <dlfcn.h>
 #include <thread>
 #include <unistd.h>
 
@@ -167,6 +168,19 @@ void no_thread_appears_but_the_workers(void**) {
   assert_true(test::thread_count() <= std::max(before, 2));
 }
 
+// oneDNN runs on OpenMP; the host may too, and this thread is the host's.
+void openmp_settings_of_the_caller_are_left_alone(void**) {
+  auto get = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  auto set = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (!get || !set) skip();  // oneDNN is built on another runtime here
+  set(7);
+  std::mt19937_64 random(test::seed() + 5);
+  Workers workers(1);
+  check_shape(workers, random, DType::bf16, {300, 600, 512}, false, false);
+  check_shape(workers, random, DType::f32, {300, 600, 512}, false, false);
+  assert_int_equal(get(), 7);
+}
+
 void cancellation_ends_a_long_product_soon(void**) {
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kRows = 2048, kInputs = 4096, kOutputs = 16384;
@@ -201,6 +215,7 @@ int main(int, char** arguments) {
       cmocka_unit_test(three_parts_of_different_types_share_their_input),
       cmocka_unit_test(workers_do_not_change_a_bit),
       cmocka_unit_test(no_thread_appears_but_the_workers),
+      cmocka_unit_test(openmp_settings_of_the_caller_are_left_alone),
       cmocka_unit_test(cancellation_ends_a_long_product_soon),
   };
   std::printf("fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");
