@@ -264,13 +264,13 @@ void cancellation_ends_a_long_attention_soon(void**) {
 
 int main(int, char** arguments) {
   const CMUnitTest tests[] = {
+      cmocka_unit_test(no_thread_appears_but_the_workers),  // first: thread pools stay once they are there
       cmocka_unit_test(every_kv_type_and_shape_matches_f64),
       cmocka_unit_test(causal_edges_are_exact),
       cmocka_unit_test(runs_of_any_length_are_one_sequence),
       cmocka_unit_test(large_groups_and_heads_fit),
       cmocka_unit_test(huge_scores_do_not_overflow),
       cmocka_unit_test(workers_do_not_change_a_bit),
-      cmocka_unit_test(no_thread_appears_but_the_workers),
       cmocka_unit_test(cancellation_ends_a_long_attention_soon),
   };
   std::printf("fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");

@@ -210,11 +210,11 @@ void cancellation_ends_a_long_product_soon(void**) {
 
 int main(int, char** arguments) {
   const CMUnitTest tests[] = {
+      cmocka_unit_test(no_thread_appears_but_the_workers),  // first: thread pools stay once they are there
       cmocka_unit_test(every_type_and_odd_shape_matches_f64),
       cmocka_unit_test(bias_and_accumulation_are_added),
       cmocka_unit_test(three_parts_of_different_types_share_their_input),
       cmocka_unit_test(workers_do_not_change_a_bit),
-      cmocka_unit_test(no_thread_appears_but_the_workers),
       cmocka_unit_test(openmp_settings_of_the_caller_are_left_alone),
       cmocka_unit_test(cancellation_ends_a_long_product_soon),
   };
