@@ -25,7 +25,7 @@ namespace {
 
 using Logits = std::vector<float>;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
-constexpr int kDraws = 100'000;
+constexpr int kDraws = 20'000;
 
 std::vector<int> draw(const SamplingParams& params, const Logits& logits,
                       const std::vector<int32_t>& recent = {}) {
@@ -101,8 +101,8 @@ void top_p_is_the_same_over_a_large_vocabulary(void**) {
   }
   SamplingParams params = warm();
   params.top_p = 0.8f;
-  const std::vector<int> counts = draw(params, logits);
-  for (size_t i = 0; i < counts.size(); ++i) assert_true(counts[i] == 0 || kept[i]);
+  Sampler sampler(params);
+  for (int i = 0; i < 1000; ++i) assert_true(kept[static_cast<size_t>(sampler.sample(logits, {}))]);
 }
 
 void min_p_drops_what_is_far_below_the_best(void**) {
