@@ -85,7 +85,7 @@ void print_json(const Reading& reading, const Answer& answer) {
 
 std::string with_thousands(uint64_t number) {
   std::string digits = std::to_string(number);
-  for (size_t place = digits.size(); place > 3; place -= 3) digits.insert(place - 3, ",");
+  for (size_t place = digits.size(); place > 3; place -= 3) digits.insert(place - 3, 1, ',');
   return digits;
 }
 
