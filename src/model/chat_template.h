@@ -15,7 +15,15 @@ struct ChatMessage {
 
 class ChatTemplate {
  public:
-  enum class Family { none, chatml, llama2, llama3, mistral, deepseek, tagged };  // tagged: <|role|>\ncontent<|end|>\n
+  enum class Family {
+    none,
+    chatml,
+    llama2,
+    llama3,
+    mistral,
+    deepseek,
+    tagged
+  };  // tagged: <|role|>\ncontent<|end|>\n
   ChatTemplate() = default;
   // jinja may be empty; bos and eos are the tokens' texts.
   static ChatTemplate recognise(std::string_view jinja, std::string_view bos, std::string_view eos);
