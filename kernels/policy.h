@@ -73,7 +73,7 @@ struct Lane {
   int32_t retrieved_count = 0;
   PartitionRef* estimated = nullptr;
   int32_t estimated_count = 0;
-  float* scores = nullptr;  // (partition_count, group) q·c/√d, lane order: segments, then partitions
+  float* scores = nullptr;  // (group, partition_count) q·c/√d, lane order: segments, then partitions
   // retrieve writes these: the retrieved partitions as runs in the fast tier; room for partition_count
   KvRun* runs = nullptr;
   int32_t run_count = 0;

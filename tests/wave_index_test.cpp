@@ -35,7 +35,7 @@ void check_index(const Cache& cache) {
       cpu::wave_policy.partition_range(view, c, &begin, &end);
       assert_int_equal(end - begin, index.sizes[c]);
       assert_in_range(end - begin, 1, cache.params.max_cluster_tokens);
-      cpu::from_kv(index.centroids + c * bytes, cache.kv, centroid.data(), cache.head_dim);
+      cpu::wave_centroid(index, c, cache.head_dim, cache.kv, centroid.data());
       std::vector<double> mean(dim);
       double radius = 0;
       for (int32_t i = begin; i < end; i++) {

@@ -119,7 +119,7 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
               for (int32_t c = 0; c < index.clusters; c++) {
                 if (retrieved.count({s, c})) continue;
                 const size_t at = static_cast<size_t>(c) * row_bytes(kv, 64);
-                cpu::from_kv(index.centroids + at, kv, centroid.data(), 64);
+                cpu::wave_centroid(index, c, 64, kv, centroid.data());
                 cpu::from_kv(index.value_means + at, kv, mean.data(), 64);
                 double score = 0;
                 for (size_t i = 0; i < 64; i++) score += double(query[i]) * double(centroid[i]);

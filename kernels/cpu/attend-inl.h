@@ -70,20 +70,12 @@ HWY_INLINE void prefetch_row(const std::byte* row, size_t bytes) {
 
 HWY_INLINE Vector sum_each(Floats, Vector (&sums)[kLanes]) { return sums[0]; }
 template <int kHeads>
-HWY_INLINE Vector sum_heads(Floats, Vector (&v)[kHeads]) {
-  return v[0];
-}
-template <int kHeads>
 HWY_INLINE Vector max_across_rows(Floats, Vector v) {
   return v;
 }
 template <int kHeads>
 HWY_INLINE Vector sum_across_rows(Floats, Vector v) {
   return v;
-}
-template <int kHeads>
-HWY_INLINE Vector spread_rows(Floats d, const float* values) {
-  return hn::LoadU(d, values);
 }
 
 #else
@@ -99,15 +91,6 @@ HWY_INLINE Vector sum_each(Floats d, Vector (&sums)[kLanes]) {
     }
   }
   return sums[0];
-}
-
-// Sums of neighbouring kHeads lanes of kHeads vectors, in order: kLanes rows' sums over their heads.
-template <int kHeads>
-HWY_INLINE Vector sum_heads(Floats d, Vector (&v)[kHeads]) {
-  for (int n = kHeads / 2; n > 0; n /= 2)
-    for (int i = 0; i < n; i++)
-      v[i] = hn::Add(hn::ConcatEven(d, v[2 * i + 1], v[2 * i]), hn::ConcatOdd(d, v[2 * i + 1], v[2 * i]));
-  return v[0];
 }
 
 // Combines the lanes of each head; every lane of a head ends with the same value.
@@ -130,25 +113,7 @@ HWY_INLINE Vector sum_across_rows(Floats d, Vector v) {
   return across_rows<kHeads>(d, v, [](Vector a, Vector b) HWY_ATTR { return hn::Add(a, b); });
 }
 
-// values[0 … kLanes / kHeads) each repeated kHeads times: a value per row, as scores are laid out. Reads
-// kLanes floats.
-template <int kHeads>
-HWY_INLINE Vector spread_rows(Floats d, const float* values) {
-  const Vector v = hn::LoadU(d, values);
-  if constexpr (kHeads == 1) return v;
-  const hn::Rebind<int32_t, Floats> di;
-  constexpr int kShift = kHeads == 4 ? 2 : 1;
-  return hn::TableLookupLanes(v, hn::IndicesFromVec(d, hn::ShiftRight<kShift>(hn::Iota(di, 0))));
-}
 #endif  // not HWY_SCALAR
-
-// values[0 … kHeads) repeated: a value per head.
-template <int kHeads>
-HWY_INLINE Vector repeat_heads(Floats d, const float* values) {
-  HWY_ALIGN float lanes[kLanes];
-  for (size_t i = 0; i < kLanes; i++) lanes[i] = values[i % kHeads];
-  return hn::Load(d, lanes);
-}
 
 // ---- exp
 
@@ -296,6 +261,22 @@ HWY_INLINE void with_type_and_width(DType kv, int width, Body&& body) {
   if (kv == DType::f16) return with_width.template operator()<DType::f16>();
   if (kv == DType::bf16) return with_width.template operator()<DType::bf16>();
   return with_width.template operator()<DType::f32>();
+}
+
+// The same for one to four heads that are not padded.
+template <class Body>
+HWY_INLINE void with_type_and_heads(DType kv, int heads, Body&& body) {
+  const auto with_heads = [&]<DType kKv>() HWY_ATTR {
+    if constexpr (kBlockHeads == 4) {
+      if (heads == 4) return body.template operator()<kKv, 4>();
+      if (heads == 3) return body.template operator()<kKv, 3>();
+      if (heads == 2) return body.template operator()<kKv, 2>();
+    }
+    return body.template operator()<kKv, 1>();
+  };
+  if (kv == DType::f16) return with_heads.template operator()<DType::f16>();
+  if (kv == DType::bf16) return with_heads.template operator()<DType::bf16>();
+  return with_heads.template operator()<DType::f32>();
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE

@@ -18,6 +18,17 @@ void partition_range(const SegmentView& segment, int32_t partition, int32_t* beg
   *end = index.offsets[partition + 1];
 }
 
+bool all_finite(const std::byte* numbers, int64_t count, DType kv) {
+  float some[64];
+  for (int64_t i = 0; i < count; i += 64) {
+    const int64_t here = count - i < 64 ? count - i : 64;
+    from_kv(numbers + row_bytes(kv, i), kv, some, here);
+    for (int64_t j = 0; j < here; j++)
+      if (!std::isfinite(some[j])) return false;
+  }
+  return true;
+}
+
 // Select reads every centroid, size and radius; estimate the value means of its zone.
 int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
   const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
@@ -39,9 +50,13 @@ constinit const Policy wave_policy = {
 
 WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType kv) {
   const uint64_t count = static_cast<uint64_t>(clusters);
-  const uint64_t rows = aligned(count * row_bytes(kv, head_dim));
+  const uint64_t tiles = (count + kWaveTile - 1) / kWaveTile;
+  const uint64_t centroid_bytes = aligned(tiles * kWaveTile * row_bytes(kv, head_dim));
+  const uint64_t value_bytes = aligned(count * row_bytes(kv, head_dim));
   const uint64_t words = aligned(count * 4);
   const uint64_t centroids = aligned(sizeof(WaveHeader));
+  const uint64_t values = centroids + centroid_bytes;
+  const uint64_t sizes = values + value_bytes;
   return {.magic = kWaveMagic,
           .version = kWaveVersion,
           .clusters = clusters,
@@ -49,11 +64,11 @@ WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType
           .head_dim = head_dim,
           .kv = static_cast<int32_t>(kv),
           .centroids = centroids,
-          .value_means = centroids + rows,
-          .sizes = centroids + 2 * rows,
-          .radii = centroids + 2 * rows + words,
-          .offsets = centroids + 2 * rows + 2 * words,
-          .bytes = centroids + 2 * rows + 2 * words + aligned((count + 1) * 4)};
+          .value_means = values,
+          .sizes = sizes,
+          .radii = sizes + words,
+          .offsets = sizes + 2 * words,
+          .bytes = sizes + 2 * words + aligned((count + 1) * 4)};
 }
 
 WaveIndex wave_view(const void* index) {
@@ -83,19 +98,16 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
     if (view.offsets[i + 1] != view.offsets[i] + view.sizes[i]) return false;
     if (!std::isfinite(view.radii[i]) || view.radii[i] < 0) return false;
   }
-  float row[64];
-  const int64_t numbers = 2 * static_cast<int64_t>(view.clusters) * head_dim;
-  const int64_t per_array = numbers / 2;
-  for (int64_t i = 0; i < numbers;) {
-    const std::byte* rows = i < per_array ? view.centroids : view.value_means;
-    const int64_t at = i < per_array ? i : i - per_array;
-    const int64_t count = at + 64 < per_array ? 64 : per_array - at;
-    from_kv(rows + row_bytes(kv, at), kv, row, count);
-    for (int64_t j = 0; j < count; j++)
-      if (!std::isfinite(row[j])) return false;
-    i += count;
+  const int64_t rows = view.clusters;
+  return all_finite(view.centroids, (rows + kWaveTile - 1) / kWaveTile * kWaveTile * head_dim, kv) &&
+         all_finite(view.value_means, rows * head_dim, kv);
+}
+
+void wave_centroid(const WaveIndex& index, int32_t cluster, int32_t head_dim, DType kv, float* out) {
+  const int64_t first = int64_t{cluster / kWaveTile} * head_dim * kWaveTile + cluster % kWaveTile;
+  for (int64_t i = 0; i < head_dim; i++) {
+    from_kv(index.centroids + row_bytes(kv, first + i * kWaveTile), kv, out + i, 1);
   }
-  return true;
 }
 
 }  // namespace wi::cpu

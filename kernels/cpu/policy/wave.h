@@ -19,6 +19,7 @@ struct WaveHeader {
 };
 constexpr uint32_t kWaveMagic = 0x45564157;  // "WAVE"
 constexpr uint32_t kWaveVersion = 1;
+constexpr int32_t kWaveTile = 16;
 
 struct WaveIndex {
   int32_t clusters = 0;
@@ -35,6 +36,9 @@ WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType
 
 // A valid index's arrays.
 WaveIndex wave_view(const void* index);
+
+// One centroid (head_dim) as f32.
+void wave_centroid(const WaveIndex& index, int32_t cluster, int32_t head_dim, DType kv, float* out);
 
 // Whether untrusted bytes (64-byte aligned) are an index of this many clusters and tokens that select,
 // estimate and partition_range can read safely.

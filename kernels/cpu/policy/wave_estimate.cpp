@@ -15,146 +15,144 @@ HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 namespace {
 
-// A cluster's upper bound is cut here, in units of the exact mass's logarithm: coverage is then 0 to
-// e^-60, and sums stay finite.
+// A cluster's upper bound is cut here, relative to the exact mass and in natural log: coverage is then 0
+// up to e^-60, and sums stay finite.
 constexpr float kMostLogMass = 60;
+constexpr size_t kBlock = 64;  // estimated clusters at a time
 
-// One block of heads, as constants of every lane.
-struct HeadConstants {
-  HWY_ALIGN float shift[kLanes];  // log of the unit of all masses of this head: nothing is above e^0
-  HWY_ALIGN float reach[kLanes];  // |q|/√d
+// One query head. All its masses are in units of exp(shift), which is not below any of them.
+struct Head {
+  float shift;
+  float exact;    // mass attended exactly
+  float missing;  // of the clusters that were not retrieved, by centroid
+  float most;     // of those, by radius
 };
 
-// Masses of the clusters that were not retrieved, in units of exp(shift): estimated[h] by centroid,
-// most[h] by radius. scores (count, kHeads), weights and radii (count), each with kLanes floats more;
-// weights are sizes, 0 for retrieved clusters and beyond the end.
-template <int kHeads>
-void missing_masses(const float* scores, const float* weights, const float* radii, size_t count,
-                    const HeadConstants& heads, float* estimated, float* most) {
+// scores (count), weights and radii (count + kLanes); weights are sizes, 0 for retrieved clusters and
+// beyond the end.
+Head weigh(const float* scores, const float* weights, const float* radii, size_t count, float lse,
+           float reach) {
   const Floats d;
-  constexpr size_t kRows = kLanes / kHeads;
-  const Vector shift = hn::Load(d, heads.shift);
-  const Vector reach = hn::Load(d, heads.reach);
+  const size_t whole = count / kLanes * kLanes;
+  Vector highest = hn::Set(d, lse > kLowest ? lse : kLowest);
+  for (size_t i = 0; i < whole; i += kLanes) highest = hn::Max(highest, hn::LoadU(d, scores + i));
+  HWY_ALIGN float last[kLanes] = {};
+  std::memcpy(last, scores + whole, (count - whole) * sizeof(float));
+  float shift = hn::GetLane(hn::MaxOfLanes(d, highest));
+  for (size_t i = whole; i < count; i++) shift = HWY_MAX(shift, scores[i]);
+
+  const Vector unit = hn::Set(d, shift);
+  const Vector slope = hn::Set(d, reach);
   const Vector limit = hn::Set(d, kMostLogMass);
   Vector sum = hn::Zero(d), bound = hn::Zero(d);
-  for (size_t i = 0; i < count; i += kRows) {
-    const Vector weight = spread_rows<kHeads>(d, weights + i);
-    const Vector radius = spread_rows<kHeads>(d, radii + i);
-    const Vector score = hn::Sub(hn::LoadU(d, scores + i * kHeads), shift);
+  for (size_t i = 0; i < count; i += kLanes) {
+    const Vector weight = hn::LoadU(d, weights + i);
+    const Vector score = hn::Sub(i < whole ? hn::LoadU(d, scores + i) : hn::Load(d, last), unit);
     sum = hn::MulAdd(weight, exp(d, score), sum);
-    bound = hn::MulAdd(weight, exp(d, hn::Min(hn::MulAdd(reach, radius, score), limit)), bound);
+    const Vector above = hn::MulAdd(slope, hn::LoadU(d, radii + i), score);
+    bound = hn::MulAdd(weight, exp(d, hn::Min(above, limit)), bound);
   }
-  HWY_ALIGN float lanes[kLanes];
-  hn::Store(sum_across_rows<kHeads>(d, sum), d, lanes);
-  for (int h = 0; h < kHeads; h++) estimated[h] = lanes[h];
-  hn::Store(sum_across_rows<kHeads>(d, bound), d, lanes);
-  for (int h = 0; h < kHeads; h++) most[h] = lanes[h];
+  return {.shift = shift,
+          .exact = std::exp(lse - shift),
+          .missing = hn::GetLane(hn::SumOfLanes(d, sum)),
+          .most = hn::GetLane(hn::SumOfLanes(d, bound))};
 }
 
-// Adds the estimation zone's weighted value means to acc (kHeads, padded_dim); mass[h] is its mass.
-template <DType kKv, int kHeads>
-void add_estimates(const Lane& lane, const int32_t* first, const float* scores, size_t head_dim,
-                   const HeadConstants& heads, float* acc, float* mass) {
-  const Floats d;
-  constexpr size_t kBlock = 64;
-  const size_t bytes = row_bytes(kKv, static_cast<int64_t>(head_dim));
-  const Vector shift = hn::Load(d, heads.shift);
-  const std::byte* rows[kBlock];
-  HWY_ALIGN float block[kBlock * kHeads];
-  float sizes[kBlock + kLanes] = {};
-  Vector sum = hn::Zero(d);
+// The next clusters of the estimation zone.
+struct Block {
+  size_t count;
+  const std::byte* rows[kBlock];  // value means
+  int32_t clusters[kBlock];       // numbers in the lane
+};
+void read_block(const Lane& lane, const int32_t* first, size_t begin, size_t bytes, Block& block) {
+  block.count = HWY_MIN(kBlock, static_cast<size_t>(lane.estimated_count) - begin);
   int32_t open = -1;
-  WaveIndex index;
-  for (int32_t begin = 0; begin < lane.estimated_count; begin += kBlock) {
-    const size_t here = HWY_MIN(kBlock, static_cast<size_t>(lane.estimated_count - begin));
-    for (size_t i = 0; i < here; i++) {
-      const PartitionRef ref = lane.estimated[begin + i];
-      if (ref.segment != open) index = wave_view(lane.segments[open = ref.segment].index);
-      rows[i] = index.value_means + ref.partition * bytes;
-      prefetch_row(rows[i], bytes);
-      sizes[i] = static_cast<float>(index.sizes[ref.partition]);
-      std::memcpy(block + i * kHeads,
-                  scores + static_cast<size_t>(first[ref.segment] + ref.partition) * kHeads,
-                  kHeads * sizeof(float));
-    }
-    for (size_t i = here; i < kBlock; i++) {
-      sizes[i] = 0;
-      std::memcpy(block + i * kHeads, block, kHeads * sizeof(float));
-    }
-    for (size_t i = 0; i < kBlock; i += kLanes / kHeads) {
-      const Vector score = hn::Sub(hn::Load(d, block + i * kHeads), shift);
-      const Vector weight = hn::Mul(exp(d, score), spread_rows<kHeads>(d, sizes + i));
+  const std::byte* values = nullptr;
+  for (size_t i = 0; i < block.count; i++) {
+    const PartitionRef ref = lane.estimated[begin + i];
+    if (ref.segment != open) values = wave_view(lane.segments[open = ref.segment].index).value_means;
+    block.rows[i] = values + ref.partition * bytes;
+    block.clusters[i] = first[ref.segment] + ref.partition;
+    prefetch_row(block.rows[i], bytes);
+  }
+}
+
+// Adds the estimation zone to acc (kHeads, padded_dim); mass[h] is its mass. Reads a block ahead.
+template <DType kKv, int kHeads>
+void add_estimates(const Lane& lane, const int32_t* first, const float* weights, const float* scores,
+                   size_t head_dim, const Head* heads, int real_heads, float* acc, float* mass) {
+  const Floats d;
+  const size_t bytes = row_bytes(kKv, static_cast<int64_t>(head_dim));
+  const size_t plane = static_cast<size_t>(lane.partition_count);
+  HWY_ALIGN float block_weights[kBlock * kHeads] = {};  // (kBlock, kHeads)
+  HWY_ALIGN float sizes[kBlock * kHeads] = {};
+  Vector sum = hn::Zero(d);
+  Block blocks[2];
+  read_block(lane, first, 0, bytes, blocks[0]);
+  size_t begin = 0;
+  for (int now = 0; blocks[now].count > 0; now ^= 1) {
+    const Block& block = blocks[now];
+    begin += block.count;
+    read_block(lane, first, begin, bytes, blocks[now ^ 1]);
+    for (size_t i = 0; i < kBlock; i++)
+      for (int h = 0; h < real_heads; h++) {
+        const bool there = i < block.count;
+        const int32_t cluster = block.clusters[there ? i : 0];
+        block_weights[i * kHeads + h] = scores[h * plane + cluster] - heads[h].shift;
+        sizes[i * kHeads + h] = there ? weights[cluster] : 0;
+      }
+    for (size_t i = 0; i < kBlock * kHeads; i += kLanes) {
+      const Vector weight = hn::Mul(exp(d, hn::Load(d, block_weights + i)), hn::Load(d, sizes + i));
       sum = hn::Add(sum, weight);
-      hn::Store(weight, d, block + i * kHeads);
+      hn::Store(weight, d, block_weights + i);
     }
-    add_rows<kKv, kHeads>(block, rows, here, head_dim, acc);
+    add_rows<kKv, kHeads>(block_weights, block.rows, block.count, head_dim, acc);
   }
   HWY_ALIGN float lanes[kLanes];
   hn::Store(sum_across_rows<kHeads>(d, sum), d, lanes);
-  for (int h = 0; h < kHeads; h++) mass[h] = lanes[h];
+  for (int h = 0; h < kHeads; h++) mass[h] = lanes[h % kLanes];
 }
 
-template <DType kKv, int kHeads>
-void estimate_heads(const LanesArgs& args, Lane& lane, int first_head, const float* scores,
-                    const EstimateScratch& scratch, double* coverage, double* certified) {
-  const Floats d;
-  const size_t head_dim = static_cast<size_t>(args.head_dim);
-  const size_t count = static_cast<size_t>(lane.partition_count);
-  const int heads = HWY_MIN(kHeads, args.group - first_head);
-  float shifts[kHeads] = {}, reaches[kHeads] = {};
-  Vector highest = hn::Set(d, kLowest);
-  size_t i = 0;
-  for (; i + kLanes <= count * kHeads; i += kLanes) highest = hn::Max(highest, hn::LoadU(d, scores + i));
-  HWY_ALIGN float lanes[kLanes];
-  hn::Store(max_across_rows<kHeads>(d, highest), d, lanes);
-  for (; i < count * kHeads; i++) lanes[i % kHeads] = HWY_MAX(lanes[i % kHeads], scores[i]);
-  for (int h = 0; h < heads; h++) {
-    shifts[h] = HWY_MAX(lanes[h], lane.lse[first_head + h]);
-    const float* query = lane.query + (first_head + h) * head_dim;
-    float squares = 0;
-    for (size_t j = 0; j < head_dim; j++) squares += query[j] * query[j];
-    reaches[h] = std::sqrt(squares) * args.scale * 1.00001f;
-  }
-  HeadConstants constants;
-  hn::Store(repeat_heads<kHeads>(d, shifts), d, constants.shift);
-  hn::Store(repeat_heads<kHeads>(d, reaches), d, constants.reach);
-
-  const size_t stride = padded_dim(head_dim);
-  float missing[kHeads], most[kHeads], mass[kHeads];
-  missing_masses<kHeads>(scores, scratch.weights, scratch.radii, count, constants, missing, most);
-  std::memset(scratch.acc, 0, kHeads * stride * sizeof(float));
-  add_estimates<kKv, kHeads>(lane, scratch.first, scores, head_dim, constants, scratch.acc, mass);
-  for (int h = 0; h < heads; h++) {
-    float& lse = lane.lse[first_head + h];
-    const float exact = std::exp(lse - shifts[h]);
-    *coverage += exact / (exact + missing[h]);
-    *certified += exact / (exact + most[h]);
-    if (lane.estimated_count == 0 || !(mass[h] > 0)) continue;
-    const float all = exact + mass[h];
-    float* out = lane.out + (first_head + h) * head_dim;
-    for (size_t j = 0; j < head_dim; j++) out[j] = (out[j] * exact + scratch.acc[h * stride + j]) / all;
-    lse = shifts[h] + std::log(all);
-  }
+float length(const float* query, size_t head_dim) {
+  float squares = 0;
+  for (size_t i = 0; i < head_dim; i++) squares += query[i] * query[i];
+  return std::sqrt(squares) * 1.00001f;  // not below the true one
 }
 
 void estimate_lane(const LanesArgs& args, Lane& lane, const EstimateScratch& scratch) {
+  const size_t head_dim = static_cast<size_t>(args.head_dim);
+  const size_t stride = padded_dim(head_dim);
   const size_t count = static_cast<size_t>(lane.partition_count);
-  const int group = args.group;
   double coverage = 0, certified = 0;
-  for (int first = 0; first < group; first += kBlockHeads) {
-    const int width = block_width(group, first);
-    const int heads = HWY_MIN(width, group - first);
-    const float* scores = lane.scores;
-    // Whole vectors are read, up to one beyond the end: a copy has room for that, the lane's own may not.
-    std::memset(scratch.scores, 0, (count * width + kLanes) * sizeof(float));
-    for (size_t i = 0; i < count; i++)
-      for (int h = 0; h < heads; h++) scratch.scores[i * width + h] = scores[i * group + first + h];
+  for (int first = 0; first < args.group; first += kBlockHeads) {
+    const int width = block_width(args.group, first);
+    const int real_heads = HWY_MIN(width, args.group - first);
+    Head heads[kBlockHeads];
+    for (int h = 0; h < real_heads; h++) {
+      const float reach = length(lane.query + (first + h) * head_dim, head_dim) * args.scale;
+      heads[h] = weigh(lane.scores + (first + h) * count, scratch.weights, scratch.radii, count,
+                       lane.lse[first + h], reach);
+      coverage += heads[h].exact / (heads[h].exact + heads[h].missing);
+      certified += heads[h].exact / (heads[h].exact + heads[h].most);
+    }
+    if (lane.estimated_count == 0) continue;
+    float mass[kBlockHeads];
+    std::memset(scratch.acc, 0, kBlockHeads * stride * sizeof(float));
     with_type_and_width(args.kv, width, [&]<DType kKv, int kHeads>() HWY_ATTR {
-      estimate_heads<kKv, kHeads>(args, lane, first, scratch.scores, scratch, &coverage, &certified);
+      add_estimates<kKv, kHeads>(lane, scratch.first, scratch.weights, lane.scores + first * count, head_dim,
+                                 heads, real_heads, scratch.acc, mass);
     });
+    for (int h = 0; h < real_heads; h++) {
+      if (!(mass[h] > 0)) continue;
+      const float all = heads[h].exact + mass[h];
+      const float keep = heads[h].exact / all, add = 1 / all;
+      float* out = lane.out + (first + h) * head_dim;
+      for (size_t i = 0; i < head_dim; i++) out[i] = out[i] * keep + scratch.acc[h * stride + i] * add;
+      lane.lse[first + h] = heads[h].shift + std::log(all);
+    }
   }
-  lane.estimated_coverage = static_cast<float>(coverage / group);
-  lane.certified_coverage = static_cast<float>(certified / group);
+  lane.estimated_coverage = static_cast<float>(coverage / args.group);
+  lane.certified_coverage = static_cast<float>(certified / args.group);
 }
 
 size_t acc_floats(const LanesArgs& args) { return kBlockHeads * padded_dim(args.head_dim); }
@@ -181,18 +179,14 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     Lane& lane = args.lanes[task];
     lane.estimated_coverage = lane.certified_coverage = 1;
     if (lane.partition_count == 0) return;
-    constexpr size_t kPadding = 16;
     const auto rounded = [](size_t floats) { return (floats + 15) / 16 * 16; };
-    const size_t n = rounded(static_cast<size_t>(lane.partition_count) + kPadding);
-    const size_t acc = HWY_DYNAMIC_DISPATCH(acc_floats)(args);
-    const size_t segments = rounded(static_cast<size_t>(lane.segment_count));
-    float* at = stream.worker_array<float>(worker, 6 * n + rounded(acc) + segments);
-    EstimateScratch scratch;
-    scratch.scores = at;
-    scratch.weights = at + 4 * n;
-    scratch.radii = at + 5 * n;
-    scratch.acc = at + 6 * n;
-    scratch.first = reinterpret_cast<int32_t*>(at + 6 * n + rounded(acc));
+    const size_t n = rounded(static_cast<size_t>(lane.partition_count) + 16);
+    const size_t acc = rounded(HWY_DYNAMIC_DISPATCH(acc_floats)(args));
+    float* at = stream.worker_array<float>(worker, 2 * n + acc + static_cast<size_t>(lane.segment_count));
+    const EstimateScratch scratch = {.weights = at,
+                                     .radii = at + n,
+                                     .acc = at + 2 * n,
+                                     .first = reinterpret_cast<int32_t*>(at + 2 * n + acc)};
     gather(lane, scratch);
     HWY_DYNAMIC_DISPATCH(estimate_lane)(args, lane, scratch);
   });
@@ -206,7 +200,7 @@ void gather(const Lane& lane, const EstimateScratch& scratch) {
     scratch.first[s] = at;
     if (lane.segments[s].partitions == 0) continue;
     const WaveIndex index = wave_view(lane.segments[s].index);
-    std::memcpy(scratch.radii + at, index.radii, index.clusters * sizeof(float));
+    std::memcpy(scratch.radii + at, index.radii, static_cast<size_t>(index.clusters) * sizeof(float));
     for (int32_t i = 0; i < index.clusters; i++) scratch.weights[at + i] = static_cast<float>(index.sizes[i]);
     at += index.clusters;
   }

@@ -6,7 +6,6 @@
 namespace wi::cpu {
 
 struct EstimateScratch {
-  float* scores;   // (4 · n + 16) of one block of heads
   float* weights;  // (n + 16) sizes; 0 where retrieved
   float* radii;    // (n + 16)
   float* acc;      // (4, head_dim padded)

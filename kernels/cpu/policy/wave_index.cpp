@@ -187,6 +187,16 @@ float radius_of(const float* keys, const int32_t* members, int32_t count, int32_
   return std::min(std::sqrt(most) * 1.00001f, std::numeric_limits<float>::max());
 }
 
+// Into its column of its tile; leaves the rounded centroid in row.
+void store_centroid(const IndexArgs& args, std::byte* centroids, int32_t cluster, float* row) {
+  const int64_t first = int64_t{cluster / kWaveTile} * args.head_dim * kWaveTile + cluster % kWaveTile;
+  for (int64_t i = 0; i < args.head_dim; i++) {
+    std::byte* number = centroids + row_bytes(args.kv, first + i * kWaveTile);
+    to_kv(row + i, args.kv, number, 1);
+    from_kv(number, args.kv, row + i, 1);
+  }
+}
+
 // Writes the index: header, then each cluster's row of every array.
 void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
   const int32_t dim = args.head_dim;
@@ -200,12 +210,10 @@ void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
   offsets[0] = 0;
   for (int32_t c = 0; c < clusters; c++) {
     const int32_t* members = work.members + offsets[c];
-    std::byte* centroid = base + header.centroids + c * row;
     sizes[c] = work.sizes[c];
     offsets[c + 1] = offsets[c] + sizes[c];
     mean_row(work.keys, members, sizes[c], dim, work.row);
-    to_kv(work.row, args.kv, centroid, dim);
-    from_kv(centroid, args.kv, work.row, dim);
+    store_centroid(args, base + header.centroids, c, work.row);
     radii[c] = radius_of(work.keys, members, sizes[c], dim, work.row);
   }
   float* values = work.units;

@@ -12,96 +12,114 @@ HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 namespace {
 
-// Scores of consecutive rows: out (count, kHeads). Nothing is written beyond.
-template <DType kKv, int kHeads>
-void score_rows(const float* query, size_t head_dim, const std::byte* rows, size_t count, float* out) {
+// Up to kLanes numbers; those beyond count are `rest`.
+HWY_INLINE Vector load_some(Floats d, const float* from, size_t count, float rest) {
+  if (HWY_LIKELY(count >= kLanes)) return hn::LoadU(d, from);
+  HWY_ALIGN float lanes[kLanes];
+  for (size_t i = 0; i < kLanes; i++) lanes[i] = i < count ? from[i] : rest;
+  return hn::Load(d, lanes);
+}
+HWY_INLINE void store_some(Floats d, Vector v, size_t count, float* to) {
+  if (HWY_LIKELY(count >= kLanes)) return hn::StoreU(v, d, to);
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(v, d, lanes);
+  std::memcpy(to, lanes, count * sizeof(float));
+}
+
+// Scores of kVectors · kLanes clusters from `first`, a multiple of kLanes, with kHeads query heads.
+// scores: plane h at h · plane.
+template <DType kKv, int kHeads, size_t kVectors>
+HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, const std::byte* centroids,
+                              size_t first, size_t count, float* HWY_RESTRICT scores, size_t plane) {
   const Floats d;
-  constexpr size_t kRows = kLanes / kHeads;
-  constexpr size_t kAhead = 16;  // rows
-  const size_t bytes = row_bytes(kKv, static_cast<int64_t>(head_dim));
-  const std::byte* tile[kRows];
-  for (size_t first = 0; first < count; first += kRows) {
-    const size_t here = HWY_MIN(kRows, count - first);
-    for (size_t r = 0; r < kRows; r++) {
-      tile[r] = rows + (first + HWY_MIN(r, here - 1)) * bytes;
-      prefetch_row(tile[r] + kAhead * bytes, bytes);
+  const size_t stride = padded_dim(head_dim);
+  constexpr size_t kTile = kWaveTile;
+  const std::byte* columns[kVectors];
+  Vector sums[kVectors * kHeads];
+  HWY_UNROLL(16)
+  for (size_t v = 0; v < kVectors; v++) {
+    const size_t column = first + v * kLanes;
+    const size_t at = column / kTile * kTile * head_dim + column % kTile;
+    columns[v] = centroids + row_bytes(kKv, static_cast<int64_t>(at));
+    HWY_UNROLL(16)
+    for (int h = 0; h < kHeads; h++) sums[v * kHeads + h] = hn::Zero(d);
+  }
+  for (size_t i = 0; i < head_dim; i++) {
+    Vector c[kVectors];
+    HWY_UNROLL(16)
+    for (size_t v = 0; v < kVectors; v++) c[v] = load_kv<kKv>(d, columns[v], i * kTile);
+    HWY_UNROLL(16)
+    for (int h = 0; h < kHeads; h++) {
+      const Vector q = hn::Set(d, query[h * stride + i]);
+      HWY_UNROLL(16)
+      for (size_t v = 0; v < kVectors; v++) sums[v * kHeads + h] = hn::MulAdd(c[v], q, sums[v * kHeads + h]);
     }
-    const Vector score = dot_rows<kKv, kHeads>(d, query, tile, head_dim);
-    if (here == kRows) {
-      hn::StoreU(score, d, out + first * kHeads);
-    } else {
-      HWY_ALIGN float partial[kLanes];
-      hn::Store(score, d, partial);
-      std::memcpy(out + first * kHeads, partial, here * kHeads * sizeof(float));
+  }
+  HWY_UNROLL(16)
+  for (size_t v = 0; v < kVectors; v++) {
+    const size_t column = first + v * kLanes;
+    if (column >= count) break;
+    for (int h = 0; h < kHeads; h++) {
+      store_some(d, sums[v * kHeads + h], count - column, scores + h * plane + column);
     }
   }
 }
 
-// Adds each row's softmax over all rows, summed over the block's heads, to rank. weights: scratch for
-// count · kHeads floats and a vector. heads ≤ kHeads are real.
-template <int kHeads>
-void add_rank(const float* scores, size_t count, int heads, float* weights, float* rank) {
+template <DType kKv, int kHeads>
+void score_segment(const float* query, size_t head_dim, const WaveIndex& index, float* scores, size_t plane) {
+  constexpr size_t kVectors = kWide / 4;
+  constexpr size_t kStep = kVectors * kLanes;
+  const size_t count = static_cast<size_t>(index.clusters);
+  const size_t padded = (count + kWaveTile - 1) / kWaveTile * kWaveTile;
+  size_t first = 0;
+  for (; first + kStep <= padded; first += kStep) {
+    score_columns<kKv, kHeads, kVectors>(query, head_dim, index.centroids, first, count, scores, plane);
+  }
+  for (; first < count; first += kLanes) {
+    score_columns<kKv, kHeads, 1>(query, head_dim, index.centroids, first, count, scores, plane);
+  }
+}
+
+// Adds one head's softmax over all clusters to rank. weights: scratch (count + kLanes), as rank is.
+void add_rank(const float* scores, size_t count, float* weights, float* rank) {
   const Floats d;
-  const size_t total = count * kHeads;
   Vector max = hn::Set(d, kLowest);
-  size_t i = 0;
-  for (; i + kLanes <= total; i += kLanes) max = hn::Max(max, hn::LoadU(d, scores + i));
-  HWY_ALIGN float last[kLanes];  // the rows that fill no vector; the rest of it weighs nothing
-  for (size_t j = 0; j < kLanes; j++) last[j] = i + j < total ? scores[i + j] : -INFINITY;
-  max = max_across_rows<kHeads>(d, hn::Max(max, hn::Load(d, last)));
+  for (size_t i = 0; i < count; i += kLanes) max = hn::Max(max, load_some(d, scores + i, count - i, kLowest));
+  max = hn::MaxOfLanes(d, max);
   Vector sum = hn::Zero(d);
-  for (i = 0; i + kLanes <= total; i += kLanes) {
-    const Vector weight = exp(d, hn::Sub(hn::LoadU(d, scores + i), max));
+  for (size_t i = 0; i < count; i += kLanes) {
+    const Vector weight = exp(d, hn::Sub(load_some(d, scores + i, count - i, kLowest), max));
     sum = hn::Add(sum, weight);
     hn::StoreU(weight, d, weights + i);
   }
-  const Vector weight = exp(d, hn::Sub(hn::Load(d, last), max));
-  sum = sum_across_rows<kHeads>(d, hn::Add(sum, weight));
-  hn::StoreU(weight, d, weights + i);
-
-  HWY_ALIGN float inverse[kLanes];
-  hn::Store(hn::Div(hn::Set(d, 1.0f), sum), d, inverse);
-  for (size_t j = 0; j < kLanes; j++) inverse[j] = static_cast<int>(j % kHeads) < heads ? inverse[j] : 0;
-  const Vector normalise = hn::Load(d, inverse);
-  size_t row = 0;
-  for (; row + kLanes <= count; row += kLanes) {
-    Vector v[kHeads];
-    for (int h = 0; h < kHeads; h++) {
-      v[h] = hn::Mul(hn::LoadU(d, weights + row * kHeads + h * kLanes), normalise);
-    }
-    hn::StoreU(hn::Add(hn::LoadU(d, rank + row), sum_heads<kHeads>(d, v)), d, rank + row);
+  const Vector share = hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum));
+  for (size_t i = 0; i < count; i += kLanes) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, weights + i), share, hn::LoadU(d, rank + i)), d, rank + i);
   }
-  for (; row < count; row++)
-    for (int h = 0; h < heads; h++) rank[row] += weights[row * kHeads + h] * inverse[h];
 }
 
 // Fills lane.scores, scratch.query and scratch.rank.
 void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
   const size_t head_dim = static_cast<size_t>(args.head_dim);
   const size_t count = static_cast<size_t>(lane.partition_count);
-  const int group = args.group;
-  pack_query(lane.query, group, head_dim, args.scale, scratch.query);
-  std::memset(scratch.rank, 0, count * sizeof(float));
-  for (int first = 0; first < group; first += kBlockHeads) {
-    const int heads = HWY_MIN(kBlockHeads, group - first);
-    const int width = block_width(group, first);
-    const bool in_place = width == group;
-    float* scores = in_place ? lane.scores : scratch.scores;
-    with_type_and_width(args.kv, width, [&]<DType kKv, int kHeads>() HWY_ATTR {
+  pack_query(lane.query, args.group, head_dim, args.scale, scratch.query);
+  for (int first = 0; first < args.group; first += kBlockHeads) {
+    const float* query = scratch.query + first * padded_dim(head_dim);
+    float* scores = lane.scores + first * count;
+    const auto score = [&]<DType kKv, int kHeads>() HWY_ATTR {
       size_t at = 0;
       for (int32_t s = 0; s < lane.segment_count; s++) {
         if (lane.segments[s].partitions == 0) continue;
         const WaveIndex index = wave_view(lane.segments[s].index);
-        score_rows<kKv, kHeads>(scratch.query + first * padded_dim(head_dim), head_dim, index.centroids,
-                                static_cast<size_t>(index.clusters), scores + at * kHeads);
+        score_segment<kKv, kHeads>(query, head_dim, index, scores + at, count);
         at += static_cast<size_t>(index.clusters);
       }
-      add_rank<kHeads>(scores, count, heads, scratch.weights, scratch.rank);
-    });
-    if (in_place) continue;
-    for (size_t i = 0; i < count; i++)
-      for (int h = 0; h < heads; h++) lane.scores[i * group + first + h] = scores[i * width + h];
+    };
+    with_type_and_heads(args.kv, HWY_MIN(kBlockHeads, args.group - first), score);
   }
+  std::memset(scratch.rank, 0, (count + kLanes) * sizeof(float));
+  for (int h = 0; h < args.group; h++)
+    add_rank(lane.scores + h * count, count, scratch.weights, scratch.rank);
 }
 
 size_t padded_query_floats(const LanesArgs& args) {
@@ -112,14 +130,9 @@ size_t padded_query_floats(const LanesArgs& args) {
 void rank_bits(const float* rank, size_t count, int32_t* bits) {
   const Floats d;
   const hn::Rebind<int32_t, Floats> di;
-  size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
+  for (size_t i = 0; i < count; i += kLanes) {
     const Vector r = hn::LoadU(d, rank + i);
     hn::StoreU(hn::BitCast(di, hn::IfThenElseZero(hn::Gt(r, hn::Zero(d)), r)), di, bits + i);
-  }
-  for (; i < count; i++) {
-    const float r = rank[i] > 0 ? rank[i] : 0;
-    std::memcpy(&bits[i], &r, sizeof(r));
   }
 }
 
@@ -158,10 +171,23 @@ size_t indices_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* o
   return kept;
 }
 
-// x: room for a vector more.
-void exp_in_place(float* x, size_t count) {
+// masses = sizes · exp(scores - unit), unit the highest score or, if higher, *steady, which becomes
+// exp(*steady - unit); returns their sum with it.
+double head_masses(const float* scores, const int32_t* sizes, size_t count, float* masses, double* steady) {
   const Floats d;
-  for (size_t i = 0; i < count; i += kLanes) hn::StoreU(exp(d, hn::LoadU(d, x + i)), d, x + i);
+  const hn::Rebind<int32_t, Floats> di;
+  Vector max = hn::Set(d, kLowest);
+  for (size_t i = 0; i < count; i += kLanes) max = hn::Max(max, load_some(d, scores + i, count - i, kLowest));
+  const float unit = HWY_MAX(hn::GetLane(hn::MaxOfLanes(d, max)), static_cast<float>(*steady));
+  *steady = std::exp(*steady - unit);
+  double total = *steady;
+  for (size_t i = 0; i < count; i += kLanes) {
+    const Vector weight = exp(d, hn::Sub(load_some(d, scores + i, count - i, kLowest), hn::Set(d, unit)));
+    const Vector mass = hn::Mul(weight, hn::ConvertTo(d, hn::LoadU(di, sizes + i)));
+    store_some(d, mass, count - i, masses + i);
+    total += hn::GetLane(hn::SumOfLanes(d, mass));
+  }
+  return total;
 }
 
 // Natural log of Σ exp(q·k) over the steady zone, for each query head of the group.
@@ -218,7 +244,7 @@ HWY_EXPORT(padded_query_floats);
 HWY_EXPORT(rank_bits);
 HWY_EXPORT(weight_from);
 HWY_EXPORT(indices_from);
-HWY_EXPORT(exp_in_place);
+HWY_EXPORT(head_masses);
 HWY_EXPORT(steady_lse);
 
 size_t query_floats(const LanesArgs& args) { return HWY_DYNAMIC_DISPATCH(padded_query_floats)(args); }
@@ -235,22 +261,12 @@ size_t ranked_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* ou
 
 void cluster_masses(const LanesArgs& args, const Lane& lane, const float* query, const int32_t* sizes,
                     float* masses, double* steady, double* total) {
-  const int group = args.group;
-  const int64_t count = lane.partition_count;
   HWY_DYNAMIC_DISPATCH(steady_lse)(args, lane, query, steady);
-  for (int h = 0; h < group; h++) {
-    float highest = lane.scores[h];
-    for (int64_t i = 1; i < count; i++) highest = HWY_MAX(highest, lane.scores[i * group + h]);
-    const float unit = HWY_MAX(highest, static_cast<float>(steady[h]));
-    for (int64_t i = 0; i < count; i++) masses[i * group + h] = lane.scores[i * group + h] - unit;
-    steady[h] = total[h] = std::exp(steady[h] - unit);
+  const size_t count = static_cast<size_t>(lane.partition_count);
+  for (int h = 0; h < args.group; h++) {
+    total[h] = HWY_DYNAMIC_DISPATCH(head_masses)(lane.scores + h * count, sizes, count, masses + h * count,
+                                                 &steady[h]);
   }
-  HWY_DYNAMIC_DISPATCH(exp_in_place)(masses, static_cast<size_t>(count) * group);
-  for (int64_t i = 0; i < count; i++)
-    for (int h = 0; h < group; h++) {
-      masses[i * group + h] *= static_cast<float>(sizes[i]);
-      total[h] += masses[i * group + h];
-    }
 }
 
 }  // namespace wi::cpu

@@ -8,10 +8,9 @@ namespace wi::cpu {
 // A lane's working memory, n = lane.partition_count.
 struct RankScratch {
   float* query;    // query_floats(): the group's queries, scaled and padded
-  float* scores;   // (4 · n) of one block of heads
-  float* weights;  // (4 · n + 16)
-  float* rank;     // (n)
-  int32_t* bits;   // (n)
+  float* weights;  // (n + 16)
+  float* rank;     // (n + 16)
+  int32_t* bits;   // (n + 16)
 };
 size_t query_floats(const LanesArgs& args);
 
@@ -25,9 +24,9 @@ int64_t weight_ranked_from(const int32_t* bits, const int32_t* weights, size_t c
 // The i with bits[i] ≥ pivot ≥ 0, ascending; returns how many. out: room for count + 16.
 size_t ranked_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* out);
 
-// Estimated attention mass per cluster and query head, masses (n, group) = size · exp(q·c/√d), of the
+// Estimated attention mass per cluster and query head, masses (group, n) = size · exp(q·c/√d), of the
 // steady zone (group), exact, and of all together (group); each head in a unit of its own. query: packed,
-// as rank_partitions left it. masses has room for 16 more.
+// as rank_partitions left it. sizes has room for 16 more.
 void cluster_masses(const LanesArgs& args, const Lane& lane, const float* query, const int32_t* sizes,
                     float* masses, double* steady, double* total);
 

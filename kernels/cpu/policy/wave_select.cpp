@@ -16,13 +16,13 @@ namespace {
 struct Clusters {
   int32_t count;
   RankScratch rank;
-  int32_t* sizes;       // (count)
+  int32_t* sizes;       // (count + 16)
   int32_t* first;       // (segments + 1) number of each segment's first cluster
   int32_t* candidates;  // (count + 16)
   int32_t* few_bits;    // (count / 8 + 1)
   int32_t* few_sizes;   // (count / 8 + 1)
   uint64_t* order;      // (count)
-  float* masses;        // (count, group), with target_mass
+  float* masses;        // (group, count), with target_mass
   double* mass_sums;    // (3, group), with target_mass
 };
 
@@ -77,14 +77,13 @@ namespace {
 
 Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, const Lane& lane) {
   const size_t n = static_cast<size_t>(lane.partition_count);
-  const size_t masses = args.params->target_mass > 0 ? n * args.group + 16 : 0;
+  const size_t masses = args.params->target_mass > 0 ? n * args.group : 0;
   const size_t group = static_cast<size_t>(args.group);
   const size_t counts[] = {query_floats(args),
-                           4 * n,
-                           4 * n + 16,
-                           n,
-                           n,
-                           n,
+                           n + 16,
+                           n + 16,
+                           n + 16,
+                           n + 16,
                            static_cast<size_t>(lane.segment_count) + 1,
                            n + 16,
                            n / 8 + 1,
@@ -105,7 +104,6 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   Clusters clusters;
   clusters.count = lane.partition_count;
   clusters.rank.query = take();
-  clusters.rank.scores = take();
   clusters.rank.weights = take();
   clusters.rank.rank = take();
   clusters.rank.bits = take_ints();
@@ -233,7 +231,7 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
     for (lane.retrieved_tokens = 0; count < most && (lane.retrieved_tokens < floor || !reached()); count++) {
       const int32_t cluster = static_cast<int32_t>(clusters.order[count] & INT32_MAX);
       lane.retrieved_tokens += clusters.sizes[cluster];
-      for (int h = 0; h < group; h++) covered[h] += clusters.masses[int64_t{cluster} * group + h];
+      for (int h = 0; h < group; h++) covered[h] += clusters.masses[int64_t{h} * clusters.count + cluster];
     }
     if (budget >= ceiling || reached()) return count;
   }
