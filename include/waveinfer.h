@@ -223,9 +223,14 @@ WI_API void wi_cancel_reset(wi_cancel* cancel);
 
 /* ============================================ Model ============================================ */
 
+/* How prefill multiplies by weights narrower than f32. FAST: in bf16 with f32 sums where the processor has
+ * instructions for it (AVX512_BF16, AMX), as inference servers do; logits are off by 1 or 2 % of their
+ * spread. F32: everything in f32, half as fast or slower. Decoding is always in f32, and f32 weights too. */
+enum { WI_PRECISION_FAST = 0, WI_PRECISION_F32 = 1 };
+
 typedef struct wi_model_params {
   uint32_t struct_size;
-  int32_t reserved;
+  int32_t precision;             /* WI_PRECISION_*; of all sessions of this model */
   wi_progress_callback progress; /* NULL, or: bytes of the files looked at, bytes in all */
   void* progress_user;           /* its first argument */
 } wi_model_params;

@@ -38,6 +38,7 @@ struct MatmulArgs {
   int64_t rows;
   MatmulPart parts[3];
   int32_t part_count;
+  bool exact_f32 = false;  // products in f32 even where a narrower type is faster
 };
 
 // Rotates x in place. cos and sin are (rows, rotary / 2), shared by all heads of a row.

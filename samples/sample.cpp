@@ -39,9 +39,11 @@ Runtime create_runtime(int threads, const std::string& device) {
   return Runtime(runtime, wi_runtime_release);
 }
 
-Model open_model(const Runtime& runtime, const std::string& path) {
+Model open_model(const Runtime& runtime, const std::string& path, int32_t precision) {
+  auto params = sized<wi_model_params>();
+  params.precision = precision;
   wi_model* model = nullptr;
-  call(wi_model_open, runtime.get(), path.c_str(), nullptr, &model);
+  call(wi_model_open, runtime.get(), path.c_str(), &params, &model);
   return Model(model, wi_model_release);
 }
 

@@ -38,7 +38,7 @@ void call(Function function, Values... values) {
 }
 
 Runtime create_runtime(int threads, const std::string& device);
-Model open_model(const Runtime& runtime, const std::string& path);
+Model open_model(const Runtime& runtime, const std::string& path, int32_t precision = WI_PRECISION_FAST);
 Session create_session(const Model& model, const wi_session_params& params);
 Session fork(const Session& session);
 Cancel create_cancel();

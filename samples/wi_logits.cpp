@@ -54,7 +54,7 @@ void run(const Options& options) {
     throw std::runtime_error("the logits are binary: name a file with --out, or redirect standard output");
   }
   Runtime runtime = create_runtime(options.threads, options.device);
-  Model model = open_model(runtime, options.model);
+  Model model = open_model(runtime, options.model, WI_PRECISION_F32);
   std::vector<int32_t> tokens = read_prompt(model, options);
   Session session = create_session(model, options);
   if (options.out.empty()) {

@@ -28,6 +28,11 @@ T or_default(T value, T fallback) {
 
 }  // namespace
 
+bool wants_f32(const wi_model_params& p) {
+  check_range("wi_model_params.precision", p.precision, WI_PRECISION_FAST, WI_PRECISION_F32);
+  return p.precision == WI_PRECISION_F32;
+}
+
 RuntimeParams to_runtime_params(const wi_runtime_params* params) {
   const wi_runtime_params p = read_struct(params, "wi_runtime_params");
   check_range("wi_runtime_params.threads", p.threads, 0, kMostThreads);

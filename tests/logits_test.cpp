@@ -83,21 +83,37 @@ std::shared_ptr<Session> session(const std::shared_ptr<const Model>& model, cons
   return Session::create(runtime(), model, params);
 }
 
-// Calls way(model, ids) -> logits (tokens, vocab) for every case and compares.
+// Calls way(model, ids) -> logits (tokens, vocab) for every case and compares. least_tolerance: of types
+// narrower than f32.
 template <class Way>
-void every_case(Way&& way) {
+void every_case(bool exact_f32, double least_tolerance, Way&& way) {
   const std::vector<int32_t> ids = prompt();
   for (const Case& entry : cases()) {
-    const std::shared_ptr<const Model> model = Model::open(kFolder + entry.model);
+    const std::shared_ptr<const Model> model = Model::open(kFolder + entry.model, {}, exact_f32);
+    const double tolerance =
+        entry.tolerance > 2e-4 ? std::max(entry.tolerance, least_tolerance) : entry.tolerance;
     const double worst = worst_difference(way(model, ids), floats(kFolder + entry.logits));
-    std::printf("%-22s max abs difference %.2e (allowed %.0e)\n", entry.model.c_str(), worst,
-                entry.tolerance);
-    assert_true(worst <= entry.tolerance);
+    std::printf("%-22s max abs difference %.2e (allowed %.0e)\n", entry.model.c_str(), worst, tolerance);
+    assert_true(worst <= tolerance);
   }
 }
 
 void prefill_gives_the_references_logits(void**) {
-  every_case([](const std::shared_ptr<const Model>& model, const std::vector<int32_t>& ids) {
+  every_case(true, 0, [](const std::shared_ptr<const Model>& model, const std::vector<int32_t>& ids) {
+    std::vector<float> logits(ids.size() * static_cast<size_t>(model->config.vocab));
+    PrefillParams params;
+    params.logits = logits;
+    session(model, "full")->prefill(ids, params, nullptr);
+    return logits;
+  });
+}
+
+// Activations and weights rounded to bf16 (8 bits) leave up to 15 % of the logits' standard deviation at the
+// worst of 10,880 values: torch, told to round the same operands, differs from itself by 0.068 on llama-f16.
+constexpr double kFast = 0.1;
+
+void fast_prefill_stays_within_bf16_rounding(void**) {
+  every_case(false, kFast, [](const std::shared_ptr<const Model>& model, const std::vector<int32_t>& ids) {
     std::vector<float> logits(ids.size() * static_cast<size_t>(model->config.vocab));
     PrefillParams params;
     params.logits = logits;
@@ -107,7 +123,7 @@ void prefill_gives_the_references_logits(void**) {
 }
 
 void decode_steps_give_the_references_logits(void**) {
-  every_case([](const std::shared_ptr<const Model>& model, const std::vector<int32_t>& ids) {
+  every_case(true, 0, [](const std::shared_ptr<const Model>& model, const std::vector<int32_t>& ids) {
     auto steps = session(model, "full");
     std::vector<float> logits;
     for (int32_t id : ids) {
@@ -119,10 +135,10 @@ void decode_steps_give_the_references_logits(void**) {
   });
 }
 
-// 40 tokens are too few to be sealed by the defaults; a window of none and the smallest segment are not
-// reached either, so this is the steady zone's share of the claim. session_test holds the sealed one.
+// 40 tokens are too few to be sealed, so this is the steady zone's share of the claim; session_test has the
+// rest.
 void wave_gives_the_references_logits(void**) {
-  every_case([](const std::shared_ptr<const Model>& model, const std::vector<int32_t>& ids) {
+  every_case(true, 0, [](const std::shared_ptr<const Model>& model, const std::vector<int32_t>& ids) {
     std::vector<float> logits(ids.size() * static_cast<size_t>(model->config.vocab));
     PrefillParams params;
     params.logits = logits;
@@ -137,6 +153,7 @@ void wave_gives_the_references_logits(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(prefill_gives_the_references_logits),
+      cmocka_unit_test(fast_prefill_stays_within_bf16_rounding),
       cmocka_unit_test(decode_steps_give_the_references_logits),
       cmocka_unit_test(wave_gives_the_references_logits),
   };

@@ -23,9 +23,12 @@ struct Input {
   int64_t rows, inputs;
 };
 
-bool in_bf16(const MatmulPart& part) { return part.weight.type != DType::f32 && has_fast_bf16(); }
+bool in_bf16(const MatmulArgs& args, int32_t part) {
+  return !args.exact_f32 && args.parts[part].weight.type != DType::f32 && has_fast_bf16();
+}
 const uint16_t* round_rows(const Stream& stream, const MatmulArgs& args, int64_t inputs);
-void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, int64_t first);
+void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, bool bf16,
+                    int64_t first);
 void pack_weights(const Matrix& weight, int64_t first, const Packing& packing, uint16_t* stage,
                   uint16_t* panel);
 void store_tile(const float* tile, int64_t rows, int64_t columns, const MatmulPart& part, int64_t row,
@@ -39,14 +42,14 @@ void matmul_dense(const Stream& stream, const MatmulArgs& args) {
   bool narrow = false;
   for (int32_t p = 0; p < args.part_count; ++p) {
     panels_before[p + 1] = panels_before[p] + (args.parts[p].weight.rows + kPanel - 1) / kPanel;
-    narrow |= in_bf16(args.parts[p]);
+    narrow |= in_bf16(args, p);
   }
   Input in{args.in, nullptr, args.rows, args.parts[0].weight.cols};
   if (narrow) in.narrow = round_rows(stream, args, in.inputs);
   stream.each(panels_before[args.part_count], [&](int64_t task, int worker) {
     int32_t p = 0;
     while (task >= panels_before[p + 1]) ++p;
-    multiply_panel(stream, worker, in, args.parts[p], (task - panels_before[p]) * kPanel);
+    multiply_panel(stream, worker, in, args.parts[p], in_bf16(args, p), (task - panels_before[p]) * kPanel);
   });
 }
 
@@ -64,10 +67,9 @@ const uint16_t* round_rows(const Stream& stream, const MatmulArgs& args, int64_t
 }
 
 // Outputs [first, first + kPanel) of one part, for all rows.
-void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part,
+void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, bool bf16,
                     int64_t first) {
   const Matrix& weight = part.weight;
-  const bool bf16 = in_bf16(part);
   const int64_t outputs = std::min(kPanel, weight.rows - first);
   GemmShape shape{std::min(kRowBlock, in.rows), outputs, in.inputs, bf16 ? DType::bf16 : DType::f32, true};
   auto whole = Gemm::get(shape);

@@ -25,11 +25,13 @@ std::string type_of_most_bytes(const std::vector<const StoredTensor*>& tensors);
 }  // namespace
 
 std::shared_ptr<const Model> Model::open(const std::string& path,
-                                         const std::function<void(uint64_t, uint64_t)>& progress) {
+                                         const std::function<void(uint64_t, uint64_t)>& progress,
+                                         bool exact_f32) {
   ModelFile file = is_directory(path) ? read_safetensors_model(path) : read_gguf_model(path);
   const std::string name = file.name;
   VocabularyFile vocabulary = std::move(file.vocabulary);
   auto model = std::make_shared<Model>();
+  model->exact_f32 = exact_f32;
   bind_weights(std::move(file), model.get(), progress);
   model->tokenizer = make_tokenizer(std::move(vocabulary.vocabulary), name);
   const Vocabulary& words = model->tokenizer->vocabulary();

@@ -36,18 +36,23 @@ struct Weights {
 
 class Model {
  public:
-  // A .gguf file (the first of a split set) or a directory with config.json, tokenizer.json and *.safetensors.
-  static std::shared_ptr<const Model> open(const std::string& path, const std::function<void(uint64_t, uint64_t)>& progress = {});
+  // A .gguf file (the first of a split set) or a directory with config.json, tokenizer.json and
+  // *.safetensors.
+  static std::shared_ptr<const Model> open(const std::string& path,
+                                           const std::function<void(uint64_t, uint64_t)>& progress = {},
+                                           bool exact_f32 = false);
 
   ModelConfig config;
   Weights weights;
   RopeFrequencies rope;
-  std::unique_ptr<const Tokenizer> tokenizer;       // null only for models made in memory
+  std::unique_ptr<const Tokenizer> tokenizer;  // null only for models made in memory
   ChatTemplate chat;
+  bool exact_f32 = false;  // prefill's products in f32 whatever the weights' type (WI_PRECISION_F32)
   uint64_t parameters = 0;
   uint64_t weight_bytes = 0;
-  std::string weight_type;   // of most weight bytes
-  uint64_t fingerprint = 0;  // of hyper-parameters, tensor table and sampled tensor bytes: names a model in session files
+  std::string weight_type;  // of most weight bytes
+  uint64_t fingerprint =
+      0;  // of hyper-parameters, tensor table and sampled tensor bytes: names a model in session files
   std::shared_ptr<void> storage;  // keeps mappings and copies alive
 };
 
