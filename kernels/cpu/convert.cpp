@@ -49,13 +49,13 @@ HWY_EXPORT(FromBf16);
 void to_kv(const float* in, DType kv, void* out, int64_t count) {
   if (kv == DType::f16) return HWY_DYNAMIC_DISPATCH(ToF16)(in, out, count);
   if (kv == DType::bf16) return HWY_DYNAMIC_DISPATCH(ToBf16)(in, out, count);
-  std::memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
+  if (count > 0) std::memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
 }
 
 void from_kv(const void* in, DType kv, float* out, int64_t count) {
   if (kv == DType::f16) return HWY_DYNAMIC_DISPATCH(FromF16)(in, out, count);
   if (kv == DType::bf16) return HWY_DYNAMIC_DISPATCH(FromBf16)(in, out, count);
-  std::memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
+  if (count > 0) std::memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
 }
 
 }  // namespace wi::cpu

@@ -275,9 +275,11 @@ HWY_INLINE void DotFloats(const Tile& tile, const Activations& in) {
       tile.out[o * R + r] = hn::GetLane(hn::SumOfLanes(d, hn::Add(acc[o][r][0], acc[o][r][1])));
 }
 
-// The formats as types with one interface, for matmul_decode.cpp.
+// The formats as types with one interface, for matmul_decode.cpp. kMaxRows: as many rows at a time as pay,
+// for their sums want registers and the rows themselves want cache.
 template <class T>
 struct FloatDot {
+  static constexpr int kMaxRows = 4;
   template <int O, int R>
   static void Run(const Tile& tile, const Activations& in) {
     DotFloats<T, O, R>(tile, in);
@@ -285,6 +287,7 @@ struct FloatDot {
 };
 template <class Q>
 struct Dot {
+  static constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 && Q::kBytes < 64 ? 8 : 4;
   template <int O, int R>
   static void Run(const Tile& tile, const Activations& in) {
     if constexpr (Q::kBytes < 64) {

@@ -12,9 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 
-// As many rows at a time as there are registers for their sums.
-constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
-constexpr int kOutputs = 4;
+constexpr int kOutputs = 4;  // of a tile
 
 // All rows against O outputs, R rows at a time from `row` on.
 template <class Dot, int O, int R>
@@ -37,7 +35,7 @@ HWY_INLINE void MultiplyRows(const MatmulPart& part, int64_t output, const Activ
 template <class Dot, int O>
 HWY_INLINE void MultiplyTile(const MatmulPart& part, int64_t output, const Activations& in) {
   int64_t row = 0;
-  if constexpr (kMaxRows == 8) MultiplyRows<Dot, O, 8>(part, output, in, row);
+  if constexpr (Dot::kMaxRows == 8) MultiplyRows<Dot, O, 8>(part, output, in, row);
   MultiplyRows<Dot, O, 4>(part, output, in, row);
   MultiplyRows<Dot, O, 2>(part, output, in, row);
   MultiplyRows<Dot, O, 1>(part, output, in, row);
@@ -110,9 +108,9 @@ void QuantizeRow(const Activations& in, int64_t row) {
     for (int64_t i = first * 32; i < last * 32; i += 16) {
       auto sum = hn::Zero(d32);
       for (int64_t j = i; j < i + 16; j += kLanes) {
-        const auto q = hn::NearestInt(hn::Mul(hn::LoadU(d, values + j), inverse));
-        sum = hn::Add(sum, q);
-        hn::Store(hn::DemoteTo(d16, q), d16, quants + j);
+        const auto q = hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::LoadU(d, values + j), inverse)));
+        hn::Store(q, d16, quants + j);
+        sum = hn::Add(sum, hn::PromoteTo(d32, q));
       }
       sums16[i / 16] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, sum))) * scale;
     }
