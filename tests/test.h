@@ -39,7 +39,8 @@ void expect_error(wi_status code, const char* words, Call&& call, const char* fi
     call();
   } catch (const Error& error) {
     if (error.code() != code || !std::strstr(error.what(), words)) {
-      std::printf("%s:%d: wanted status %d with \"%s\", got %d: %s\n", file, line, code, words, error.code(), error.what());
+      std::printf("%s:%d: wanted status %d with \"%s\", got %d: %s\n", file, line, code, words, error.code(),
+                  error.what());
       _fail(file, line);
     }
     return;
@@ -47,6 +48,8 @@ void expect_error(wi_status code, const char* words, Call&& call, const char* fi
   std::printf("%s:%d: wanted status %d with \"%s\", got no error\n", file, line, code, words);
   _fail(file, line);
 }
-#define assert_error(code, words, ...) ::wi::test::expect_error(code, words, [&] { __VA_ARGS__; }, __FILE__, __LINE__)
+#define assert_error(code, words, ...) \
+  ::wi::test::expect_error(            \
+      code, words, [&] { __VA_ARGS__; }, __FILE__, __LINE__)
 
 }  // namespace wi::test
