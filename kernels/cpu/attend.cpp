@@ -16,6 +16,14 @@ namespace wi::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr size_t kBlockTokens = 64;
+constexpr size_t kAhead = 1;
+
+// Rows of some tokens of a lane.
+struct Block {
+  size_t count;  // ≤ kBlockTokens; the lists are full in any case
+  const std::byte* keys[kBlockTokens];
+  const std::byte* values[kBlockTokens];
+};
 
 // Rows of the next kBlockTokens tokens of a lane, from one run to the next.
 class Rows {
@@ -30,26 +38,30 @@ class Rows {
     at_ = begin;
   }
 
-  // Fills both lists and returns the count; 0 at the end.
-  size_t next(const std::byte** keys, const std::byte** values) {
+  // An empty block at the end. A block's lists are padded with its last row.
+  void next(Block& block) {
     size_t count = 0;
     while (count < kBlockTokens && left_ > 0) {
       if (at_ == run_.tokens) {
         open(index_ + 1);
         continue;
       }
-      const int64_t take =
-          HWY_MIN(static_cast<int64_t>(kBlockTokens - count), HWY_MIN(left_, run_.tokens - at_));
+      const int64_t room = static_cast<int64_t>(kBlockTokens - count);
+      const int64_t take = HWY_MIN(room, HWY_MIN(left_, run_.tokens - at_));
       const std::byte* key = static_cast<const std::byte*>(run_.keys) + at_ * row_bytes_;
       const std::byte* value = static_cast<const std::byte*>(run_.values) + at_ * row_bytes_;
       for (int64_t i = 0; i < take; i++, count++, key += row_bytes_, value += row_bytes_) {
-        keys[count] = key;
-        values[count] = value;
+        block.keys[count] = key;
+        block.values[count] = value;
       }
       at_ += take;
       left_ -= take;
     }
-    return count;
+    block.count = count;
+    for (size_t i = count; i < kBlockTokens && count > 0; i++) {
+      block.keys[i] = block.keys[count - 1];
+      block.values[i] = block.values[count - 1];
+    }
   }
 
  private:
@@ -81,28 +93,26 @@ struct HeadState {
   HWY_ALIGN float sum[kLanes];  // of each lane: to be added up over a head's lanes
 };
 
-// The rows' keys and values enter the running softmax. count in [1, kBlockTokens]; keys is padded to a
-// whole number of vectors with repeated rows.
+// The block's tokens enter the running softmax; rows of the block ahead, if any, are prefetched.
 template <DType kKv, int kHeads>
-void attend_block(const float* query, size_t head_dim, const std::byte* const* keys,
-                  const std::byte* const* values, size_t count, const std::byte* const* next_keys,
-                  const std::byte* const* next_values, HeadState& state) {
+void attend_block(const float* query, size_t head_dim, const Block& block, const Block* ahead,
+                  HeadState& state) {
   const Floats d;
   constexpr size_t kRows = kLanes / kHeads;
   const size_t bytes = row_bytes(kKv, static_cast<int64_t>(head_dim));
   HWY_ALIGN float scores[kBlockTokens * kHeads];
-  const size_t tiles = (count + kRows - 1) / kRows;
+  const size_t tiles = (block.count + kRows - 1) / kRows;
 
   Vector highest = hn::Set(d, kLowest);
   for (size_t tile = 0; tile < tiles; tile++) {
-    if (next_keys) {
-      for (size_t r = 0; r < kRows; r++) prefetch_row(next_keys[tile * kRows + r], bytes);
+    if (ahead) {
+      for (size_t r = 0; r < kRows; r++) prefetch_row(ahead->keys[tile * kRows + r], bytes);
     }
-    const Vector score = dot_rows<kKv, kHeads>(d, query, keys + tile * kRows, head_dim);
+    const Vector score = dot_rows<kKv, kHeads>(d, query, block.keys + tile * kRows, head_dim);
     highest = hn::Max(highest, score);
     hn::Store(score, d, scores + tile * kLanes);
   }
-  for (size_t i = count * kHeads; i < tiles * kLanes; i++) {
+  for (size_t i = block.count * kHeads; i < tiles * kLanes; i++) {
     scores[i] = -std::numeric_limits<float>::infinity();
   }
 
@@ -128,7 +138,8 @@ void attend_block(const float* query, size_t head_dim, const std::byte* const* k
   }
   hn::Store(max, d, state.max);
   hn::Store(sum, d, state.sum);
-  add_rows<kKv, kHeads>(scores, values, count, head_dim, state.acc, next_values);
+  add_rows<kKv, kHeads>(scores, block.values, block.count, head_dim, state.acc,
+                        ahead ? ahead->values : nullptr);
 }
 
 // Attends tokens [begin, end) of a lane. partial: acc (group, head_dim), not normalised, then max (group),
@@ -151,28 +162,21 @@ void attend_tokens(const LanesArgs& args, const Lane& lane, int64_t begin, int64
     }
   }
 
-  // One block ahead, so that the next block's rows are on their way while this one is worked on.
-  const std::byte* keys[2][kBlockTokens];
-  const std::byte* values[2][kBlockTokens];
+  // Blocks ahead of the one that is worked on have their rows on the way.
+  Block ring[kAhead + 1];
   Rows rows(lane, begin, end, row_bytes(args.kv, args.head_dim));
-  size_t count = rows.next(keys[0], values[0]);
-  for (int now = 0; count > 0; now ^= 1) {
-    const size_t next_count = rows.next(keys[now ^ 1], values[now ^ 1]);
-    for (size_t i = next_count; i < kBlockTokens && next_count > 0; i++) {
-      keys[now ^ 1][i] = keys[now ^ 1][next_count - 1];
-      values[now ^ 1][i] = values[now ^ 1][next_count - 1];
-    }
-    for (size_t i = count; i < kBlockTokens; i++) keys[now][i] = keys[now][count - 1];
+  for (size_t i = 0; i < kAhead; i++) rows.next(ring[i]);
+  for (size_t now = 0; ring[now].count > 0; now = (now + 1) % (kAhead + 1)) {
+    const Block& block = ring[now];
+    Block& coming = ring[(now + kAhead) % (kAhead + 1)];
+    rows.next(coming);
     for (int b = 0; b < blocks; b++) {
       const int first = b * kBlockHeads;
-      const bool ahead = next_count > 0 && b == 0;
+      const Block* ahead = coming.count > 0 && b == 0 ? &coming : nullptr;
       with_type_and_width(args.kv, block_width(group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
-        attend_block<kKv, kHeads>(query + first * stride, head_dim, keys[now], values[now], count,
-                                  ahead ? keys[now ^ 1] : nullptr, ahead ? values[now ^ 1] : nullptr,
-                                  states[b]);
+        attend_block<kKv, kHeads>(query + first * stride, head_dim, block, ahead, states[b]);
       });
     }
-    count = next_count;
   }
 
   for (int h = 0; h < group; h++) {

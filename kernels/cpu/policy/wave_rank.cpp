@@ -34,6 +34,8 @@ HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, 
   const Floats d;
   const size_t stride = padded_dim(head_dim);
   constexpr size_t kTile = kWaveTile;
+  // The same place of the next tiles: hardware gives up at the end of each small page.
+  const size_t ahead = row_bytes(kKv, static_cast<int64_t>(kVectors * kLanes * head_dim));
   const std::byte* columns[kVectors];
   Vector sums[kVectors * kHeads];
   HWY_UNROLL(16)
@@ -47,7 +49,10 @@ HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, 
   for (size_t i = 0; i < head_dim; i++) {
     Vector c[kVectors];
     HWY_UNROLL(16)
-    for (size_t v = 0; v < kVectors; v++) c[v] = load_kv<kKv>(d, columns[v], i * kTile);
+    for (size_t v = 0; v < kVectors; v++) {
+      c[v] = load_kv<kKv>(d, columns[v], i * kTile);
+      hwy::Prefetch(columns[v] + ahead + row_bytes(kKv, static_cast<int64_t>(i * kTile)));
+    }
     HWY_UNROLL(16)
     for (int h = 0; h < kHeads; h++) {
       const Vector q = hn::Set(d, query[h * stride + i]);
@@ -155,19 +160,39 @@ int64_t weight_from(const int32_t* bits, const int32_t* weights, size_t count, i
   return total;
 }
 
-size_t indices_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* out) {
+// Calls visit(i) for each i with bits[i] ≥ pivot, ascending.
+template <class Visit>
+HWY_INLINE void visit_from(const int32_t* bits, size_t count, int32_t pivot, Visit visit) {
   const hn::ScalableTag<int32_t> di;
   const auto least = hn::Set(di, pivot - 1);
-  size_t kept = 0;
   size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const auto above = hn::Gt(hn::LoadU(di, bits + i), least);
-    // Not CompressStore: compressing to memory is microcode on Zen 4.
-    hn::StoreU(hn::Compress(hn::Iota(di, static_cast<int32_t>(i)), above), di, out + kept);
-    kept += hn::CountTrue(di, above);
+    if (hn::AllFalse(di, above)) continue;
+    uint8_t mask_bytes[8] = {};
+    hn::StoreMaskBits(di, above, mask_bytes);
+    uint64_t mask = 0;
+    std::memcpy(&mask, mask_bytes, sizeof(mask));
+    for (; mask; mask &= mask - 1) visit(i + hwy::Num0BitsBelowLS1Bit_Nonzero64(mask));
   }
   for (; i < count; i++)
-    if (bits[i] >= pivot) out[kept++] = static_cast<int32_t>(i);
+    if (bits[i] >= pivot) visit(i);
+}
+
+size_t indices_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* out) {
+  size_t kept = 0;
+  visit_from(bits, count, pivot, [&](size_t i) HWY_ATTR { out[kept++] = static_cast<int32_t>(i); });
+  return kept;
+}
+
+size_t entries_between(const int32_t* bits, const int32_t* weights, size_t count, int32_t low, int32_t high,
+                       int32_t* out_bits, int32_t* out_weights) {
+  size_t kept = 0;
+  visit_from(bits, count, low, [&](size_t i) HWY_ATTR {
+    out_bits[kept] = bits[i];
+    out_weights[kept] = weights ? weights[i] : 1;
+    kept += bits[i] < high;
+  });
   return kept;
 }
 
@@ -244,6 +269,7 @@ HWY_EXPORT(padded_query_floats);
 HWY_EXPORT(rank_bits);
 HWY_EXPORT(weight_from);
 HWY_EXPORT(indices_from);
+HWY_EXPORT(entries_between);
 HWY_EXPORT(head_masses);
 HWY_EXPORT(steady_lse);
 
@@ -257,6 +283,11 @@ int64_t weight_ranked_from(const int32_t* bits, const int32_t* weights, size_t c
 }
 size_t ranked_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* out) {
   return HWY_DYNAMIC_DISPATCH(indices_from)(bits, count, pivot, out);
+}
+
+size_t ranked_between(const int32_t* bits, const int32_t* weights, size_t count, int32_t low, int32_t high,
+                      int32_t* out_bits, int32_t* out_weights) {
+  return HWY_DYNAMIC_DISPATCH(entries_between)(bits, weights, count, low, high, out_bits, out_weights);
 }
 
 void cluster_masses(const LanesArgs& args, const Lane& lane, const float* query, const int32_t* sizes,

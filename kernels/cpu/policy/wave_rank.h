@@ -24,6 +24,11 @@ int64_t weight_ranked_from(const int32_t* bits, const int32_t* weights, size_t c
 // The i with bits[i] ≥ pivot ≥ 0, ascending; returns how many. out: room for count + 16.
 size_t ranked_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* out);
 
+// Copies the entries with low ≤ bits < high; returns how many. Null weights count 1 each. The outputs have
+// room for one more.
+size_t ranked_between(const int32_t* bits, const int32_t* weights, size_t count, int32_t low, int32_t high,
+                      int32_t* out_bits, int32_t* out_weights);
+
 // Estimated attention mass per cluster and query head, masses (group, n) = size · exp(q·c/√d), of the
 // steady zone (group), exact, and of all together (group); each head in a unit of its own. query: packed,
 // as rank_partitions left it. sizes has room for 16 more.

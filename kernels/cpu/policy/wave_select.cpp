@@ -19,8 +19,8 @@ struct Clusters {
   int32_t* sizes;       // (count + 16)
   int32_t* first;       // (segments + 1) number of each segment's first cluster
   int32_t* candidates;  // (count + 16)
-  int32_t* few_bits;    // (count / 8 + 1)
-  int32_t* few_sizes;   // (count / 8 + 1)
+  int32_t* few_bits;    // (count / 8 + 2)
+  int32_t* few_sizes;   // (count / 8 + 2)
   uint64_t* order;      // (count)
   float* masses;        // (group, count), with target_mass
   double* mass_sums;    // (3, group), with target_mass
@@ -86,8 +86,8 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
                            n + 16,
                            static_cast<size_t>(lane.segment_count) + 1,
                            n + 16,
-                           n / 8 + 1,
-                           n / 8 + 1,
+                           n / 8 + 2,
+                           n / 8 + 2,
                            2 * n,
                            masses,
                            6 * group};
@@ -144,15 +144,9 @@ Zone first_ranked(const Clusters& clusters, const int32_t* weights, int64_t want
   while (high - low > 1) {
     if (bits == clusters.rank.bits && from_low - from_high <= clusters.count / 8) {
       // Few are left: go on with only those. Each weighs at least 1.
-      size_t kept = 0;
-      for (size_t i = 0; i < count; i++) {
-        if (bits[i] < low || bits[i] >= high) continue;
-        clusters.few_bits[kept] = bits[i];
-        clusters.few_sizes[kept++] = weights ? weights[i] : 1;
-      }
+      count = ranked_between(bits, weights, count, low, high, clusters.few_bits, clusters.few_sizes);
       bits = clusters.few_bits;
       weights = clusters.few_sizes;
-      count = kept;
       outside = from_high;
     }
     const int32_t middle = low + (high - low) / 2;
