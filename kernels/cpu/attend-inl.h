@@ -117,18 +117,23 @@ HWY_INLINE Vector sum_across_rows(Floats d, Vector v) {
 
 // ---- exp
 
-// exp(x) within 2e-7 relative for x in [-87, 87]; 0 below, also for -infinity. Not for x above.
-HWY_INLINE Vector exp(Floats d, Vector x) {
+// x = n ln 2 + r, |r| ≤ ln 2 / 2; returns 2^n. For x in [-87, 87].
+HWY_INLINE Vector split_exponent(Floats d, Vector x, Vector& r) {
   const hn::Rebind<int32_t, Floats> di;
-  const auto in_range = hn::Gt(x, hn::Set(d, -87.0f));
-  x = hn::Max(x, hn::Set(d, -87.0f));
   // Adding 1.5 · 2^23 rounds to an integer n, which is then in the low bits of the sum.
   const Vector magic = hn::Set(d, 12582912.0f);
   const Vector shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
   const Vector n = hn::Sub(shifted, magic);
-  // r = x - n ln 2 in two steps; |r| ≤ ln 2 / 2
-  Vector r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  return hn::BitCast(d, hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23)));
+}
+
+// exp(x) within 2e-7 relative for x in [-87, 87]; 0 below, also for -infinity. Not for x above.
+HWY_INLINE Vector exp(Floats d, Vector x) {
+  const auto in_range = hn::Gt(x, hn::Set(d, -87.0f));
+  Vector r;
+  const Vector power = split_exponent(d, hn::Max(x, hn::Set(d, -87.0f)), r);
   Vector p = hn::Set(d, 1.9875691500e-4f);
   p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3f));
   p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3f));
@@ -136,9 +141,19 @@ HWY_INLINE Vector exp(Floats d, Vector x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
   p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
-  const auto exponent = hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23));
-  const Vector power = hn::BitCast(d, exponent);
   return hn::IfThenElseZero(in_range, hn::Mul(p, power));
+}
+
+// exp(x) within 4e-5 relative for x in [-87, 87], for statistics; e^-87 below.
+HWY_INLINE Vector rough_exp(Floats d, Vector x) {
+  Vector r;
+  const Vector power = split_exponent(d, hn::Max(x, hn::Set(d, -87.0f)), r);
+  Vector p = hn::Set(d, 4.1665795894e-2f);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  return hn::Mul(p, power);
 }
 
 // ---- the two products
@@ -180,11 +195,17 @@ HWY_INLINE Vector dot_rows(Floats d, const float* HWY_RESTRICT query, const std:
   return sum_each(d, sums);
 }
 
-// acc[head][i] += Σ weights[row][head] · rows[row][i] for kVectors vectors of D from column i.
+// The weight of (row, head) is at row · row_step + head · head_step.
+struct Weights {
+  const float* of;
+  size_t row_step, head_step;
+};
+
+// acc[head][i] += Σ weight · rows[row][i] for kVectors vectors of D from column i.
 template <DType kKv, int kHeads, size_t kVectors, class D>
-HWY_INLINE void add_columns(D d, const float* HWY_RESTRICT weights, const std::byte* const* rows,
-                            size_t count, size_t i, size_t stride, float* HWY_RESTRICT acc,
-                            const std::byte* const* next, size_t row_bytes) {
+HWY_INLINE void add_columns(D d, const Weights& weights, const std::byte* const* rows, size_t count, size_t i,
+                            size_t stride, float* HWY_RESTRICT acc, const std::byte* const* next,
+                            size_t row_bytes) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
   V sums[kHeads * kVectors];
@@ -197,7 +218,8 @@ HWY_INLINE void add_columns(D d, const float* HWY_RESTRICT weights, const std::b
     if (next) prefetch_row(next[r], row_bytes);
     V w[kHeads];
     HWY_UNROLL(16)
-    for (int h = 0; h < kHeads; h++) w[h] = hn::Set(d, weights[r * kHeads + h]);
+    for (int h = 0; h < kHeads; h++)
+      w[h] = hn::Set(d, weights.of[r * weights.row_step + h * weights.head_step]);
     HWY_UNROLL(16)
     for (size_t c = 0; c < kVectors; c++) {
       const V v = load_kv<kKv>(d, rows[r], i + c * lanes);
@@ -214,10 +236,10 @@ HWY_INLINE void add_columns(D d, const float* HWY_RESTRICT weights, const std::b
   }
 }
 
-// acc (kHeads, padded_dim) += Σ over count rows of weights (count, kHeads) times the row. next: rows to
+// acc (kHeads, padded_dim) += Σ over count rows of weight times the row. next: rows to
 // prefetch meanwhile, one per row, or null.
 template <DType kKv, int kHeads>
-HWY_INLINE void add_rows(const float* weights, const std::byte* const* rows, size_t count, size_t head_dim,
+HWY_INLINE void add_rows(const Weights& weights, const std::byte* const* rows, size_t count, size_t head_dim,
                          float* acc, const std::byte* const* next = nullptr) {
   const Floats d;
   const size_t stride = padded_dim(head_dim);

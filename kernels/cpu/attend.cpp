@@ -138,7 +138,7 @@ void attend_block(const float* query, size_t head_dim, const Block& block, const
   }
   hn::Store(max, d, state.max);
   hn::Store(sum, d, state.sum);
-  add_rows<kKv, kHeads>(scores, block.values, block.count, head_dim, state.acc,
+  add_rows<kKv, kHeads>({scores, kHeads, 1}, block.values, block.count, head_dim, state.acc,
                         ahead ? ahead->values : nullptr);
 }
 

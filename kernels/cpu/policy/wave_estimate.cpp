@@ -48,9 +48,9 @@ Head weigh(const float* scores, const float* weights, const float* radii, size_t
   for (size_t i = 0; i < count; i += kLanes) {
     const Vector weight = hn::LoadU(d, weights + i);
     const Vector score = hn::Sub(i < whole ? hn::LoadU(d, scores + i) : hn::Load(d, last), unit);
-    sum = hn::MulAdd(weight, exp(d, score), sum);
+    sum = hn::MulAdd(weight, rough_exp(d, score), sum);
     const Vector above = hn::MulAdd(slope, hn::LoadU(d, radii + i), score);
-    bound = hn::MulAdd(weight, exp(d, hn::Min(above, limit)), bound);
+    bound = hn::MulAdd(weight, rough_exp(d, hn::Min(above, limit)), bound);
   }
   return {.shift = shift,
           .exact = std::exp(lse - shift),
@@ -62,7 +62,7 @@ Head weigh(const float* scores, const float* weights, const float* radii, size_t
 struct Block {
   size_t count;
   const std::byte* rows[kBlock];  // value means
-  int32_t clusters[kBlock];       // numbers in the lane
+  int32_t clusters[kBlock];       // numbers in the lane; 0 beyond count
 };
 void read_block(const Lane& lane, const int32_t* first, size_t begin, size_t bytes, Block& block) {
   block.count = HWY_MIN(kBlock, static_cast<size_t>(lane.estimated_count) - begin);
@@ -75,6 +75,7 @@ void read_block(const Lane& lane, const int32_t* first, size_t begin, size_t byt
     block.clusters[i] = first[ref.segment] + ref.partition;
     prefetch_row(block.rows[i], bytes);
   }
+  for (size_t i = block.count; i < kBlock; i++) block.clusters[i] = 0;
 }
 
 // Adds the estimation zone to acc (kHeads, padded_dim); mass[h] is its mass. Reads a block ahead.
@@ -83,10 +84,10 @@ void add_estimates(const Lane& lane, const int32_t* first, const float* weights,
                    size_t head_dim, const Head* heads, int real_heads, float* acc, float* mass) {
   const Floats d;
   const size_t bytes = row_bytes(kKv, static_cast<int64_t>(head_dim));
-  const size_t plane = static_cast<size_t>(lane.partition_count);
-  HWY_ALIGN float block_weights[kBlock * kHeads] = {};  // (kBlock, kHeads)
-  HWY_ALIGN float sizes[kBlock * kHeads] = {};
-  Vector sum = hn::Zero(d);
+  HWY_ALIGN float block_weights[kHeads][kBlock] = {};
+  HWY_ALIGN float sizes[kBlock] = {};
+  Vector sums[kHeads];
+  for (int h = 0; h < kHeads; h++) sums[h] = hn::Zero(d);
   Block blocks[2];
   read_block(lane, first, 0, bytes, blocks[0]);
   size_t begin = 0;
@@ -94,23 +95,20 @@ void add_estimates(const Lane& lane, const int32_t* first, const float* weights,
     const Block& block = blocks[now];
     begin += block.count;
     read_block(lane, first, begin, bytes, blocks[now ^ 1]);
-    for (size_t i = 0; i < kBlock; i++)
-      for (int h = 0; h < real_heads; h++) {
-        const bool there = i < block.count;
-        const int32_t cluster = block.clusters[there ? i : 0];
-        block_weights[i * kHeads + h] = scores[h * plane + cluster] - heads[h].shift;
-        sizes[i * kHeads + h] = there ? weights[cluster] : 0;
+    for (size_t i = 0; i < kBlock; i++) sizes[i] = i < block.count ? weights[block.clusters[i]] : 0;
+    for (int h = 0; h < real_heads; h++) {
+      const float* plane = scores + h * static_cast<size_t>(lane.partition_count);
+      for (size_t i = 0; i < kBlock; i++) block_weights[h][i] = plane[block.clusters[i]];
+      for (size_t i = 0; i < kBlock; i += kLanes) {
+        const Vector score = hn::Sub(hn::Load(d, block_weights[h] + i), hn::Set(d, heads[h].shift));
+        const Vector weight = hn::Mul(exp(d, score), hn::Load(d, sizes + i));
+        sums[h] = hn::Add(sums[h], weight);
+        hn::Store(weight, d, block_weights[h] + i);
       }
-    for (size_t i = 0; i < kBlock * kHeads; i += kLanes) {
-      const Vector weight = hn::Mul(exp(d, hn::Load(d, block_weights + i)), hn::Load(d, sizes + i));
-      sum = hn::Add(sum, weight);
-      hn::Store(weight, d, block_weights + i);
     }
-    add_rows<kKv, kHeads>(block_weights, block.rows, block.count, head_dim, acc);
+    add_rows<kKv, kHeads>({block_weights[0], 1, kBlock}, block.rows, block.count, head_dim, acc);
   }
-  HWY_ALIGN float lanes[kLanes];
-  hn::Store(sum_across_rows<kHeads>(d, sum), d, lanes);
-  for (int h = 0; h < kHeads; h++) mass[h] = lanes[h % kLanes];
+  for (int h = 0; h < kHeads; h++) mass[h] = hn::GetLane(hn::SumOfLanes(d, sums[h]));
 }
 
 float length(const float* query, size_t head_dim) {
