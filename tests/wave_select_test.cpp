@@ -62,7 +62,7 @@ std::vector<double> reference_ranks(Scene& scene, std::vector<double>* scores_ou
   for (int32_t s = 0; s < lane.segment_count; s++) {
     const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
     for (int32_t c = 0; c < index.clusters; c++) {
-      cpu::wave_centroid(index, c, 64, scene.cache.kv, row.data());
+      cpu::wave_centroid(index, c, 64, row.data());
       for (int64_t h = 0; h < group; h++) {
         double score = 0;
         for (size_t i = 0; i < 64; i++)

@@ -119,7 +119,7 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
               for (int32_t c = 0; c < index.clusters; c++) {
                 if (retrieved.count({s, c})) continue;
                 const size_t at = static_cast<size_t>(c) * row_bytes(kv, 64);
-                cpu::wave_centroid(index, c, 64, kv, centroid.data());
+                cpu::wave_centroid(index, c, 64, centroid.data());
                 cpu::from_kv(index.value_means + at, kv, mean.data(), 64);
                 double score = 0;
                 for (size_t i = 0; i < 64; i++) score += double(query[i]) * double(centroid[i]);
@@ -142,8 +142,8 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
           }
           assert_true(std::abs(double(lane.estimated_coverage) - coverage) < 1e-4);
           assert_true(std::abs(double(lane.certified_coverage) - certified) < 1e-4);
-          // Jensen, up to the rounding of stored centroids: bf16's moves a score by up to 1e-2 here.
-          assert_true(coverage >= truth - (kv == DType::bf16 ? 0.02 : 2e-3));
+          // Jensen, up to the rounding of stored centroids, which moves a score by some 1e-2 here.
+          assert_true(coverage >= truth - 0.02);
           assert_true(certified <= truth + 1e-6);
         }
   });
@@ -194,7 +194,8 @@ void recall_and_error_are_bounded_on_every_kind_of_keys(void**) {
     const char* name;
     double recall, error;
   };
-  // Measured recall 0.91, 0.13, 0.21 and error 0.008, 0.71, 0.005; the bounds leave room for other seeds.
+  // Measured recall 0.92, 0.14, 0.21 and error 0.008, 0.70, 0.005 (with centroids in f16 instead of 8 bits:
+  // 0.91, 0.13, 0.21 and 0.008, 0.71, 0.005); the bounds leave room for other seeds.
   // Uniform keys have no clusters to find: there the estimate carries the result.
   for (const Bound& bound :
        {Bound{Keys::clustered, "clustered", 0.75, 0.03}, Bound{Keys::uniform, "uniform", 0.08, 0.9},

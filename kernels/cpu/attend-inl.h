@@ -289,20 +289,15 @@ HWY_INLINE void with_type_and_width(DType kv, int width, Body&& body) {
   return with_width.template operator()<DType::f32>();
 }
 
-// The same for one to four heads that are not padded.
+// Calls body.operator()<kHeads>() for one to four heads.
 template <class Body>
-HWY_INLINE void with_type_and_heads(DType kv, int heads, Body&& body) {
-  const auto with_heads = [&]<DType kKv>() HWY_ATTR {
-    if constexpr (kBlockHeads == 4) {
-      if (heads == 4) return body.template operator()<kKv, 4>();
-      if (heads == 3) return body.template operator()<kKv, 3>();
-      if (heads == 2) return body.template operator()<kKv, 2>();
-    }
-    return body.template operator()<kKv, 1>();
-  };
-  if (kv == DType::f16) return with_heads.template operator()<DType::f16>();
-  if (kv == DType::bf16) return with_heads.template operator()<DType::bf16>();
-  return with_heads.template operator()<DType::f32>();
+HWY_INLINE void with_heads(int heads, Body&& body) {
+  if constexpr (kBlockHeads == 4) {
+    if (heads == 4) return body.template operator()<4>();
+    if (heads == 3) return body.template operator()<3>();
+    if (heads == 2) return body.template operator()<2>();
+  }
+  return body.template operator()<1>();
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE

@@ -18,21 +18,21 @@ void partition_range(const SegmentView& segment, int32_t partition, int32_t* beg
   *end = index.offsets[partition + 1];
 }
 
-bool all_finite(const std::byte* numbers, int64_t count, DType kv) {
+bool all_finite(const void* numbers, int64_t count, DType kv) {
   float some[64];
   for (int64_t i = 0; i < count; i += 64) {
     const int64_t here = count - i < 64 ? count - i : 64;
-    from_kv(numbers + row_bytes(kv, i), kv, some, here);
+    from_kv(static_cast<const std::byte*>(numbers) + row_bytes(kv, i), kv, some, here);
     for (int64_t j = 0; j < here; j++)
       if (!std::isfinite(some[j])) return false;
   }
   return true;
 }
 
-// Select reads every centroid, size and radius; estimate the value means of its zone.
+// Select reads every code, scale and size; estimate every radius and the value means of its zone.
 int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
   const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
-  return lane.partition_count * (row + 8) + lane.estimated_count * row;
+  return lane.partition_count * (int64_t{args.head_dim} + 12) + lane.estimated_count * row;
 }
 
 }  // namespace
@@ -50,32 +50,32 @@ constinit const Policy wave_policy = {
 
 WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType kv) {
   const uint64_t count = static_cast<uint64_t>(clusters);
-  const uint64_t tiles = (count + kWaveTile - 1) / kWaveTile;
-  const uint64_t centroid_bytes = aligned(tiles * kWaveTile * row_bytes(kv, head_dim));
-  const uint64_t value_bytes = aligned(count * row_bytes(kv, head_dim));
-  const uint64_t words = aligned(count * 4);
-  const uint64_t centroids = aligned(sizeof(WaveHeader));
-  const uint64_t values = centroids + centroid_bytes;
-  const uint64_t sizes = values + value_bytes;
-  return {.magic = kWaveMagic,
-          .version = kWaveVersion,
-          .clusters = clusters,
-          .tokens = tokens,
-          .head_dim = head_dim,
-          .kv = static_cast<int32_t>(kv),
-          .centroids = centroids,
-          .value_means = values,
-          .sizes = sizes,
-          .radii = sizes + words,
-          .offsets = sizes + 2 * words,
-          .bytes = sizes + 2 * words + aligned((count + 1) * 4)};
+  const uint64_t padded = (count + kWaveTile - 1) / kWaveTile * kWaveTile;
+  WaveHeader header = {};
+  header.magic = kWaveMagic;
+  header.version = kWaveVersion;
+  header.clusters = clusters;
+  header.tokens = tokens;
+  header.head_dim = head_dim;
+  header.kv = static_cast<int32_t>(kv);
+  header.codes = aligned(sizeof(WaveHeader));
+  header.scales = header.codes + aligned(padded * static_cast<uint64_t>(head_dim));
+  header.centre = header.scales + aligned(padded * 4);
+  header.value_means = header.centre + aligned(static_cast<uint64_t>(head_dim) * 4);
+  header.sizes = header.value_means + aligned(count * row_bytes(kv, head_dim));
+  header.radii = header.sizes + aligned(count * 4);
+  header.offsets = header.radii + aligned(count * 4);
+  header.bytes = header.offsets + aligned((count + 1) * 4);
+  return header;
 }
 
 WaveIndex wave_view(const void* index) {
   const std::byte* base = static_cast<const std::byte*>(index);
   const WaveHeader& header = *static_cast<const WaveHeader*>(index);
   return {.clusters = header.clusters,
-          .centroids = base + header.centroids,
+          .codes = reinterpret_cast<const int8_t*>(base + header.codes),
+          .scales = reinterpret_cast<const float*>(base + header.scales),
+          .centre = reinterpret_cast<const float*>(base + header.centre),
           .value_means = base + header.value_means,
           .sizes = reinterpret_cast<const int32_t*>(base + header.sizes),
           .radii = reinterpret_cast<const float*>(base + header.radii),
@@ -98,15 +98,16 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
     if (view.offsets[i + 1] != view.offsets[i] + view.sizes[i]) return false;
     if (!std::isfinite(view.radii[i]) || view.radii[i] < 0) return false;
   }
-  const int64_t rows = view.clusters;
-  return all_finite(view.centroids, (rows + kWaveTile - 1) / kWaveTile * kWaveTile * head_dim, kv) &&
-         all_finite(view.value_means, rows * head_dim, kv);
+  const int64_t padded = (int64_t{view.clusters} + kWaveTile - 1) / kWaveTile * kWaveTile;
+  return all_finite(view.scales, padded, DType::f32) && all_finite(view.centre, head_dim, DType::f32) &&
+         all_finite(view.value_means, int64_t{view.clusters} * head_dim, kv);
 }
 
-void wave_centroid(const WaveIndex& index, int32_t cluster, int32_t head_dim, DType kv, float* out) {
-  const int64_t first = int64_t{cluster / kWaveTile} * head_dim * kWaveTile + cluster % kWaveTile;
-  for (int64_t i = 0; i < head_dim; i++) {
-    from_kv(index.centroids + row_bytes(kv, first + i * kWaveTile), kv, out + i, 1);
+void wave_centroid(const WaveIndex& index, int32_t cluster, int32_t head_dim, float* out) {
+  const int8_t* codes =
+      index.codes + int64_t{cluster / kWaveTile} * head_dim * kWaveTile + cluster % kWaveTile;
+  for (int32_t i = 0; i < head_dim; i++) {
+    out[i] = index.centre[i] + index.scales[cluster] * static_cast<float>(codes[i * kWaveTile]);
   }
 }
 

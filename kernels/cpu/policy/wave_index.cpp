@@ -23,6 +23,7 @@ struct Work {
   float* units;         // (padded tokens, head_dim), later values (tokens, head_dim)
   float* kmeans;        // k-means' own
   float* row;           // (head_dim)
+  float* centre;        // (head_dim) mean of the keys
   float* projections;   // (2 · tokens)
   int32_t* assignment;  // (tokens)
   int32_t* members;     // (tokens) token numbers, cluster by cluster
@@ -79,13 +80,14 @@ Work::Work(const Stream& stream, int worker, const IndexArgs& args) {
   const size_t unit_floats = static_cast<size_t>(kmeans_padded_tokens(args.tokens)) * dim;
   const size_t kmeans_floats = kmeans_scratch_floats(centroids, args.head_dim);
   const auto rounded = [](size_t count) { return (count + 15) / 16 * 16; };  // 64 bytes
-  const size_t sizes_of[] = {tokens * dim, unit_floats, kmeans_floats, dim,
-                             2 * tokens,   tokens,      tokens,        static_cast<size_t>(centroids),
+  const size_t sizes_of[] = {tokens * dim, unit_floats, kmeans_floats,
+                             dim,          dim,         2 * tokens,
+                             tokens,       tokens,      static_cast<size_t>(centroids),
                              tokens};
   size_t total = 0;
   for (size_t count : sizes_of) total += rounded(count);
   float* at = stream.worker_array<float>(worker, total);
-  float** const floats[] = {&keys, &units, &kmeans, &row, &projections};
+  float** const floats[] = {&keys, &units, &kmeans, &row, &centre, &projections};
   int32_t** const ints[] = {&assignment, &members, &ends, &sizes};
   size_t i = 0;
   for (float** array : floats) *array = at, at += rounded(sizes_of[i++]);
@@ -106,15 +108,15 @@ void load(const IndexArgs& args, bool want_values, float* out) {
 void centre_and_normalise(const IndexArgs& args, const Work& work) {
   const int32_t dim = args.head_dim;
   const float share = 1.0f / static_cast<float>(args.tokens);
-  std::fill_n(work.row, dim, 0.0f);
+  std::fill_n(work.centre, dim, 0.0f);
   for (int64_t t = 0; t < args.tokens; t++)
-    for (int32_t i = 0; i < dim; i++) work.row[i] += work.keys[t * dim + i] * share;
+    for (int32_t i = 0; i < dim; i++) work.centre[i] += work.keys[t * dim + i] * share;
   for (int64_t t = 0; t < args.tokens; t++) {
     const float* key = work.keys + t * dim;
     float* unit = work.units + t * dim;
     float squares = 0;
     for (int32_t i = 0; i < dim; i++) {
-      unit[i] = key[i] - work.row[i];
+      unit[i] = key[i] - work.centre[i];
       squares += unit[i] * unit[i];
     }
     const float inverse = squares > 1e-30f && std::isfinite(squares) ? 1 / std::sqrt(squares) : 0;
@@ -187,13 +189,23 @@ float radius_of(const float* keys, const int32_t* members, int32_t count, int32_
   return std::min(std::sqrt(most) * 1.00001f, std::numeric_limits<float>::max());
 }
 
-// Into its column of its tile; leaves the rounded centroid in row.
-void store_centroid(const IndexArgs& args, std::byte* centroids, int32_t cluster, float* row) {
-  const int64_t first = int64_t{cluster / kWaveTile} * args.head_dim * kWaveTile + cluster % kWaveTile;
-  for (int64_t i = 0; i < args.head_dim; i++) {
-    std::byte* number = centroids + row_bytes(args.kv, first + i * kWaveTile);
-    to_kv(row + i, args.kv, number, 1);
-    from_kv(number, args.kv, row + i, 1);
+// Rounds the mean of a cluster's keys into its column of its tile; mean becomes what is stored.
+void store_centroid(std::byte* base, const WaveHeader& header, int32_t cluster, float* mean) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const int32_t dim = header.head_dim;
+  const float* centre = reinterpret_cast<const float*>(base + header.centre);
+  int8_t* codes = reinterpret_cast<int8_t*>(base + header.codes) +
+                  int64_t{cluster / kWaveTile} * dim * kWaveTile + cluster % kWaveTile;
+  float largest = 0;
+  for (int32_t i = 0; i < dim; i++)
+    largest = std::max(largest, std::min(std::abs(mean[i] - centre[i]), kMost));
+  const float scale = largest / 127;
+  const float inverse = scale > 1e-30f ? 1 / scale : 0;
+  reinterpret_cast<float*>(base + header.scales)[cluster] = scale;
+  for (int32_t i = 0; i < dim; i++) {
+    const float code = std::clamp((mean[i] - centre[i]) * inverse, -127.0f, 127.0f);
+    codes[i * kWaveTile] = static_cast<int8_t>(std::lround(code));
+    mean[i] = centre[i] + scale * static_cast<float>(codes[i * kWaveTile]);
   }
 }
 
@@ -207,13 +219,14 @@ void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
   int32_t* sizes = reinterpret_cast<int32_t*>(base + header.sizes);
   float* radii = reinterpret_cast<float*>(base + header.radii);
   int32_t* offsets = reinterpret_cast<int32_t*>(base + header.offsets);
+  std::copy_n(work.centre, dim, reinterpret_cast<float*>(base + header.centre));
   offsets[0] = 0;
   for (int32_t c = 0; c < clusters; c++) {
     const int32_t* members = work.members + offsets[c];
     sizes[c] = work.sizes[c];
     offsets[c + 1] = offsets[c] + sizes[c];
     mean_row(work.keys, members, sizes[c], dim, work.row);
-    store_centroid(args, base + header.centroids, c, work.row);
+    store_centroid(base, header, c, work.row);
     radii[c] = radius_of(work.keys, members, sizes[c], dim, work.row);
   }
   float* values = work.units;

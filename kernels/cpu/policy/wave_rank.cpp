@@ -26,32 +26,40 @@ HWY_INLINE void store_some(Floats d, Vector v, size_t count, float* to) {
   std::memcpy(to, lanes, count * sizeof(float));
 }
 
+// kLanes codes as f32.
+HWY_INLINE Vector load_codes(Floats d, const int8_t* codes) {
+  const hn::Rebind<int8_t, Floats> d8;
+  const hn::Rebind<int32_t, Floats> di;
+  return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, codes)));
+}
+
 // Scores of kVectors · kLanes clusters from `first`, a multiple of kLanes, with kHeads query heads.
-// scores: plane h at h · plane.
-template <DType kKv, int kHeads, size_t kVectors>
-HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, const std::byte* centroids,
-                              size_t first, size_t count, float* HWY_RESTRICT scores, size_t plane) {
+// scores: plane h at h · plane. centre: the heads' scores of the segment's centre.
+template <int kHeads, size_t kVectors>
+HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, const WaveIndex& index,
+                              const float* centre, size_t first, float* HWY_RESTRICT scores, size_t plane) {
   const Floats d;
   const size_t stride = padded_dim(head_dim);
+  const size_t count = static_cast<size_t>(index.clusters);
   constexpr size_t kTile = kWaveTile;
   // The same place of the next tiles: hardware gives up at the end of each small page.
-  const size_t ahead = row_bytes(kKv, static_cast<int64_t>(kVectors * kLanes * head_dim));
-  const std::byte* columns[kVectors];
+  const size_t ahead = kVectors * kLanes * head_dim;
+  const int8_t* columns[kVectors];
   Vector sums[kVectors * kHeads];
   HWY_UNROLL(16)
   for (size_t v = 0; v < kVectors; v++) {
     const size_t column = first + v * kLanes;
-    const size_t at = column / kTile * kTile * head_dim + column % kTile;
-    columns[v] = centroids + row_bytes(kKv, static_cast<int64_t>(at));
+    columns[v] = index.codes + column / kTile * kTile * head_dim + column % kTile;
     HWY_UNROLL(16)
     for (int h = 0; h < kHeads; h++) sums[v * kHeads + h] = hn::Zero(d);
   }
   for (size_t i = 0; i < head_dim; i++) {
     Vector c[kVectors];
     HWY_UNROLL(16)
-    for (size_t v = 0; v < kVectors; v++) {
-      c[v] = load_kv<kKv>(d, columns[v], i * kTile);
-      hwy::Prefetch(columns[v] + ahead + row_bytes(kKv, static_cast<int64_t>(i * kTile)));
+    for (size_t v = 0; v < kVectors; v++) c[v] = load_codes(d, columns[v] + i * kTile);
+    if (i % 4 == 0) {  // a cache line of each tile
+      HWY_UNROLL(16)
+      for (size_t v = 0; v < kVectors; v++) hwy::Prefetch(columns[v] + ahead + i * kTile);
     }
     HWY_UNROLL(16)
     for (int h = 0; h < kHeads; h++) {
@@ -64,24 +72,29 @@ HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, 
   for (size_t v = 0; v < kVectors; v++) {
     const size_t column = first + v * kLanes;
     if (column >= count) break;
+    const Vector scale = hn::LoadU(d, index.scales + column);
     for (int h = 0; h < kHeads; h++) {
-      store_some(d, sums[v * kHeads + h], count - column, scores + h * plane + column);
+      const Vector score = hn::MulAdd(sums[v * kHeads + h], scale, hn::Set(d, centre[h]));
+      store_some(d, score, count - column, scores + h * plane + column);
     }
   }
 }
 
-template <DType kKv, int kHeads>
+template <int kHeads>
 void score_segment(const float* query, size_t head_dim, const WaveIndex& index, float* scores, size_t plane) {
   constexpr size_t kVectors = kWide / 4;
   constexpr size_t kStep = kVectors * kLanes;
+  float centre[kHeads] = {};
+  for (int h = 0; h < kHeads; h++)
+    for (size_t i = 0; i < head_dim; i++) centre[h] += query[h * padded_dim(head_dim) + i] * index.centre[i];
   const size_t count = static_cast<size_t>(index.clusters);
   const size_t padded = (count + kWaveTile - 1) / kWaveTile * kWaveTile;
   size_t first = 0;
   for (; first + kStep <= padded; first += kStep) {
-    score_columns<kKv, kHeads, kVectors>(query, head_dim, index.centroids, first, count, scores, plane);
+    score_columns<kHeads, kVectors>(query, head_dim, index, centre, first, scores, plane);
   }
   for (; first < count; first += kLanes) {
-    score_columns<kKv, kHeads, 1>(query, head_dim, index.centroids, first, count, scores, plane);
+    score_columns<kHeads, 1>(query, head_dim, index, centre, first, scores, plane);
   }
 }
 
@@ -111,16 +124,15 @@ void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scrat
   for (int first = 0; first < args.group; first += kBlockHeads) {
     const float* query = scratch.query + first * padded_dim(head_dim);
     float* scores = lane.scores + first * count;
-    const auto score = [&]<DType kKv, int kHeads>() HWY_ATTR {
-      size_t at = 0;
-      for (int32_t s = 0; s < lane.segment_count; s++) {
-        if (lane.segments[s].partitions == 0) continue;
-        const WaveIndex index = wave_view(lane.segments[s].index);
-        score_segment<kKv, kHeads>(query, head_dim, index, scores + at, count);
-        at += static_cast<size_t>(index.clusters);
-      }
-    };
-    with_type_and_heads(args.kv, HWY_MIN(kBlockHeads, args.group - first), score);
+    const int heads = HWY_MIN(kBlockHeads, args.group - first);
+    size_t at = 0;
+    for (int32_t s = 0; s < lane.segment_count; s++) {
+      if (lane.segments[s].partitions == 0) continue;
+      const WaveIndex index = wave_view(lane.segments[s].index);
+      with_heads(heads, [&]<int kHeads>()
+                            HWY_ATTR { score_segment<kHeads>(query, head_dim, index, scores + at, count); });
+      at += static_cast<size_t>(index.clusters);
+    }
   }
   std::memset(scratch.rank, 0, (count + kLanes) * sizeof(float));
   for (int h = 0; h < args.group; h++)
