@@ -18,97 +18,104 @@ namespace {
 // A cluster's upper bound is cut here, relative to the exact mass and in natural log: coverage is then 0
 // up to e^-60, and sums stay finite.
 constexpr float kMostLogMass = 60;
-constexpr size_t kBlock = 64;  // estimated clusters at a time
+constexpr size_t kBlock = 64;                  // estimated clusters at a time
+constexpr size_t kPrefetchBytes = 384 * 1024;  // of value means: they should still be in L2 when used
+
+// Clusters below this share of the exact mass, for every head of a block, are left out of the output: all
+// of them together are within f32's rounding. Attention is peaked, so that this saves most of the reads.
+constexpr float kLeastShare = 0x1p-32f;
 
 // One query head. All its masses are in units of exp(shift), which is not below any of them.
 struct Head {
   float shift;
-  float exact;    // mass attended exactly
-  float missing;  // of the clusters that were not retrieved, by centroid
-  float most;     // of those, by radius
+  float exact;      // mass attended exactly
+  float missing;    // of the clusters that were not retrieved, by centroid
+  float most;       // of those, by radius
+  float estimated;  // of the estimation zone
 };
 
-// scores (count), weights and radii (count + kLanes); weights are sizes, 0 for retrieved clusters and
-// beyond the end.
-Head weigh(const float* scores, const float* weights, const float* radii, size_t count, float lse,
-           float reach) {
+void choose_unit(const float* scores, size_t count, float lse, Head& head) {
   const Floats d;
   const size_t whole = count / kLanes * kLanes;
   Vector highest = hn::Set(d, lse > kLowest ? lse : kLowest);
   for (size_t i = 0; i < whole; i += kLanes) highest = hn::Max(highest, hn::LoadU(d, scores + i));
+  head.shift = hn::GetLane(hn::MaxOfLanes(d, highest));
+  for (size_t i = whole; i < count; i++) head.shift = HWY_MAX(head.shift, scores[i]);
+  head.exact = std::exp(lse - head.shift);
+}
+
+// Rows that will be wanted soon, to be asked for while the processor computes on what it has.
+struct Wanted {
+  const std::byte* const* rows;
+  size_t count, row_bytes, per_step;
+  size_t at = 0;
+
+  HWY_INLINE void step() {
+    for (size_t i = 0; i < per_step && at < count; i++) prefetch_row(rows[at++], row_bytes);
+  }
+};
+
+// scores (count), sizes and radii (count + kLanes); sizes are 0 for retrieved clusters and beyond the end.
+void weigh(const float* scores, const float* sizes, const float* radii, size_t count, float reach,
+           Wanted& wanted, Head& head) {
+  const Floats d;
+  const size_t whole = count / kLanes * kLanes;
   HWY_ALIGN float last[kLanes] = {};
   std::memcpy(last, scores + whole, (count - whole) * sizeof(float));
-  float shift = hn::GetLane(hn::MaxOfLanes(d, highest));
-  for (size_t i = whole; i < count; i++) shift = HWY_MAX(shift, scores[i]);
-
-  const Vector unit = hn::Set(d, shift);
+  const Vector unit = hn::Set(d, head.shift);
   const Vector slope = hn::Set(d, reach);
   const Vector limit = hn::Set(d, kMostLogMass);
   Vector sum = hn::Zero(d), bound = hn::Zero(d);
   for (size_t i = 0; i < count; i += kLanes) {
-    const Vector weight = hn::LoadU(d, weights + i);
+    wanted.step();
+    const Vector size = hn::LoadU(d, sizes + i);
     const Vector score = hn::Sub(i < whole ? hn::LoadU(d, scores + i) : hn::Load(d, last), unit);
-    sum = hn::MulAdd(weight, rough_exp(d, score), sum);
+    sum = hn::MulAdd(size, rough_exp(d, score), sum);
     const Vector above = hn::MulAdd(slope, hn::LoadU(d, radii + i), score);
-    bound = hn::MulAdd(weight, rough_exp(d, hn::Min(above, limit)), bound);
+    bound = hn::MulAdd(size, rough_exp(d, hn::Min(above, limit)), bound);
   }
-  return {.shift = shift,
-          .exact = std::exp(lse - shift),
-          .missing = hn::GetLane(hn::SumOfLanes(d, sum)),
-          .most = hn::GetLane(hn::SumOfLanes(d, bound))};
+  head.missing = hn::GetLane(hn::SumOfLanes(d, sum));
+  head.most = hn::GetLane(hn::SumOfLanes(d, bound));
 }
 
-// The next clusters of the estimation zone.
-struct Block {
-  size_t count;
-  const std::byte* rows[kBlock];  // value means
-  int32_t clusters[kBlock];       // numbers in the lane; 0 beyond count
-};
-void read_block(const Lane& lane, const int32_t* first, size_t begin, size_t bytes, Block& block) {
-  block.count = HWY_MIN(kBlock, static_cast<size_t>(lane.estimated_count) - begin);
-  int32_t open = -1;
-  const std::byte* values = nullptr;
-  for (size_t i = 0; i < block.count; i++) {
-    const PartitionRef ref = lane.estimated[begin + i];
-    if (ref.segment != open) values = wave_view(lane.segments[open = ref.segment].index).value_means;
-    block.rows[i] = values + ref.partition * bytes;
-    block.clusters[i] = first[ref.segment] + ref.partition;
-    prefetch_row(block.rows[i], bytes);
-  }
-  for (size_t i = block.count; i < kBlock; i++) block.clusters[i] = 0;
-}
-
-// Adds the estimation zone to acc (kHeads, padded_dim); mass[h] is its mass. Reads a block ahead.
-template <DType kKv, int kHeads>
-void add_estimates(const Lane& lane, const int32_t* first, const float* weights, const float* scores,
-                   size_t head_dim, const Head* heads, int real_heads, float* acc, float* mass) {
+// Masses of the estimation zone for a block of heads, and in zone.kept_rows and zone.kept (kHeads, stride)
+// the clusters that matter; returns how many.
+template <int kHeads>
+size_t weigh_zone(const Lane& lane, const EstimateScratch& zone, const float* scores, int real_heads,
+                  Head* heads) {
   const Floats d;
-  const size_t bytes = row_bytes(kKv, static_cast<int64_t>(head_dim));
-  HWY_ALIGN float block_weights[kHeads][kBlock] = {};
-  HWY_ALIGN float sizes[kBlock] = {};
+  HWY_ALIGN float weights[kHeads][kBlock] = {};
+  HWY_ALIGN float sizes[kBlock];
   Vector sums[kHeads];
   for (int h = 0; h < kHeads; h++) sums[h] = hn::Zero(d);
-  Block blocks[2];
-  read_block(lane, first, 0, bytes, blocks[0]);
-  size_t begin = 0;
-  for (int now = 0; blocks[now].count > 0; now ^= 1) {
-    const Block& block = blocks[now];
-    begin += block.count;
-    read_block(lane, first, begin, bytes, blocks[now ^ 1]);
-    for (size_t i = 0; i < kBlock; i++) sizes[i] = i < block.count ? weights[block.clusters[i]] : 0;
+  const size_t estimated = static_cast<size_t>(lane.estimated_count);
+  size_t kept = 0;
+  for (size_t begin = 0; begin < estimated; begin += kBlock) {
+    const size_t count = HWY_MIN(kBlock, estimated - begin);
+    const int32_t* clusters = zone.clusters + begin;
+    for (size_t i = 0; i < kBlock; i++) sizes[i] = i < count ? zone.sizes[clusters[i]] : 0;
     for (int h = 0; h < real_heads; h++) {
       const float* plane = scores + h * static_cast<size_t>(lane.partition_count);
-      for (size_t i = 0; i < kBlock; i++) block_weights[h][i] = plane[block.clusters[i]];
+      for (size_t i = 0; i < kBlock; i++) weights[h][i] = plane[clusters[i]];
       for (size_t i = 0; i < kBlock; i += kLanes) {
-        const Vector score = hn::Sub(hn::Load(d, block_weights[h] + i), hn::Set(d, heads[h].shift));
+        const Vector score = hn::Sub(hn::Load(d, weights[h] + i), hn::Set(d, heads[h].shift));
         const Vector weight = hn::Mul(exp(d, score), hn::Load(d, sizes + i));
         sums[h] = hn::Add(sums[h], weight);
-        hn::Store(weight, d, block_weights[h] + i);
+        hn::Store(weight, d, weights[h] + i);
       }
     }
-    add_rows<kKv, kHeads>({block_weights[0], 1, kBlock}, block.rows, block.count, head_dim, acc);
+    for (size_t i = 0; i < count; i++) {
+      bool matters = false;
+      for (int h = 0; h < kHeads; h++) {
+        zone.kept[h * zone.kept_stride + kept] = weights[h][i];
+        if (h < real_heads) matters |= !(weights[h][i] < heads[h].exact * kLeastShare);
+      }
+      zone.kept_rows[kept] = zone.rows[begin + i];
+      kept += matters;
+    }
   }
-  for (int h = 0; h < kHeads; h++) mass[h] = hn::GetLane(hn::SumOfLanes(d, sums[h]));
+  for (int h = 0; h < real_heads; h++) heads[h].estimated = hn::GetLane(hn::SumOfLanes(d, sums[h]));
+  return kept;
 }
 
 float length(const float* query, size_t head_dim) {
@@ -117,37 +124,59 @@ float length(const float* query, size_t head_dim) {
   return std::sqrt(squares) * 1.00001f;  // not below the true one
 }
 
-void estimate_lane(const LanesArgs& args, Lane& lane, const EstimateScratch& scratch) {
+void merge(const Head& head, const float* acc, size_t head_dim, float* out, float* lse) {
+  if (!(head.estimated > 0)) return;
+  const float all = head.exact + head.estimated;
+  const float keep = head.exact / all, add = 1 / all;
+  for (size_t i = 0; i < head_dim; i++) out[i] = out[i] * keep + acc[i] * add;
+  *lse = head.shift + std::log(all);
+}
+
+// A block of heads from `first`; adds their coverages to the sums.
+template <DType kKv, int kHeads>
+void estimate_heads(const LanesArgs& args, Lane& lane, const EstimateScratch& scratch, int first,
+                    double* coverage, double* certified) {
   const size_t head_dim = static_cast<size_t>(args.head_dim);
   const size_t stride = padded_dim(head_dim);
   const size_t count = static_cast<size_t>(lane.partition_count);
+  const size_t bytes = row_bytes(kKv, args.head_dim);
+  const int real_heads = HWY_MIN(kHeads, args.group - first);
+  const float* scores = lane.scores + first * count;
+  Head heads[kHeads];
+  for (int h = 0; h < real_heads; h++) choose_unit(scores + h * count, count, lane.lse[first + h], heads[h]);
+
+  const size_t kept = weigh_zone<kHeads>(lane, scratch, scores, real_heads, heads);
+  const size_t steps = static_cast<size_t>(real_heads) * (count / kLanes) + 1;
+  Wanted wanted = {.rows = scratch.kept_rows,
+                   .count = HWY_MIN(kept, kPrefetchBytes / bytes),
+                   .row_bytes = bytes,
+                   .per_step = kept / steps + 1};
+  for (int h = 0; h < real_heads; h++) {
+    const float reach = length(lane.query + (first + h) * head_dim, head_dim) * args.scale;
+    weigh(scores + h * count, scratch.sizes, scratch.radii, count, reach, wanted, heads[h]);
+    *coverage += heads[h].exact / (heads[h].exact + heads[h].missing);
+    *certified += heads[h].exact / (heads[h].exact + heads[h].most);
+  }
+
+  std::memset(scratch.acc, 0, kHeads * stride * sizeof(float));
+  for (size_t begin = 0; begin < kept; begin += kBlock) {
+    const bool ahead = begin + kBlock >= wanted.count && begin + 2 * kBlock <= kept;
+    const std::byte* const* rows = scratch.kept_rows + begin;
+    add_rows<kKv, kHeads>({scratch.kept + begin, 1, scratch.kept_stride}, rows, HWY_MIN(kBlock, kept - begin),
+                          head_dim, scratch.acc, ahead ? rows + kBlock : nullptr);
+  }
+  for (int h = 0; h < real_heads; h++) {
+    merge(heads[h], scratch.acc + h * stride, head_dim, lane.out + (first + h) * head_dim,
+          &lane.lse[first + h]);
+  }
+}
+
+void estimate_lane(const LanesArgs& args, Lane& lane, const EstimateScratch& scratch) {
   double coverage = 0, certified = 0;
   for (int first = 0; first < args.group; first += kBlockHeads) {
-    const int width = block_width(args.group, first);
-    const int real_heads = HWY_MIN(width, args.group - first);
-    Head heads[kBlockHeads];
-    for (int h = 0; h < real_heads; h++) {
-      const float reach = length(lane.query + (first + h) * head_dim, head_dim) * args.scale;
-      heads[h] = weigh(lane.scores + (first + h) * count, scratch.weights, scratch.radii, count,
-                       lane.lse[first + h], reach);
-      coverage += heads[h].exact / (heads[h].exact + heads[h].missing);
-      certified += heads[h].exact / (heads[h].exact + heads[h].most);
-    }
-    if (lane.estimated_count == 0) continue;
-    float mass[kBlockHeads];
-    std::memset(scratch.acc, 0, kBlockHeads * stride * sizeof(float));
-    with_type_and_width(args.kv, width, [&]<DType kKv, int kHeads>() HWY_ATTR {
-      add_estimates<kKv, kHeads>(lane, scratch.first, scratch.weights, lane.scores + first * count, head_dim,
-                                 heads, real_heads, scratch.acc, mass);
+    with_type_and_width(args.kv, block_width(args.group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
+      estimate_heads<kKv, kHeads>(args, lane, scratch, first, &coverage, &certified);
     });
-    for (int h = 0; h < real_heads; h++) {
-      if (!(mass[h] > 0)) continue;
-      const float all = heads[h].exact + mass[h];
-      const float keep = heads[h].exact / all, add = 1 / all;
-      float* out = lane.out + (first + h) * head_dim;
-      for (size_t i = 0; i < head_dim; i++) out[i] = out[i] * keep + scratch.acc[h * stride + i] * add;
-      lane.lse[first + h] = heads[h].shift + std::log(all);
-    }
   }
   lane.estimated_coverage = static_cast<float>(coverage / args.group);
   lane.certified_coverage = static_cast<float>(certified / args.group);
@@ -167,8 +196,8 @@ namespace {
 HWY_EXPORT(estimate_lane);
 HWY_EXPORT(acc_floats);
 
-// Sizes of the clusters that were not retrieved, and every radius, in lane order.
-void gather(const Lane& lane, const EstimateScratch& scratch);
+// Sizes of the clusters that were not retrieved, every radius, and where the estimated ones are.
+void gather(const LanesArgs& args, const Lane& lane, const EstimateScratch& scratch);
 
 }  // namespace
 
@@ -180,34 +209,52 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     const auto rounded = [](size_t floats) { return (floats + 15) / 16 * 16; };
     const size_t n = rounded(static_cast<size_t>(lane.partition_count) + 16);
     const size_t acc = rounded(HWY_DYNAMIC_DISPATCH(acc_floats)(args));
-    float* at = stream.worker_array<float>(worker, 2 * n + acc + static_cast<size_t>(lane.segment_count));
-    const EstimateScratch scratch = {.weights = at,
-                                     .radii = at + n,
-                                     .acc = at + 2 * n,
-                                     .first = reinterpret_cast<int32_t*>(at + 2 * n + acc)};
-    gather(lane, scratch);
+    const size_t segments = rounded(static_cast<size_t>(lane.segment_count));
+    const size_t estimated = rounded(static_cast<size_t>(lane.estimated_count) + 64);
+    float* at = stream.worker_array<float>(worker, 2 * n + acc + segments + 9 * estimated);
+    EstimateScratch scratch;
+    scratch.sizes = at;
+    scratch.radii = at + n;
+    scratch.acc = at + 2 * n;
+    scratch.kept = scratch.acc + acc;
+    scratch.kept_stride = estimated;
+    scratch.first = reinterpret_cast<int32_t*>(scratch.kept + 4 * estimated);
+    scratch.clusters = scratch.first + segments;
+    scratch.rows = reinterpret_cast<const std::byte**>(scratch.clusters + estimated);
+    scratch.kept_rows = scratch.rows + estimated;
+    gather(args, lane, scratch);
     HWY_DYNAMIC_DISPATCH(estimate_lane)(args, lane, scratch);
   });
 }
 
 namespace {
 
-void gather(const Lane& lane, const EstimateScratch& scratch) {
+void gather(const LanesArgs& args, const Lane& lane, const EstimateScratch& scratch) {
   int32_t at = 0;
   for (int32_t s = 0; s < lane.segment_count; s++) {
     scratch.first[s] = at;
     if (lane.segments[s].partitions == 0) continue;
     const WaveIndex index = wave_view(lane.segments[s].index);
     std::memcpy(scratch.radii + at, index.radii, static_cast<size_t>(index.clusters) * sizeof(float));
-    for (int32_t i = 0; i < index.clusters; i++) scratch.weights[at + i] = static_cast<float>(index.sizes[i]);
+    for (int32_t i = 0; i < index.clusters; i++) scratch.sizes[at + i] = static_cast<float>(index.sizes[i]);
     at += index.clusters;
   }
   std::memset(scratch.radii + at, 0, 16 * sizeof(float));
-  std::memset(scratch.weights + at, 0, 16 * sizeof(float));
+  std::memset(scratch.sizes + at, 0, 16 * sizeof(float));
   for (int32_t i = 0; i < lane.retrieved_count; i++) {
     const PartitionRef ref = lane.retrieved[i];
-    scratch.weights[scratch.first[ref.segment] + ref.partition] = 0;
+    scratch.sizes[scratch.first[ref.segment] + ref.partition] = 0;
   }
+  const size_t bytes = row_bytes(args.kv, args.head_dim);
+  int32_t open = -1;
+  const std::byte* values = nullptr;
+  for (int32_t i = 0; i < lane.estimated_count; i++) {
+    const PartitionRef ref = lane.estimated[i];
+    if (ref.segment != open) values = wave_view(lane.segments[open = ref.segment].index).value_means;
+    scratch.rows[i] = values + static_cast<size_t>(ref.partition) * bytes;
+    scratch.clusters[i] = scratch.first[ref.segment] + ref.partition;
+  }
+  std::memset(scratch.clusters + lane.estimated_count, 0, 64 * sizeof(int32_t));
 }
 
 }  // namespace

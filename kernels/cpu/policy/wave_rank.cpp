@@ -34,16 +34,16 @@ HWY_INLINE Vector load_codes(Floats d, const int8_t* codes) {
 }
 
 // Scores of kVectors · kLanes clusters from `first`, a multiple of kLanes, with kHeads query heads.
-// scores: plane h at h · plane. centre: the heads' scores of the segment's centre.
+// scores: plane h at h · plane. centre: the heads' scores of the segment's centre. ahead: codes to prefetch,
+// for hardware gives up at the end of each small page and knows nothing of the next segment.
 template <int kHeads, size_t kVectors>
 HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, const WaveIndex& index,
-                              const float* centre, size_t first, float* HWY_RESTRICT scores, size_t plane) {
+                              const float* centre, const int8_t* ahead, size_t first,
+                              float* HWY_RESTRICT scores, size_t plane) {
   const Floats d;
   const size_t stride = padded_dim(head_dim);
   const size_t count = static_cast<size_t>(index.clusters);
   constexpr size_t kTile = kWaveTile;
-  // The same place of the next tiles: hardware gives up at the end of each small page.
-  const size_t ahead = kVectors * kLanes * head_dim;
   const int8_t* columns[kVectors];
   Vector sums[kVectors * kHeads];
   HWY_UNROLL(16)
@@ -59,7 +59,7 @@ HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, 
     for (size_t v = 0; v < kVectors; v++) c[v] = load_codes(d, columns[v] + i * kTile);
     if (i % 4 == 0) {  // a cache line of each tile
       HWY_UNROLL(16)
-      for (size_t v = 0; v < kVectors; v++) hwy::Prefetch(columns[v] + ahead + i * kTile);
+      for (size_t v = 0; v < kVectors; v++) hwy::Prefetch(ahead + v * kTile * head_dim + i * kTile);
     }
     HWY_UNROLL(16)
     for (int h = 0; h < kHeads; h++) {
@@ -81,7 +81,8 @@ HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, 
 }
 
 template <int kHeads>
-void score_segment(const float* query, size_t head_dim, const WaveIndex& index, float* scores, size_t plane) {
+void score_segment(const float* query, size_t head_dim, const WaveIndex& index, const int8_t* next_codes,
+                   float* scores, size_t plane) {
   constexpr size_t kVectors = kWide / 4;
   constexpr size_t kStep = kVectors * kLanes;
   float centre[kHeads] = {};
@@ -91,10 +92,12 @@ void score_segment(const float* query, size_t head_dim, const WaveIndex& index, 
   const size_t padded = (count + kWaveTile - 1) / kWaveTile * kWaveTile;
   size_t first = 0;
   for (; first + kStep <= padded; first += kStep) {
-    score_columns<kHeads, kVectors>(query, head_dim, index, centre, first, scores, plane);
+    const bool last = first + 2 * kStep > padded;
+    const int8_t* ahead = last ? next_codes : index.codes + (first + kStep) * head_dim;
+    score_columns<kHeads, kVectors>(query, head_dim, index, centre, ahead, first, scores, plane);
   }
   for (; first < count; first += kLanes) {
-    score_columns<kHeads, 1>(query, head_dim, index, centre, first, scores, plane);
+    score_columns<kHeads, 1>(query, head_dim, index, centre, next_codes, first, scores, plane);
   }
 }
 
@@ -129,8 +132,14 @@ void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scrat
     for (int32_t s = 0; s < lane.segment_count; s++) {
       if (lane.segments[s].partitions == 0) continue;
       const WaveIndex index = wave_view(lane.segments[s].index);
-      with_heads(heads, [&]<int kHeads>()
-                            HWY_ATTR { score_segment<kHeads>(query, head_dim, index, scores + at, count); });
+      const bool more = s + 1 < lane.segment_count && lane.segments[s + 1].partitions > 0;
+      const WaveIndex next = more ? wave_view(lane.segments[s + 1].index) : index;
+      const size_t bytes = static_cast<size_t>(next.clusters) * sizeof(float);
+      prefetch_row(reinterpret_cast<const std::byte*>(next.scales), bytes);
+      prefetch_row(reinterpret_cast<const std::byte*>(next.sizes), bytes);
+      with_heads(heads, [&]<int kHeads>() HWY_ATTR {
+        score_segment<kHeads>(query, head_dim, index, next.codes, scores + at, count);
+      });
       at += static_cast<size_t>(index.clusters);
     }
   }

@@ -51,8 +51,8 @@ void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& 
   if (lane.partition_count == 0) return;
   const PolicyParams& params = *args.params;
   Clusters clusters = scratch_for(stream, worker, args, lane);
-  number_clusters(lane, clusters);
   rank_partitions(args, lane, clusters.rank);
+  number_clusters(lane, clusters);
 
   int64_t retrieved = 0;
   if (params.target_mass > 0) {
