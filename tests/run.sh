@@ -25,6 +25,7 @@ main() {
 }
 
 summary=()
+targets=() # what build_and_test builds; empty: everything
 
 # build_and_test NAME DIRECTORY [CTEST-OPTION...]: builds everything there and runs the tests.
 build_and_test() {
@@ -32,7 +33,7 @@ build_and_test() {
   shift 2
   echo "== $name: build"
   configure "$directory"
-  cmake --build "$directory" -j "$jobs"
+  cmake --build "$directory" -j "$jobs" ${targets[@]+--target "${targets[@]}"}
   echo "== $name: tests"
   local log=$directory/Testing/Temporary/LastTest.log
   ctest --test-dir "$directory" --output-on-failure "$@"
@@ -46,7 +47,9 @@ check_with_sanitizers() {
   build_and_test "ASan + UBSan" "$top/build-asan"
 
   configure "$top/build-tsan" "${flags[@]}" -DWAVEINFER_SANITIZE=thread
+  mapfile -t targets < <(cd "$top/tests" && grep -l '#include <thread>' ./*_test.cpp | xargs basename -s .cpp)
   build_and_test "TSan" "$top/build-tsan" -L concurrent --no-tests=error
+  targets=()
 
   fuzz
 }
