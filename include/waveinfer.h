@@ -162,7 +162,8 @@ typedef struct wi_runtime_params {
    * scratch do not count. 0: 80 % of the memory this process may use. */
   uint64_t kv_budget_bytes;
   int32_t huge_pages;   /* WI_HUGE_PAGES_*. AUTO: ask the system for them, for large pieces of KV */
-  int32_t bind_threads; /* WI_BIND_*. AUTO: pin the runtime's threads to cores on machines of several NUMA nodes */
+  int32_t bind_threads; /* WI_BIND_*. AUTO: pin the runtime's threads to cores on machines of several NUMA
+                           nodes */
   int32_t log_level;    /* WI_LOG_*: nothing above it is logged. 0: WI_LOG_WARNING */
   int32_t reserved;
   wi_log_callback log; /* NULL: no log */

@@ -13,11 +13,11 @@ enum class Architecture { llama, qwen2, qwen3 };
 struct RopeScaling {
   enum class Kind { none, linear, llama3, yarn } kind = Kind::none;
   double factor = 1;
-  double original_positions = 0;                  // llama3, yarn
-  double low_frequency = 1, high_frequency = 4;   // llama3
-  double beta_fast = 32, beta_slow = 1;           // yarn
-  double attention_factor = 0;                    // yarn; 0: 0.1 ln(factor) + 1
-  bool truncate = true;                           // yarn: the correction range in whole dimensions
+  double original_positions = 0;                 // llama3, yarn
+  double low_frequency = 1, high_frequency = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;          // yarn
+  double attention_factor = 0;                   // yarn; 0: 0.1 ln(factor) + 1
+  bool truncate = true;                          // yarn: the correction range in whole dimensions
 };
 
 struct ModelConfig {
@@ -27,11 +27,11 @@ struct ModelConfig {
   int64_t max_positions = 0;
   float rms_epsilon = 1e-5f;
   double rope_theta = 10000;
-  int32_t rotary = 0;              // dimensions rotated, usually head_dim
-  bool rope_interleaved = false;   // GGUF's llama permutes q and k into pairs (2i, 2i+1)
+  int32_t rotary = 0;             // dimensions rotated, usually head_dim
+  bool rope_interleaved = false;  // GGUF's llama permutes q and k into pairs (2i, 2i+1)
   RopeScaling rope;
-  bool qk_norm = false;            // qwen3
-  bool attention_bias = false;     // q, k and v must have biases; without it they may
+  bool qk_norm = false;         // qwen3
+  bool attention_bias = false;  // q, k and v must have biases; without it they may
   bool tied_embeddings = false;
   int32_t group() const { return query_heads / kv_heads; }
 };
@@ -42,7 +42,8 @@ struct RopeFrequencies {
   std::vector<double> frequency;
   double magnitude = 1;
 };
-RopeFrequencies rope_frequencies(const ModelConfig& config, const float* factors /* rope_freqs tensor or null */);
+RopeFrequencies rope_frequencies(const ModelConfig& config,
+                                 const float* factors /* rope_freqs tensor or null */);
 
 // From the metadata of a GGUF file, and from the text of a config.json (file: its name, for messages). Both
 // refuse what they do not know (WI_E_UNSUPPORTED) and what cannot be true (WI_E_FORMAT), by the field's name.
