@@ -108,6 +108,7 @@ void add_shards(const std::string& directory, const std::string& index, Storage*
                 TensorTable* table) {
   const auto entries = parse_shard_index(read_if_there(directory + index), index);
   std::vector<std::string> shards;
+  shards.reserve(entries.size());
   for (const auto& [tensor, shard] : entries) shards.push_back(shard);
   std::sort(shards.begin(), shards.end());
   shards.erase(std::unique(shards.begin(), shards.end()), shards.end());

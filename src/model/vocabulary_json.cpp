@@ -23,7 +23,7 @@ using Ids = std::unordered_map<std::string, int32_t>;
 
 Ids read_tokens(const JsonFields& model, const Json* added, int32_t vocab, Vocabulary* vocabulary);
 std::vector<Pair> read_merges(const JsonFields& model);
-void read_byte_level(const Json& root, std::vector<Pair> merges, Vocabulary* vocabulary);
+void read_byte_level(const Json& root, const std::vector<Pair>& merges, Vocabulary* vocabulary);
 void read_sentencepiece(const Json& root, const std::vector<Pair>& merges, const Ids& ids,
                         Vocabulary* vocabulary);
 void read_special_tokens(const TokenizerTexts& texts, const Json& root, const Ids& ids,
@@ -52,7 +52,7 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
   if (model.find_bool("byte_fallback").value_or(false)) {
     read_sentencepiece(root, merges, ids, &vocabulary);
   } else {
-    read_byte_level(root, std::move(merges), &vocabulary);
+    read_byte_level(root, merges, &vocabulary);
     vocabulary.ignore_merges = model.find_bool("ignore_merges").value_or(false);
   }
   if (auto unknown = model.find_text("unk_token")) {
@@ -169,7 +169,7 @@ std::string split_pattern(const JsonFields& split) {
 // GPT-2's family: text is split by patterns, then mapped to the byte alphabet. NFC is left to the caller:
 // text is nearly always in that form already, and the tokens of other text still decode to the very same
 // bytes.
-void read_byte_level(const Json& root, std::vector<Pair> merges, Vocabulary* vocabulary) {
+void read_byte_level(const Json& root, const std::vector<Pair>& merges, Vocabulary* vocabulary) {
   vocabulary->model = Vocabulary::Model::byte_bpe;
   vocabulary->add_space_prefix = false;
   for (const Json* step : steps(root, "normalizer", "normalizers")) {
