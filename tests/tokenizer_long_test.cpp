@@ -10,7 +10,11 @@ namespace wi {
 namespace {
 
 using namespace test;
+#ifdef WI_SANITIZED
+constexpr size_t kBytes = 1'000'000;  // sanitizers make every byte some twenty times as dear
+#else
 constexpr size_t kBytes = 10'000'000;
+#endif
 // A guard against what is quadratic (hours), wide enough for a loaded machine and for sanitizers.
 constexpr double kSecondsAllowed = 60;
 
