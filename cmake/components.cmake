@@ -18,14 +18,15 @@ target_include_directories(wi_base PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR
 wi_component(wi_kernels kernels/cpu PkgConfig::HWY DNNL::dnnl)
 # SSSE3 (every x86-64 processor since 2011), AVX2 and AVX-512; each target more is a recompilation. The
 # baseline is named because old Highway would take plain scalar code for it; bits 4 and 6 are the AVX-512
-# variants for Sapphire Rapids and Zen 4 of newer ones.
-set(WI_DISABLED_TARGETS "HWY_SSE4|HWY_AVX3_DL|(1LL<<4)|(1LL<<6)")
+# variants for Sapphire Rapids and Zen 4 of newer ones. AVX-512 with VNNI is for the source that asks for it.
+set(WI_DISABLED_TARGETS "HWY_SSE4|(1LL<<4)|(1LL<<6)")
 if(WAVEINFER_SANITIZE)
   # Instrumented SIMD templates take a compiler minutes a target, and each runs the same source: two will do.
   string(APPEND WI_DISABLED_TARGETS "|HWY_AVX2")
   target_compile_options(wi_kernels PRIVATE -g1 -O1)
 endif()
-target_compile_definitions(wi_kernels PUBLIC "HWY_BASELINE_TARGETS=HWY_SSSE3" "HWY_DISABLED_TARGETS=(${WI_DISABLED_TARGETS})")
+target_compile_definitions(wi_kernels PUBLIC "HWY_BASELINE_TARGETS=HWY_SSSE3"
+  "HWY_DISABLED_TARGETS=(${WI_DISABLED_TARGETS}|HWY_AVX3_DL)" "WI_DISABLED_BUT_VNNI=(${WI_DISABLED_TARGETS})")
 wi_component(wi_memory src/memory wi_base TBB::tbb PkgConfig::HWLOC Threads::Threads ${CMAKE_DL_LIBS})
 # mimalloc is opened at run time and never linked: the packaged library exports malloc and operator new
 # and would become the host program's (src/memory/mimalloc.h). Only its name is taken from the package.

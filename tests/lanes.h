@@ -67,7 +67,8 @@ class ThreadStream {
   AlignedBytes shared_;
 };
 
-// Runs body once per instruction set that this processor and this build have.
+// Runs body once per instruction set that this processor and this build have; then with all of them, of which
+// a kernel may have one more than the others.
 template <class Body>
 void for_each_target(Body body) {
   const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
@@ -79,6 +80,7 @@ void for_each_target(Body body) {
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  if (hwy::SupportedTargets() & HWY_AVX3_DL & ~targets) body(hwy::TargetName(HWY_AVX3_DL));
 }
 
 inline AlignedBytes to_kv(const std::vector<float>& in, DType kv) {

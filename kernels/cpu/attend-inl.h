@@ -17,7 +17,6 @@
 #include <cstring>
 #include <limits>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/floats-inl.h"
 #include "kernels/types.h"
@@ -60,8 +59,11 @@ HWY_INLINE Vector load_half_kv(Floats d, const std::byte* row, size_t i) {
 }
 #endif
 
+// Into the second cache: the first waits for few lines at a time, so that asking it for a burst of scattered
+// rows stalls. (Zen 4, clusters of 16 rows: 12 GB/s a core; 8 into the first.)
+HWY_INLINE void prefetch_line(const void* line) { __builtin_prefetch(line, 0, 2); }
 HWY_INLINE void prefetch_row(const std::byte* row, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(row + i);
+  for (size_t i = 0; i < bytes; i += 64) prefetch_line(row + i);
 }
 
 // ---- reductions

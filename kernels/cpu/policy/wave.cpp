@@ -59,7 +59,9 @@ WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType
   header.head_dim = head_dim;
   header.kv = static_cast<int32_t>(kv);
   header.codes = aligned(sizeof(WaveHeader));
-  header.scales = header.codes + aligned(padded * static_cast<uint64_t>(head_dim));
+  header.scales =
+      header.codes +
+      aligned(padded * ((static_cast<uint64_t>(head_dim) + kWaveQuad - 1) / kWaveQuad) * kWaveQuad);
   header.centre = header.scales + aligned(padded * 4);
   header.value_means = header.centre + aligned(static_cast<uint64_t>(head_dim) * 4);
   header.sizes = header.value_means + aligned(count * row_bytes(kv, head_dim));
@@ -73,7 +75,7 @@ WaveIndex wave_view(const void* index) {
   const std::byte* base = static_cast<const std::byte*>(index);
   const WaveHeader& header = *static_cast<const WaveHeader*>(index);
   return {.clusters = header.clusters,
-          .codes = reinterpret_cast<const int8_t*>(base + header.codes),
+          .codes = reinterpret_cast<const uint8_t*>(base + header.codes),
           .scales = reinterpret_cast<const float*>(base + header.scales),
           .centre = reinterpret_cast<const float*>(base + header.centre),
           .value_means = base + header.value_means,
@@ -103,11 +105,16 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
          all_finite(view.value_means, int64_t{view.clusters} * head_dim, kv);
 }
 
+int64_t wave_code(int32_t cluster, int32_t dimension, int32_t head_dim) {
+  const int64_t quads = (int64_t{head_dim} + kWaveQuad - 1) / kWaveQuad;
+  const int64_t quad = cluster / kWaveTile * quads + dimension / kWaveQuad;
+  return (quad * kWaveTile + cluster % kWaveTile) * kWaveQuad + dimension % kWaveQuad;
+}
+
 void wave_centroid(const WaveIndex& index, int32_t cluster, int32_t head_dim, float* out) {
-  const int8_t* codes =
-      index.codes + int64_t{cluster / kWaveTile} * head_dim * kWaveTile + cluster % kWaveTile;
   for (int32_t i = 0; i < head_dim; i++) {
-    out[i] = index.centre[i] + index.scales[cluster] * static_cast<float>(codes[i * kWaveTile]);
+    const int32_t code = index.codes[wave_code(cluster, i, head_dim)] - 128;
+    out[i] = index.centre[i] + index.scales[cluster] * static_cast<float>(code);
   }
 }
 

@@ -18,16 +18,17 @@ struct WaveHeader {
   uint64_t codes, scales, centre, value_means, sizes, radii, offsets, bytes;
 };
 constexpr uint32_t kWaveMagic = 0x45564157;  // "WAVE"
-constexpr uint32_t kWaveVersion = 1;
+constexpr uint32_t kWaveVersion = 2;
 constexpr int32_t kWaveTile = 16;
+constexpr int32_t kWaveQuad = 4;
 
-// A centroid is the mean of its member keys, stored as centre + scale · code: select is bound by reading
-// centroids, and 8 bits take half the time of 16. Centring keeps what all keys of a head share, often far
-// larger than what tells them apart, out of the rounding. Tiles: scores of 16 clusters need no sum across
-// a vector.
+// A centroid is the mean of its member keys, stored as centre + scale · (code - 128): select is bound by
+// reading centroids, and 8 bits take half the time of 16. Centring keeps what all keys of a head share,
+// often far larger than what tells them apart, out of the rounding. Tiles of 16 clusters and quads of
+// dimensions: what processors (and GPUs) that multiply four bytes at once add up in one 32-bit lane.
 struct WaveIndex {
   int32_t clusters = 0;
-  const int8_t* codes = nullptr;  // (⌈clusters / kWaveTile⌉, head_dim, kWaveTile); 0 beyond the last cluster
+  const uint8_t* codes = nullptr;  // (⌈clusters / kWaveTile⌉, ⌈head_dim / kWaveQuad⌉, kWaveTile, kWaveQuad)
   const float* scales = nullptr;           // (clusters, up to a whole tile)
   const float* centre = nullptr;           // (head_dim) mean of the segment's keys
   const std::byte* value_means = nullptr;  // (clusters, head_dim) KV dtype; value sums may not fit f16
@@ -38,6 +39,9 @@ struct WaveIndex {
 
 // The header that an index of so many clusters has; nothing else depends on the contents.
 WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType kv);
+
+// Where in codes the number of this cluster and dimension is.
+int64_t wave_code(int32_t cluster, int32_t dimension, int32_t head_dim);
 
 // A valid index's arrays.
 WaveIndex wave_view(const void* index);

@@ -194,8 +194,7 @@ void store_centroid(std::byte* base, const WaveHeader& header, int32_t cluster, 
   constexpr float kMost = std::numeric_limits<float>::max();
   const int32_t dim = header.head_dim;
   const float* centre = reinterpret_cast<const float*>(base + header.centre);
-  int8_t* codes = reinterpret_cast<int8_t*>(base + header.codes) +
-                  int64_t{cluster / kWaveTile} * dim * kWaveTile + cluster % kWaveTile;
+  uint8_t* codes = reinterpret_cast<uint8_t*>(base + header.codes);
   float largest = 0;
   for (int32_t i = 0; i < dim; i++)
     largest = std::max(largest, std::min(std::abs(mean[i] - centre[i]), kMost));
@@ -203,9 +202,9 @@ void store_centroid(std::byte* base, const WaveHeader& header, int32_t cluster, 
   const float inverse = scale > 1e-30f ? 1 / scale : 0;
   reinterpret_cast<float*>(base + header.scales)[cluster] = scale;
   for (int32_t i = 0; i < dim; i++) {
-    const float code = std::clamp((mean[i] - centre[i]) * inverse, -127.0f, 127.0f);
-    codes[i * kWaveTile] = static_cast<int8_t>(std::lround(code));
-    mean[i] = centre[i] + scale * static_cast<float>(codes[i * kWaveTile]);
+    const float code = std::round(std::clamp((mean[i] - centre[i]) * inverse, -127.0f, 127.0f));
+    codes[wave_code(cluster, i, dim)] = static_cast<uint8_t>(static_cast<int32_t>(code) + 128);
+    mean[i] = centre[i] + scale * code;
   }
 }
 

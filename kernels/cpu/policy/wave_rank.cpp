@@ -1,12 +1,12 @@
-// The vector half of the wave policy's Select: scores every centroid, turns the scores into ranks, and sums
-// over ranks above a threshold. wave_select.cpp takes the decisions.
+// The vector half of the wave policy's Select: turns the centroids' scores into ranks, and sums over ranks
+// above a threshold. wave_select.cpp takes the decisions.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/policy/wave_rank.cpp"
 #include "kernels/cpu/policy/wave_rank.h"
 
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/attend-inl.h"
-#include "kernels/cpu/policy/wave.h"
+#include "kernels/cpu/policy/wave_score.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
@@ -26,81 +26,6 @@ HWY_INLINE void store_some(Floats d, Vector v, size_t count, float* to) {
   std::memcpy(to, lanes, count * sizeof(float));
 }
 
-// kLanes codes as f32.
-HWY_INLINE Vector load_codes(Floats d, const int8_t* codes) {
-  const hn::Rebind<int8_t, Floats> d8;
-  const hn::Rebind<int32_t, Floats> di;
-  return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, codes)));
-}
-
-// Scores of kVectors · kLanes clusters from `first`, a multiple of kLanes, with kHeads query heads.
-// scores: plane h at h · plane. centre: the heads' scores of the segment's centre. ahead: codes to prefetch,
-// for hardware gives up at the end of each small page and knows nothing of the next segment.
-template <int kHeads, size_t kVectors>
-HWY_INLINE void score_columns(const float* HWY_RESTRICT query, size_t head_dim, const WaveIndex& index,
-                              const float* centre, const int8_t* ahead, size_t first,
-                              float* HWY_RESTRICT scores, size_t plane) {
-  const Floats d;
-  const size_t stride = padded_dim(head_dim);
-  const size_t count = static_cast<size_t>(index.clusters);
-  constexpr size_t kTile = kWaveTile;
-  const int8_t* columns[kVectors];
-  Vector sums[kVectors * kHeads];
-  HWY_UNROLL(16)
-  for (size_t v = 0; v < kVectors; v++) {
-    const size_t column = first + v * kLanes;
-    columns[v] = index.codes + column / kTile * kTile * head_dim + column % kTile;
-    HWY_UNROLL(16)
-    for (int h = 0; h < kHeads; h++) sums[v * kHeads + h] = hn::Zero(d);
-  }
-  for (size_t i = 0; i < head_dim; i++) {
-    Vector c[kVectors];
-    HWY_UNROLL(16)
-    for (size_t v = 0; v < kVectors; v++) c[v] = load_codes(d, columns[v] + i * kTile);
-    if (i % 4 == 0) {  // a cache line of each tile
-      HWY_UNROLL(16)
-      for (size_t v = 0; v < kVectors; v++) hwy::Prefetch(ahead + v * kTile * head_dim + i * kTile);
-    }
-    HWY_UNROLL(16)
-    for (int h = 0; h < kHeads; h++) {
-      const Vector q = hn::Set(d, query[h * stride + i]);
-      HWY_UNROLL(16)
-      for (size_t v = 0; v < kVectors; v++) sums[v * kHeads + h] = hn::MulAdd(c[v], q, sums[v * kHeads + h]);
-    }
-  }
-  HWY_UNROLL(16)
-  for (size_t v = 0; v < kVectors; v++) {
-    const size_t column = first + v * kLanes;
-    if (column >= count) break;
-    const Vector scale = hn::LoadU(d, index.scales + column);
-    for (int h = 0; h < kHeads; h++) {
-      const Vector score = hn::MulAdd(sums[v * kHeads + h], scale, hn::Set(d, centre[h]));
-      store_some(d, score, count - column, scores + h * plane + column);
-    }
-  }
-}
-
-template <int kHeads>
-void score_segment(const float* query, size_t head_dim, const WaveIndex& index, const int8_t* next_codes,
-                   float* scores, size_t plane) {
-  constexpr size_t kVectors = kWide / 4;
-  constexpr size_t kStep = kVectors * kLanes;
-  float centre[kHeads] = {};
-  for (int h = 0; h < kHeads; h++)
-    for (size_t i = 0; i < head_dim; i++) centre[h] += query[h * padded_dim(head_dim) + i] * index.centre[i];
-  const size_t count = static_cast<size_t>(index.clusters);
-  const size_t padded = (count + kWaveTile - 1) / kWaveTile * kWaveTile;
-  size_t first = 0;
-  for (; first + kStep <= padded; first += kStep) {
-    const bool last = first + 2 * kStep > padded;
-    const int8_t* ahead = last ? next_codes : index.codes + (first + kStep) * head_dim;
-    score_columns<kHeads, kVectors>(query, head_dim, index, centre, ahead, first, scores, plane);
-  }
-  for (; first < count; first += kLanes) {
-    score_columns<kHeads, 1>(query, head_dim, index, centre, next_codes, first, scores, plane);
-  }
-}
-
 // Adds one head's softmax over all clusters to rank. weights: scratch (count + kLanes), as rank is.
 void add_rank(const float* scores, size_t count, float* weights, float* rank) {
   const Floats d;
@@ -109,7 +34,7 @@ void add_rank(const float* scores, size_t count, float* weights, float* rank) {
   max = hn::MaxOfLanes(d, max);
   Vector sum = hn::Zero(d);
   for (size_t i = 0; i < count; i += kLanes) {
-    const Vector weight = exp(d, hn::Sub(load_some(d, scores + i, count - i, kLowest), max));
+    const Vector weight = rough_exp(d, hn::Sub(load_some(d, scores + i, count - i, kLowest), max));
     sum = hn::Add(sum, weight);
     hn::StoreU(weight, d, weights + i);
   }
@@ -119,30 +44,9 @@ void add_rank(const float* scores, size_t count, float* weights, float* rank) {
   }
 }
 
-// Fills lane.scores, scratch.query and scratch.rank.
+// Fills scratch.rank from lane.scores.
 void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
-  const size_t head_dim = static_cast<size_t>(args.head_dim);
   const size_t count = static_cast<size_t>(lane.partition_count);
-  pack_query(lane.query, args.group, head_dim, args.scale, scratch.query);
-  for (int first = 0; first < args.group; first += kBlockHeads) {
-    const float* query = scratch.query + first * padded_dim(head_dim);
-    float* scores = lane.scores + first * count;
-    const int heads = HWY_MIN(kBlockHeads, args.group - first);
-    size_t at = 0;
-    for (int32_t s = 0; s < lane.segment_count; s++) {
-      if (lane.segments[s].partitions == 0) continue;
-      const WaveIndex index = wave_view(lane.segments[s].index);
-      const bool more = s + 1 < lane.segment_count && lane.segments[s + 1].partitions > 0;
-      const WaveIndex next = more ? wave_view(lane.segments[s + 1].index) : index;
-      const size_t bytes = static_cast<size_t>(next.clusters) * sizeof(float);
-      prefetch_row(reinterpret_cast<const std::byte*>(next.scales), bytes);
-      prefetch_row(reinterpret_cast<const std::byte*>(next.sizes), bytes);
-      with_heads(heads, [&]<int kHeads>() HWY_ATTR {
-        score_segment<kHeads>(query, head_dim, index, next.codes, scores + at, count);
-      });
-      at += static_cast<size_t>(index.clusters);
-    }
-  }
   std::memset(scratch.rank, 0, (count + kLanes) * sizeof(float));
   for (int h = 0; h < args.group; h++)
     add_rank(lane.scores + h * count, count, scratch.weights, scratch.rank);
@@ -236,10 +140,11 @@ double head_masses(const float* scores, const int32_t* sizes, size_t count, floa
   return total;
 }
 
-// Natural log of Σ exp(q·k) over the steady zone, for each query head of the group.
-void steady_lse(const LanesArgs& args, const Lane& lane, const float* query, double* lse) {
+// Natural log of Σ exp(q·k) over the steady zone, for each query head of the group. query: scratch.
+void steady_lse(const LanesArgs& args, const Lane& lane, float* query, double* lse) {
   const Floats d;
   const size_t head_dim = static_cast<size_t>(args.head_dim);
+  pack_query(lane.query, args.group, head_dim, args.scale, query);
   const size_t bytes = row_bytes(args.kv, args.head_dim);
   for (int first = 0; first < args.group; first += kBlockHeads) {
     with_type_and_width(args.kv, block_width(args.group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
@@ -296,6 +201,17 @@ HWY_EXPORT(steady_lse);
 
 size_t query_floats(const LanesArgs& args) { return HWY_DYNAMIC_DISPATCH(padded_query_floats)(args); }
 void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
+  pack_score_query(lane.query, args.group, args.head_dim, args.scale, scratch.query);
+  size_t at = 0;
+  for (int32_t s = 0; s < lane.segment_count; s++) {
+    if (lane.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lane.segments[s].index);
+    const bool more = s + 1 < lane.segment_count && lane.segments[s + 1].partitions > 0;
+    score_centroids(scratch.query, args.group, args.head_dim, index,
+                    more ? wave_view(lane.segments[s + 1].index) : index, lane.scores + at,
+                    static_cast<size_t>(lane.partition_count));
+    at += static_cast<size_t>(index.clusters);
+  }
   HWY_DYNAMIC_DISPATCH(rank_lane)(args, lane, scratch);
   HWY_DYNAMIC_DISPATCH(rank_bits)(scratch.rank, static_cast<size_t>(lane.partition_count), scratch.bits);
 }
@@ -311,7 +227,7 @@ size_t ranked_between(const int32_t* bits, const int32_t* weights, size_t count,
   return HWY_DYNAMIC_DISPATCH(entries_between)(bits, weights, count, low, high, out_bits, out_weights);
 }
 
-void cluster_masses(const LanesArgs& args, const Lane& lane, const float* query, const int32_t* sizes,
+void cluster_masses(const LanesArgs& args, const Lane& lane, float* query, const int32_t* sizes,
                     float* masses, double* steady, double* total) {
   HWY_DYNAMIC_DISPATCH(steady_lse)(args, lane, query, steady);
   const size_t count = static_cast<size_t>(lane.partition_count);

@@ -7,12 +7,11 @@ namespace wi::cpu {
 
 // A lane's working memory, n = lane.partition_count.
 struct RankScratch {
-  float* query;    // query_floats(): the group's queries, scaled and padded
-  float* weights;  // (n + 16)
-  float* rank;     // (n + 16)
-  int32_t* bits;   // (n + 16)
+  std::byte* query;  // score_query_bytes()
+  float* weights;    // (n + 16)
+  float* rank;       // (n + 16)
+  int32_t* bits;     // (n + 16)
 };
-size_t query_floats(const LanesArgs& args);
 
 // Fills lane.scores, and each partition's rank: the sum over the group of softmax(q·c/√d) over the lane's
 // partitions, as the bits of a float ≥ 0, which compare as the ranks do (NaN counts as 0).
@@ -30,9 +29,10 @@ size_t ranked_between(const int32_t* bits, const int32_t* weights, size_t count,
                       int32_t* out_bits, int32_t* out_weights);
 
 // Estimated attention mass per cluster and query head, masses (group, n) = size · exp(q·c/√d), of the
-// steady zone (group), exact, and of all together (group); each head in a unit of its own. query: packed,
-// as rank_partitions left it. sizes has room for 16 more.
-void cluster_masses(const LanesArgs& args, const Lane& lane, const float* query, const int32_t* sizes,
+// steady zone (group), exact, and of all together (group); each head in a unit of its own. query: scratch,
+// query_floats(). sizes has room for 16 more.
+size_t query_floats(const LanesArgs& args);
+void cluster_masses(const LanesArgs& args, const Lane& lane, float* query, const int32_t* sizes,
                     float* masses, double* steady, double* total);
 
 }  // namespace wi::cpu

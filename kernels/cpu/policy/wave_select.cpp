@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/policy/wave.h"
 #include "kernels/cpu/policy/wave_rank.h"
+#include "kernels/cpu/policy/wave_score.h"
 
 namespace wi::cpu {
 namespace {
@@ -22,6 +23,7 @@ struct Clusters {
   int32_t* few_bits;    // (count / 8 + 2)
   int32_t* few_sizes;   // (count / 8 + 2)
   uint64_t* order;      // (count)
+  float* query;         // query_floats(), with target_mass
   float* masses;        // (group, count), with target_mass
   double* mass_sums;    // (3, group), with target_mass
 };
@@ -79,7 +81,8 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   const size_t n = static_cast<size_t>(lane.partition_count);
   const size_t masses = args.params->target_mass > 0 ? n * args.group : 0;
   const size_t group = static_cast<size_t>(args.group);
-  const size_t counts[] = {query_floats(args),
+  const size_t query_bytes = score_query_bytes(args.group, args.head_dim);
+  const size_t counts[] = {query_bytes / sizeof(float),
                            n + 16,
                            n + 16,
                            n + 16,
@@ -89,6 +92,7 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
                            n / 8 + 2,
                            n / 8 + 2,
                            2 * n,
+                           masses ? query_floats(args) : 0,
                            masses,
                            6 * group};
   size_t total = 0;
@@ -103,7 +107,7 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   const auto take_ints = [&] { return reinterpret_cast<int32_t*>(take()); };
   Clusters clusters;
   clusters.count = lane.partition_count;
-  clusters.rank.query = take();
+  clusters.rank.query = reinterpret_cast<std::byte*>(take());
   clusters.rank.weights = take();
   clusters.rank.rank = take();
   clusters.rank.bits = take_ints();
@@ -113,6 +117,7 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   clusters.few_bits = take_ints();
   clusters.few_sizes = take_ints();
   clusters.order = reinterpret_cast<uint64_t*>(take());
+  clusters.query = take();
   clusters.masses = take();
   clusters.mass_sums = reinterpret_cast<double*>(take());
   return clusters;
@@ -211,7 +216,7 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
   double* total = clusters.mass_sums;
   double* covered = total + group;
   double* steady = covered + group;
-  cluster_masses(args, lane, clusters.rank.query, clusters.sizes, clusters.masses, steady, total);
+  cluster_masses(args, lane, clusters.query, clusters.sizes, clusters.masses, steady, total);
   const auto reached = [&] {
     for (int h = 0; h < group; h++)
       if (covered[h] < params.target_mass * total[h]) return false;
