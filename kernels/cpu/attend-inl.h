@@ -158,6 +158,15 @@ HWY_INLINE Vector rough_exp(Floats d, Vector x) {
   return hn::Mul(p, power);
 }
 
+// Not below exp(x) but for its rounding, and at most 6.2 % above, for x in [-87, 87]; e^-87 below: what is
+// linear between powers of two lies above a curve that bends up.
+HWY_INLINE Vector upper_exp(Floats d, Vector x) {
+  const hn::Rebind<int32_t, Floats> di;
+  const Vector clamped = hn::Max(x, hn::Set(d, -87.0f));
+  const Vector bits = hn::MulAdd(clamped, hn::Set(d, 1.44269504f * 0x1p23f), hn::Set(d, 127 * 0x1p23f));
+  return hn::BitCast(d, hn::ConvertTo(di, bits));
+}
+
 // ---- the two products
 
 // Scores of kLanes / kHeads rows: lane row * kHeads + head is query[head] · rows[row].

@@ -72,7 +72,7 @@ void weigh(const float* scores, const float* sizes, const float* radii, size_t c
     const Vector score = hn::Sub(i < whole ? hn::LoadU(d, scores + i) : hn::Load(d, last), unit);
     sum = hn::MulAdd(size, rough_exp(d, score), sum);
     const Vector above = hn::MulAdd(slope, hn::LoadU(d, radii + i), score);
-    bound = hn::MulAdd(size, rough_exp(d, hn::Min(above, limit)), bound);
+    bound = hn::MulAdd(size, upper_exp(d, hn::Min(above, limit)), bound);
   }
   head.missing = hn::GetLane(hn::SumOfLanes(d, sum));
   head.most = hn::GetLane(hn::SumOfLanes(d, bound));

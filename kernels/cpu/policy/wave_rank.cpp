@@ -201,6 +201,8 @@ HWY_EXPORT(steady_lse);
 
 size_t query_floats(const LanesArgs& args) { return HWY_DYNAMIC_DISPATCH(padded_query_floats)(args); }
 void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
+  // The headers tell where everything else is: ask for all of them at once.
+  for (int32_t s = 0; s < lane.segment_count; s++) __builtin_prefetch(lane.segments[s].index);
   pack_score_query(lane.query, args.group, args.head_dim, args.scale, scratch.query);
   size_t at = 0;
   for (int32_t s = 0; s < lane.segment_count; s++) {
