@@ -1,0 +1,163 @@
+"""What measurements in docs/results have in common: the machine, JSON lines that a broken-off run goes on from,
+Markdown tables, and log-log plots.
+
+    log = results.Log("docs/results/peers.jsonl", command, settings)   # goes on where an earlier run of it stopped
+    if not log.has(key): log.add(key, {"ms": 1.5})
+    results.write_markdown("docs/results/peers.md", title, command, sections)
+"""
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+
+
+def machine():
+    """What a figure cannot be read without."""
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    name = next((line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")), platform.processor())
+    flags = set(next((line.split(":")[1].split() for line in text.splitlines() if line.startswith("flags")), []))
+    simd = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    return {"cpu": name, "simd": simd, "threads": len(os.sched_getaffinity(0)),
+            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1), "gpu": gpu(),
+            "system": platform.release(), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            "load": round(os.getloadavg()[0], 2), "commit": commit()}
+
+
+def machine_line(m):
+    gpus = f", {m['gpu']}" if m["gpu"] else ""
+    return (f"{m['cpu']} ({', '.join(m['simd'])}), {m['threads']} threads, {m['memory_gb']} GB{gpus}, Linux {m['system']}; {m['date']}; "
+            f"commit {m['commit']}; load {m['load']} at the start")
+
+
+def gpu():
+    try:
+        out = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return ", ".join(out.split("\n")).strip(", ")
+
+
+def commit():
+    here = pathlib.Path(__file__).parent
+    try:
+        out = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return out.stdout.strip()
+
+
+def command_line(script):
+    """The command as a reader would type it, from the repository's root."""
+    return shlex.join([script, *sys.argv[1:]])
+
+
+class Log:
+    """One JSON object a line: first what was run on what, then one measurement each, with the key it is found by.
+
+    fresh: start anew. A log with other settings (anything that changes what a measurement means) starts anew too."""
+
+    def __init__(self, path, command, settings, fresh=False):
+        self.path, self.entries = pathlib.Path(path), {}
+        lines = [] if fresh or not self.path.exists() else [json.loads(line) for line in self.path.read_text().splitlines() if line]
+        if lines and lines[0].get("settings") == settings:
+            self.head = lines[0]
+            self.entries = {tuple(line.pop("key")): line for line in lines[1:]}
+            if self.entries:
+                print(f"{self.path}: going on after {len(self.entries)} measurements (--fresh starts anew)", flush=True)
+            return
+        self.head = {"command": command, "machine": machine(), "settings": settings}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.head) + "\n")
+
+    def has(self, key):
+        return tuple(key) in self.entries
+
+    def add(self, key, entry):
+        self.entries[tuple(key)] = entry
+        with self.path.open("a") as file:
+            file.write(json.dumps({"key": list(key), **entry}) + "\n")
+
+
+class Spread:
+    """Median of some values, with the least and the greatest."""
+
+    def __init__(self, values):
+        self.n, self.median, self.low, self.high = len(values), statistics.median(values), min(values), max(values)
+
+    def __str__(self):
+        return short(self.median) if self.n == 1 else f"{short(self.median)} ({short(self.low)} to {short(self.high)}, n = {self.n})"
+
+
+def short(value):
+    """Three figures that count, or all before the point"""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def size(value):
+    """1024 -> 1K, 1048576 -> 1M; others as they are"""
+    for unit, name in ((1 << 20, "M"), (1 << 10, "K")):
+        if value >= unit and value % unit == 0:
+            return f"{value // unit}{name}"
+    return str(value)
+
+
+def table(header, rows):
+    line = lambda cells: "| " + " | ".join(str(cell) for cell in cells) + " |"
+    return "\n".join([line(header), line(["---"] + ["---:"] * (len(header) - 1)), *map(line, rows)])
+
+
+def write_markdown(path, title, head, sections):
+    """sections: Markdown texts. head: a log's"""
+    text = "\n\n".join([f"# {title}", f"    {head['command']}", "On " + machine_line(head["machine"]) + ".", *sections]) + "\n"
+    pathlib.Path(path).write_text(text)
+    print(f"written: {path}", flush=True)
+
+
+def slope(points):
+    """Of log y over log x, by least squares; 1 is linear growth"""
+    import numpy as np
+    x, y = np.log([p[0] for p in points]), np.log([p[1] for p in points])
+    return float(np.polyfit(x, y, 1)[0]) if len(points) > 1 else float("nan")
+
+
+def plot(path, title, series, x_label="context, tokens", y_label="ms per token"):
+    """Log-log. series: dicts of label, points [(x, y) or (x, y, low, high)], and anything of fitted (points drawn hollow and
+    dashed, as they were not measured), style ("line" for limits without markers)."""
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    figure, axes = plt.subplots(figsize=(8, 5), dpi=130)
+    for one in series:
+        points, fitted = sorted(one["points"]), sorted(one.get("fitted", []))
+        x, y = [p[0] for p in points], [p[1] for p in points]
+        if one.get("style") == "line":
+            axes.plot(x, y, color="black", linestyle=":", linewidth=1, label=one["label"])
+            continue
+        spread = [[p[1] - p[2] if len(p) > 2 else 0 for p in points], [p[3] - p[1] if len(p) > 2 else 0 for p in points]]
+        bars = axes.errorbar(x, y, yerr=spread, marker="o", markersize=4, capsize=2, linewidth=1.5, label=one["label"])
+        if fitted:
+            tail = [(x[-1], y[-1])] if points else []
+            axes.plot(*zip(*(tail + [p[:2] for p in fitted])), color=bars[0].get_color(), linestyle="--", linewidth=1, marker="o",
+                      markerfacecolor="white", markersize=4)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = sorted({p[0] for one in series for p in [*one["points"], *one.get("fitted", [])]})
+    axes.set_xticks(ticks, [size(int(tick)) for tick in ticks], fontsize=7)
+    axes.minorticks_off()
+    low, high = axes.get_ylim()
+    ticks = [m * 10.0 ** e for e in range(-6, 9) for m in (1, 2, 5) if low <= m * 10.0 ** e <= high]
+    axes.set_yticks(ticks, [short(tick) for tick in ticks])
+    axes.set(xlabel=x_label, ylabel=y_label, title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+    print(f"written: {path}", flush=True)

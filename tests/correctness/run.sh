@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# This library against llama.cpp, transformers and the tokenizer libraries, in one command: builds, then compares
+# the distributions of models that llama.cpp quantised, the ids of hard strings, and rendered conversations.
+#
+#   tests/correctness/run.sh [models|tokenizers|chat]... [--seed N]
+#
+# What these programs answer to fixed questions is also in tests/fixtures, so that CTest holds it without them.
+set -euo pipefail
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+. "$top/samples/setup.sh"
+. "$top/tests/support/python.sh"
+build=${BUILD_DIR:-$top/build}
+
+parts=() options=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    models | tokenizers | chat) parts+=("$1") ;;
+    --seed) options+=(--seed "${2:?--seed needs a number}"); shift ;;
+    *) echo "tests/correctness/run.sh: unknown argument $1; known: models, tokenizers, chat, --seed N" >&2; exit 1 ;;
+  esac
+  shift
+done
+[ ${#parts[@]} -gt 0 ] || parts=(models tokenizers chat)
+
+set_up "${build_packages[@]}" python3-venv python3-dev
+configure "$build"
+cmake --build "$build" --target waveinfer -j "$(nproc)" >/dev/null
+python_environment peers numpy gguf jinja2 matplotlib llama-cpp-python sentencepiece tokenizers torch transformers
+library=$(find "$build" -name libwaveinfer.so | head -n 1)
+failed=0
+for part in "${parts[@]}"; do
+  "$python" "$top/tests/correctness/check_$part.py" --library "$library" "${options[@]}" || failed=1
+done
+exit $failed

@@ -1,0 +1,128 @@
+"""The little of the C ABI that comparisons in Python need, by ctypes: tokenize, detokenize, chat_render, logits.
+
+    model = waveinfer.Library("build/lib/libwaveinfer.so").open("model.gguf")
+"""
+import ctypes as c
+
+import numpy as np
+
+
+class Error(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("code", c.c_int32), ("native_code", c.c_int64), ("message", c.c_char * 512)]
+
+
+class ModelParams(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("precision", c.c_int32), ("progress", c.c_void_p), ("progress_user", c.c_void_p)]
+
+
+class PolicyParams(c.Structure):  # a caller may know less of a struct than the library
+    _fields_ = [("struct_size", c.c_uint32), ("segment_tokens", c.c_int32), ("name", c.c_char_p)]
+
+
+class SessionParams(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("kv_type", c.c_int32), ("policy", c.POINTER(PolicyParams))]
+
+
+class PrefillParams(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("chunk_tokens", c.c_int32), ("progress", c.c_void_p), ("progress_user", c.c_void_p),
+                ("logits", c.POINTER(c.c_float)), ("logits_capacity", c.c_uint64)]
+
+
+class ChatMessage(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("reserved", c.c_int32), ("role", c.c_char_p), ("content", c.c_char_p),
+                ("content_length", c.c_uint64)]
+
+
+def sized(struct, **fields):
+    return struct(struct_size=c.sizeof(struct), **fields)
+
+
+class Failure(Exception):
+    """A call failed; args[0] is the library's message."""
+
+
+class Library:
+    def __init__(self, path):
+        self.c = c.CDLL(path)
+        self.runtime = c.c_void_p()
+        self.call("wi_runtime_create", None, c.byref(self.runtime))
+
+    def call(self, name, *arguments):
+        error = sized(Error)
+        if getattr(self.c, name)(*arguments, c.byref(error)):
+            raise Failure(f"{name}: {error.message.decode()}")
+
+    def open(self, path, exact_f32=True):
+        return Model(self, path, exact_f32)
+
+
+class Model:
+    def __init__(self, library, path, exact_f32):
+        self.library, self.handle = library, c.c_void_p()
+        library.call("wi_model_open", library.runtime, str(path).encode(), c.byref(sized(ModelParams, precision=int(exact_f32))),
+                     c.byref(self.handle))
+
+    def __del__(self):
+        if self.handle:
+            self.library.c.wi_model_release(self.handle)
+
+    def tokenize(self, text, bos=False, special=False):
+        """bytes -> ids"""
+        call = lambda ids, room, count: self.library.call("wi_model_tokenize", self.handle, text, c.c_uint64(len(text)),
+                                                          c.c_uint32(bos | special << 1), ids, c.c_uint64(room), c.byref(count))
+        count = c.c_uint64()
+        call(None, 0, count)
+        ids = (c.c_int32 * count.value)()
+        if count.value:
+            call(ids, count.value, count)
+        return list(ids)
+
+    def detokenize(self, ids):
+        """ids -> bytes, control tokens by name"""
+        array, length = (c.c_int32 * len(ids))(*ids), c.c_uint64()
+        call = lambda text, room: self.library.call("wi_model_detokenize", self.handle, array, c.c_uint64(len(ids)), c.c_uint32(1),
+                                                    text, c.c_uint64(room), c.byref(length))
+        call(None, 0)
+        text = c.create_string_buffer(length.value + 1)
+        if length.value:
+            call(text, length.value)
+        return text.raw[:length.value]
+
+    def chat(self, messages, prompt):
+        """messages: dicts of role and content, as transformers wants them"""
+        contents = [message["content"].encode() for message in messages]
+        array = (ChatMessage * len(messages))(*(sized(ChatMessage, role=message["role"].encode(), content=content,
+                                                      content_length=len(content))
+                                                for message, content in zip(messages, contents)))
+        length = c.c_uint64()
+        call = lambda text, room: self.library.call("wi_model_chat_render", self.handle, array, c.c_uint64(len(messages)),
+                                                    c.c_uint32(prompt), text, c.c_uint64(room), c.byref(length))
+        call(None, 0)
+        text = c.create_string_buffer(length.value + 1)
+        call(text, length.value)
+        return text.raw[:length.value].decode()
+
+    def logits(self, tokens, vocab, policy="full", one_by_one=False):
+        """(tokens, vocab) f32: what follows each token; f32 KV. one_by_one: by decode steps instead of one prefill"""
+        session = c.c_void_p()
+        name = sized(PolicyParams, name=policy.encode())
+        self.library.call("wi_session_create", self.handle, c.byref(sized(SessionParams, kv_type=2, policy=c.pointer(name))),
+                          c.byref(session))
+        out = np.empty((len(tokens), vocab), dtype=np.float32)
+        step = 1 if one_by_one else len(tokens)
+        try:
+            for first in range(0, len(tokens), step):
+                piece = tokens[first:first + step]
+                rows = out[first:first + step]
+                params = sized(PrefillParams)
+                if not one_by_one:
+                    params.logits, params.logits_capacity = rows.ctypes.data_as(c.POINTER(c.c_float)), rows.size
+                self.library.call("wi_session_prefill", session, (c.c_int32 * len(piece))(*piece), c.c_uint64(len(piece)),
+                                  c.byref(params), None)
+                if one_by_one:
+                    count = c.c_uint64()
+                    self.library.call("wi_session_logits", session, None, rows.ctypes.data_as(c.POINTER(c.c_float)),
+                                      c.c_uint64(vocab), c.byref(count))
+        finally:
+            self.library.c.wi_session_release(session)
+        return out
