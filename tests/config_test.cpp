@@ -107,11 +107,30 @@ static void mistral_without_a_window_is_llama(void**) {
   assert_true(read(config).architecture == Architecture::qwen2);
 }
 
+// Files may leave out add_bos_token: what then holds depends on the pre-tokenizer's name.
+static void bos_comes_by_default_where_llama_cpp_puts_it(void**) {
+  const TempFolder folder;
+  std::ifstream defaults(WI_TEST_DATA "/fixtures/llama_cpp/bos.txt");
+  int count = 0;
+  std::string name;
+  for (int wanted; defaults >> name >> wanted; ++count) {
+    GgufBuilder file = tiny_gguf();
+    file.text("tokenizer.ggml.pre", name);
+    file.remove("tokenizer.ggml.add_bos_token");
+    const auto model = Model::open(folder.write("bos.gguf", file.bytes()));
+    const bool added = model->tokenizer->encode("a", true, false).front() == 0;
+    if (added != (wanted != 0)) std::printf("%s: BOS %d, llama.cpp %d\n", name.c_str(), added, wanted);
+    assert_true(added == (wanted != 0));
+  }
+  assert_true(count >= 40);
+}
+
 int main() {
   const CMUnitTest tests[] = {cmocka_unit_test(frequencies_equal_those_of_transformers),
                               cmocka_unit_test(both_formats_give_one_config),
                               cmocka_unit_test(factors_tensor_equals_the_llama3_formula),
                               cmocka_unit_test(missing_fields_take_the_published_defaults),
-                              cmocka_unit_test(mistral_without_a_window_is_llama)};
+                              cmocka_unit_test(mistral_without_a_window_is_llama),
+                              cmocka_unit_test(bos_comes_by_default_where_llama_cpp_puts_it)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -116,6 +116,11 @@ PreTokenizer PreTokenizer::named(std::string_view name) {
   return result;
 }
 
+bool PreTokenizer::ignores_merges(std::string_view name) {
+  const Family* family = find_family(name);
+  return family && family->ignores_merges;
+}
+
 PreTokenizer PreTokenizer::from_patterns(std::string_view patterns) {
   PreTokenizer result;
   for (size_t begin = 0; begin <= patterns.size();) {

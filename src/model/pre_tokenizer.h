@@ -20,6 +20,9 @@ class PreTokenizer {
   // does not compile, WI_E_UNSUPPORTED for syntax that PCRE2 would read differently.
   static PreTokenizer from_patterns(std::string_view patterns);
 
+  // Whether the family of that name ignores merges; false for an unknown one.
+  static bool ignores_merges(std::string_view name);
+
   // llama-3's family takes a whole word as one token if the vocabulary has it, whatever the merges say.
   bool ignores_merges() const { return ignores_merges_; }
 

@@ -4,6 +4,7 @@
 #include "src/error.h"
 #include "src/model/config.h"
 #include "src/model/gguf.h"
+#include "src/model/pre_tokenizer.h"
 #include "src/model/vocabulary.h"
 
 namespace wi {
@@ -33,8 +34,8 @@ VocabularyFile vocabulary_from_gguf(const Gguf& gguf) {
           " is missing");
     vocabulary.pre_tokenizer = pre;
     vocabulary.merges.assign(merges.begin(), merges.end());
-    vocabulary.ignore_merges = pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3";
-    vocabulary.add_bos = vocabulary.ignore_merges;
+    vocabulary.ignore_merges = PreTokenizer::ignores_merges(pre);
+    vocabulary.add_bos = vocabulary.ignore_merges;  // llama.cpp's default, which converters rely on
     vocabulary.add_space_prefix = false;
   } else if (model == "llama") {
     vocabulary.model = Vocabulary::Model::sentencepiece;
