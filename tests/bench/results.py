@@ -52,8 +52,14 @@ def commit():
 
 
 def command_line(script):
-    """The command as a reader would type it, from the repository's root."""
-    return shlex.join([script, *sys.argv[1:]])
+    """The command as its reader typed it: run.sh hands on its own arguments in $RUN_ARGUMENTS."""
+    return " ".join([script, os.environ.get("RUN_ARGUMENTS", shlex.join(sys.argv[1:]))]).strip()
+
+
+def peak_rss_bytes():
+    """Of this process. Not getrusage's, which starts from the parent's."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 class Log:

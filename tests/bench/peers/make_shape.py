@@ -1,6 +1,6 @@
 """Writes a GGUF file of a published shape with random weights, for runtimes to be compared on.
 
-    make_shape.py SHAPE TYPE FILE        SHAPE: small, llama-1b; TYPE: f16, q8_0
+    make_shape.py SHAPE TYPE FILE        SHAPE: tiny, small, llama-1b; TYPE: f16, q8_0
 """
 import sys
 
@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 
 SHAPES = {  # layers, hidden, query heads, KV heads, head_dim, ffn, vocab
+    "tiny": (2, 256, 4, 2, 64, 512, 32000),
     "small": (4, 2048, 32, 8, 64, 8192, 32000),
     "llama-1b": (16, 2048, 32, 8, 64, 8192, 128256),
 }
@@ -72,4 +73,5 @@ def main():
     writer.close()
 
 
-main()
+if __name__ == "__main__":
+    main()

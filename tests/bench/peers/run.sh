@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# waveinfer against llama.cpp on one random model: tests/bench/peers/run.sh [--shape small] [--weights f16|q8_0] …
-# Builds the project, and in build/peers a Python environment with llama-cpp-python (which compiles llama.cpp
-# for this processor: some minutes the first time).
+# waveinfer, llama.cpp (flash attention on and off) and transformers on the same weights in the same run, alternating:
+# prefill, decode over depth, memory. Writes docs/results/peers.md, .jsonl and plots.
+#
+#   tests/bench/peers/run.sh [--shape small] [--weights f16,q8_0] [--rounds 5] [--budget 25] [--only WORD]... [--fresh]
+#   tests/bench/peers/run.sh --quick     a tiny model, one round, results under build/: whether it works
+#
+# A run that was broken off goes on where it stopped. Time it on a machine that does nothing else.
 set -euo pipefail
-top=$(cd "$(dirname "$0")/../../.." && pwd)
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+. "$top/samples/setup.sh"
+. "$top/tests/support/python.sh"
 build=${BUILD_DIR:-$top/build}
-cmake -S "$top" -B "$build" -DCMAKE_BUILD_TYPE=Release >/dev/null
-cmake --build "$build" --target wi_bench --parallel "$(nproc)" >/dev/null
-peers=$build/peers
-if [ ! -e "$peers/.complete" ]; then
-  python3 -m venv "$peers"
-  "$peers/bin/pip" install --quiet numpy gguf llama-cpp-python
-  touch "$peers/.complete"
-fi
-exec "$peers/bin/python" "$top/tests/bench/peers/compare.py" --bench "$build/bin/wi_bench" --folder "$peers" "$@"
+
+set_up "${build_packages[@]}" python3-venv python3-dev
+configure "$build" -DCMAKE_BUILD_TYPE=Release
+cmake --build "$build" --target wi_bench attention_bench -j "$(nproc)" >/dev/null
+python_environment peers numpy gguf jinja2 matplotlib llama-cpp-python sentencepiece tokenizers torch transformers
+RUN_ARGUMENTS="$*" exec "$python" "$top/tests/bench/peers/compare.py" --bin "$build/bin" --folder "$build/peers-models" "$@"
