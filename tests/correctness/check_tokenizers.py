@@ -22,7 +22,6 @@ import pathlib
 import random
 import sys
 import tempfile
-import unicodedata
 
 import gguf
 import numpy as np
@@ -105,17 +104,6 @@ def reference(name, fixture):
     return encode
 
 
-def random_texts(count, rng):
-    """Strings over all assigned characters, each general category as likely as any other, mixed with the fixtures' pieces"""
-    categories = {}
-    for code in range(0x110000):
-        if (kind := unicodedata.category(chr(code))) not in ("Cs", "Cn"):
-            categories.setdefault(kind, []).append(chr(code))
-    plain = [" ", " ", "\n", "\r\n", "\t", "a", "The", "'s", "'LL", "12", "4567", "!?", "<|end|>", "<think>", "\u200d", "    "]
-    pick = lambda: rng.choice(plain) if rng.random() < 0.5 else rng.choice(categories[rng.choice(sorted(categories))])
-    return ["".join(pick() for _ in range(rng.randint(1, 24))) for _ in range(count)]
-
-
 class Tally:
     def __init__(self, verbose):
         self.failed, self.verbose, self.shown = 0, verbose, 0
@@ -194,7 +182,7 @@ def main():
     args = parser.parse_args()
     print(f"tokenizers: seed {args.seed}, llama-cpp-python {llama.VERSION}")
     library, tally = waveinfer.Library(args.library), Tally(args.verbose)
-    texts = random_texts(args.random, random.Random(args.seed))
+    texts = fixtures.category_texts(args.random, random.Random(args.seed))
     with tempfile.TemporaryDirectory() as folder:
         for name in ALIASES:
             if not args.only or name in args.only:

@@ -13,7 +13,7 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 build=${BUILD_DIR:-$top/build}
 
 set_up "${build_packages[@]}" python3-venv
-configure "$build" -DCMAKE_BUILD_TYPE=Release
+configure "$build"
 cmake --build "$build" --target wi_bench attention_bench embed -j "$(nproc)" >/dev/null
 python_environment growth numpy gguf matplotlib
 RUN_ARGUMENTS="$*" exec "$python" "$top/tests/bench/growth/growth.py" --bin "$build/bin" --folder "$build/peers-models" "$@"

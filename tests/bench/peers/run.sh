@@ -13,7 +13,7 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 build=${BUILD_DIR:-$top/build}
 
 set_up "${build_packages[@]}" python3-venv python3-dev
-configure "$build" -DCMAKE_BUILD_TYPE=Release
+configure "$build"
 cmake --build "$build" --target wi_bench attention_bench -j "$(nproc)" >/dev/null
 python_environment peers numpy gguf jinja2 matplotlib llama-cpp-python sentencepiece tokenizers torch transformers
 RUN_ARGUMENTS="$*" exec "$python" "$top/tests/bench/peers/compare.py" --bin "$build/bin" --folder "$build/peers-models" "$@"
