@@ -143,7 +143,7 @@ def check(name, fixture, library, folder, texts, tally):
         back = ours.detokenize(ours.tokenize(data))
         if back != data:
             tally.fail(name, data, "came back as", back)
-    print(f"{name}: {len(cases)} equal to {'tokenizers' if fixture['model'] == 'byte_bpe' else 'sentencepiece'} unless named above, llama.cpp in {peer_equal} "
+    print(f"{name}: {len(cases)} equal to {'tokenizers' if fixture['model'] == 'byte_bpe' else 'sentencepiece or llama.cpp'} unless named above, llama.cpp in {peer_equal} "
           "of them", flush=True)
     for alias in ALIASES[name]:
         check_alias(name, alias, fixture, library, path, sound, tally)
