@@ -2,8 +2,9 @@
 # This library against llama.cpp, transformers and the tokenizer libraries, in one command: builds, then compares
 # the distributions of models that llama.cpp quantised, the ids of hard strings, and rendered conversations.
 #
-#   tests/correctness/run.sh [models|tokenizers|chat]... [--seed N]
+#   tests/correctness/run.sh [models|tokenizers|chat]... [--seed N] [--record]
 #
+# --record: what is printed also goes to docs/results/correctness.md.
 # What these programs answer to fixed questions is also in tests/fixtures, so that CTest holds it without them.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -11,12 +12,13 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$top/tests/support/python.sh"
 build=${BUILD_DIR:-$top/build}
 
-parts=() options=()
+parts=() options=() record= command="tests/correctness/run.sh $*"
 while [ $# -gt 0 ]; do
   case $1 in
     models | tokenizers | chat) parts+=("$1") ;;
     --seed) options+=(--seed "${2:?--seed needs a number}"); shift ;;
-    *) echo "tests/correctness/run.sh: unknown argument $1; known: models, tokenizers, chat, --seed N" >&2; exit 1 ;;
+    --record) record=$top/docs/results/correctness.md ;;
+    *) echo "tests/correctness/run.sh: unknown argument $1; known: models, tokenizers, chat, --seed N, --record" >&2; exit 1 ;;
   esac
   shift
 done
@@ -27,8 +29,24 @@ configure "$build"
 cmake --build "$build" --target waveinfer -j "$(nproc)" >/dev/null
 python_environment peers numpy gguf jinja2 matplotlib llama-cpp-python sentencepiece tokenizers torch transformers
 library=$(find "$build" -name libwaveinfer.so | head -n 1)
-failed=0
-for part in "${parts[@]}"; do
-  "$python" "$top/tests/correctness/check_$part.py" --library "$library" "${options[@]}" || failed=1
-done
-exit $failed
+
+compare() {
+  local part failed=0
+  for part in "${parts[@]}"; do
+    "$python" "$top/tests/correctness/check_$part.py" --library "$library" "${options[@]}" || failed=1
+  done
+  return $failed
+}
+
+if [ -z "$record" ]; then
+  compare
+  exit
+fi
+mkdir -p "$(dirname "$record")"
+machine=$("$python" -c "import sys; sys.path.append('$top/tests/bench'); import results; print(results.machine_line(results.machine()))")
+compare | tee "$build/correctness.log"
+{
+  printf '# The same answers as llama.cpp, transformers and the tokenizer libraries\n\n    %s\n\nOn %s.\n\n```\n' "$command" "$machine"
+  cat "$build/correctness.log"
+  printf '```\n'
+} >"$record"

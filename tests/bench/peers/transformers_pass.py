@@ -9,6 +9,7 @@ decode step is compiled (reduce-overhead).
 """
 import argparse
 import ctypes
+import gc
 import json
 import pathlib
 import sys
@@ -32,6 +33,7 @@ def main():
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     model = load(args.model, getattr(torch, args.dtype)).to(args.device).eval()
+    gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # loading's peak is not running's
     wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
