@@ -27,7 +27,7 @@ done
 set_up "${build_packages[@]}" python3-venv python3-dev
 configure "$build"
 cmake --build "$build" --target waveinfer -j "$(nproc)" >/dev/null
-python_environment peers numpy gguf jinja2 matplotlib llama-cpp-python sentencepiece tokenizers torch transformers
+python_environment peers "${peer_packages[@]}"
 library=$(find "$build" -name libwaveinfer.so | head -n 1)
 
 compare() {

@@ -2,6 +2,8 @@
 # interpreter with what they need: $PYTHON if that is set, else a virtual environment under build/, made once from PyPI.
 # llama-cpp-python compiles llama.cpp for this processor: a quarter of an hour on two cores, the first time.
 
+peer_packages=(numpy gguf jinja2 matplotlib llama-cpp-python sentencepiece tokenizers torch transformers)
+
 # python_environment NAME PACKAGE...
 python_environment() {
   local folder=${BUILD_DIR:-$top/build}/$1 name=$1

@@ -16,4 +16,5 @@ set_up "${build_packages[@]}" python3-venv
 configure "$build"
 cmake --build "$build" --target wi_bench attention_bench embed -j "$(nproc)" >/dev/null
 python_environment growth numpy gguf matplotlib
-RUN_ARGUMENTS="$*" exec "$python" "$top/tests/bench/growth/growth.py" --bin "$build/bin" --folder "$build/peers-models" "$@"
+[ $# = 0 ] || arguments=$(printf "%q " "$@")
+RUN_ARGUMENTS=${arguments-} exec "$python" "$top/tests/bench/growth/growth.py" --bin "$build/bin" --folder "$build/peers-models" "$@"

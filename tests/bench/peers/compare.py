@@ -206,7 +206,7 @@ def report(args, log, parts):
                 f"{args.steps} steps), in brackets the least and the greatest. *Slanted*: from a fitted line, not measured. Ratios are the "
                 "other's time over `wave`'s: above 1, waveinfer is faster. Both of llama.cpp's settings are shown; the better one of each "
                 f"row counts. Peak memory is the process's: weights, cache, and for the two others Python and what they import (PyTorch: most of "
-                "what its weights do not take). Memory bandwidth measured in this run: {log.entries[('bandwidth',)]['gb_per_s']:.1f} GB/s read."]
+                f"what its weights do not take). Memory bandwidth measured in this run: {log.entries[('bandwidth',)]['gb_per_s']:.1f} GB/s read."]
     contestants = [*OURS, *LLAMA, *TORCH]
     seen = list(dict.fromkeys(key[0] for key in log.entries if len(key) == 4))
     for weights in seen:

@@ -15,5 +15,6 @@ build=${BUILD_DIR:-$top/build}
 set_up "${build_packages[@]}" python3-venv python3-dev
 configure "$build"
 cmake --build "$build" --target wi_bench attention_bench -j "$(nproc)" >/dev/null
-python_environment peers numpy gguf jinja2 matplotlib llama-cpp-python sentencepiece tokenizers torch transformers
-RUN_ARGUMENTS="$*" exec "$python" "$top/tests/bench/peers/compare.py" --bin "$build/bin" --folder "$build/peers-models" "$@"
+python_environment peers "${peer_packages[@]}"
+[ $# = 0 ] || arguments=$(printf "%q " "$@")
+RUN_ARGUMENTS=${arguments-} exec "$python" "$top/tests/bench/peers/compare.py" --bin "$build/bin" --folder "$build/peers-models" "$@"
