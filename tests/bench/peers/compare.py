@@ -205,7 +205,8 @@ def report(args, log, parts):
     sections = [f"`{args.shape}` shape, random weights, {args.threads} threads. Median of the rounds (a round's value is the median of "
                 f"{args.steps} steps), in brackets the least and the greatest. *Slanted*: from a fitted line, not measured. Ratios are the "
                 "other's time over `wave`'s: above 1, waveinfer is faster. Both of llama.cpp's settings are shown; the better one of each "
-                f"row counts. Peak memory is the process's: weights, cache, and for the two others Python and what they import (PyTorch: most of "
+                f"row counts. waveinfer and transformers decode behind a "
+                "synthetic cache of the depth named, llama.cpp behind a prompt that it has read. Peak memory is the process's: weights, cache, and for the two others Python and what they import (PyTorch: most of "
                 f"what its weights do not take). Memory bandwidth measured in this run: {log.entries[('bandwidth',)]['gb_per_s']:.1f} GB/s read."]
     contestants = [*OURS, *LLAMA, *TORCH]
     seen = list(dict.fromkeys(key[0] for key in log.entries if len(key) == 4))
