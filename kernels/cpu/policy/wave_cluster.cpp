@@ -1,105 +1,171 @@
 // Spherical k-means of one segment's keys for the wave index (RetroInfer §4.2, segmented clustering). Nearly
 // all of its time is the assignment: a product of keys and centroids whose scores never leave the registers,
-// since all that is kept is each key's best centroid.
+// since all that is kept is each key's best centroid. It is taken in 8 bits: rounding moves only keys that
+// are about as near to another centroid, and means are taken over the exact keys.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/policy/wave_cluster.cpp"
-#include "kernels/cpu/policy/wave_cluster.h"
-
+// clang-format off: it must come before all others.
+#include "kernels/cpu/byte_products.h"
+// clang-format on
 #include <cmath>
 #include <cstring>
 
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
+#include "kernels/cpu/byte_products-inl.h"
+#include "kernels/cpu/policy/wave_cluster.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
-using Floats = hn::ScalableTag<float>;
 using Ints = hn::ScalableTag<int32_t>;
-constexpr size_t kLanes = HWY_LANES(float);
+using IntVector = hn::Vec<Ints>;
+constexpr size_t kLanes = HWY_LANES(int32_t);
 constexpr size_t kTileKeys = kLanes >= 16 ? 12 : 6;  // accumulators: two vectors of centroids per key
 constexpr size_t kPanel = 2 * kLanes;                // centroids side by side
 
-// Best centroid so far of each key of a tile, lane by lane.
-struct Best {
-  HWY_ALIGN float score[kTileKeys][kLanes];
-  HWY_ALIGN int32_t centroid[kTileKeys][kLanes];
+// Numbers as the products take them: 32-bit words of neighbouring dimensions. Bytes of centroids have 128
+// added, which adds the same to all scores of a key.
+using KeyNumber = std::conditional_t<kByteProducts, int8_t, int16_t>;
+using CentroidNumber = std::conditional_t<kByteProducts, uint8_t, int16_t>;
+constexpr size_t kPerWord = sizeof(int32_t) / sizeof(KeyNumber);
+constexpr int32_t kCentroidBias = kByteProducts ? 128 : 0;
+constexpr size_t words_of(size_t head_dim) { return (head_dim + kPerWord - 1) / kPerWord; }
+
+// sum += the products of a word of a key with kLanes centroids' words; odd: what some instruction sets keep
+// apart.
+HWY_INLINE void add_products(const int32_t* centroids, const int32_t& key, IntVector& sum, IntVector& odd) {
+#if HWY_TARGET == HWY_AVX3_DL
+  (void)odd;
+  add_byte_products(hn::Load(hn::ScalableTag<uint8_t>(), reinterpret_cast<const uint8_t*>(centroids)), key,
+                    sum);
+#elif HWY_TARGET == HWY_SCALAR
+  (void)odd;
+  int16_t a[2], b[2];
+  std::memcpy(a, centroids, sizeof(a));
+  std::memcpy(b, &key, sizeof(b));
+  sum = hn::Add(sum, hn::Set(Ints(), a[0] * b[0] + a[1] * b[1]));
+#else
+  const Ints d;
+  const hn::RepartitionToNarrow<Ints> d16;
+  sum = hn::ReorderWidenMulAccumulate(d, hn::BitCast(d16, hn::Load(d, centroids)),
+                                      hn::BitCast(d16, hn::Set(d, key)), sum, odd);
+#endif
+}
+
+HWY_INLINE IntVector whole(IntVector sum, IntVector odd) {
+#if HWY_TARGET == HWY_SCALAR
+  return sum;
+#else
+  return hn::RearrangeToOddPlusEven(sum, odd);
+#endif
+}
+
+// All centroids, rounded with one scale, so that a key's scores compare as integers. Below each score go the
+// bits of a number that is higher for lower centroids, so that one maximum keeps both.
+struct Panels {
+  const int32_t* words;  // (⌈centroids / kPanel⌉, words, kPanel)
+  size_t count;
+  int number_bits;
 };
 
-// One panel (head_dim, kPanel) against a tile of keys. A strict comparison keeps the lower centroid.
-HWY_INLINE void score_panel(const float* HWY_RESTRICT keys, size_t head_dim, const float* HWY_RESTRICT panel,
-                            int32_t first, Best& best) {
-  const Floats d;
-  const Ints di;
-  hn::Vec<Floats> left[kTileKeys], right[kTileKeys];
+// One panel against a tile of keys, (kTileKeys, words). best: (kTileKeys, kLanes).
+HWY_INLINE void score_panel(const int32_t* HWY_RESTRICT keys, size_t words, const Panels& panels,
+                            size_t panel, int32_t* HWY_RESTRICT best) {
+  const Ints d;
+  IntVector left[kTileKeys], right[kTileKeys], left_odd[kTileKeys], right_odd[kTileKeys];
   HWY_UNROLL(12)
-  for (size_t t = 0; t < kTileKeys; t++) left[t] = right[t] = hn::Zero(d);
-  for (size_t i = 0; i < head_dim; i++) {
-    const auto a = hn::Load(d, panel + i * kPanel);
-    const auto b = hn::Load(d, panel + i * kPanel + kLanes);
+  for (size_t t = 0; t < kTileKeys; t++) left[t] = right[t] = left_odd[t] = right_odd[t] = hn::Zero(d);
+  const int32_t* centroids = panels.words + panel * words * kPanel;
+  for (size_t i = 0; i < words; i++, centroids += kPanel) {
     HWY_UNROLL(12)
     for (size_t t = 0; t < kTileKeys; t++) {
-      const auto key = hn::Set(d, keys[t * head_dim + i]);
-      left[t] = hn::MulAdd(key, a, left[t]);
-      right[t] = hn::MulAdd(key, b, right[t]);
+      add_products(centroids, keys[t * words + i], left[t], left_odd[t]);
+      add_products(centroids + kLanes, keys[t * words + i], right[t], right_odd[t]);
     }
   }
-  const auto lane = hn::Iota(di, first);
-  const auto lane_right = hn::Iota(di, first + static_cast<int32_t>(kLanes));
+  const int32_t number = static_cast<int32_t>(2 * (panels.count - panel) - 1);
+  const IntVector left_number = hn::Set(d, number), right_number = hn::Set(d, number - 1);
   HWY_UNROLL(12)
   for (size_t t = 0; t < kTileKeys; t++) {
-    auto score = hn::Load(d, best.score[t]);
-    auto centroid = hn::Load(di, best.centroid[t]);
-    const auto better = hn::Gt(left[t], score);
-    score = hn::IfThenElse(better, left[t], score);
-    centroid = hn::IfThenElse(hn::RebindMask(di, better), lane, centroid);
-    const auto better_right = hn::Gt(right[t], score);
-    score = hn::IfThenElse(better_right, right[t], score);
-    centroid = hn::IfThenElse(hn::RebindMask(di, better_right), lane_right, centroid);
-    hn::Store(score, d, best.score[t]);
-    hn::Store(centroid, di, best.centroid[t]);
+    const IntVector l = hn::ShiftLeftSame(whole(left[t], left_odd[t]), panels.number_bits);
+    const IntVector r = hn::ShiftLeftSame(whole(right[t], right_odd[t]), panels.number_bits);
+    const IntVector higher = hn::Max(hn::Or(l, left_number), hn::Or(r, right_number));
+    hn::Store(hn::Max(hn::Load(d, best + t * kLanes), higher), d, best + t * kLanes);
   }
 }
 
-int32_t best_of(const float* score, const int32_t* centroid) {
-  size_t best = 0;
-  for (size_t i = 1; i < kLanes; i++) {
-    const bool tie = score[i] == score[best] && centroid[i] < centroid[best];
-    if (score[i] > score[best] || tie) best = i;
-  }
-  return centroid[best];
+// A tile's best centroid for one key; the lowest of equals.
+int32_t best_of(const int32_t* best, const Panels& panels) {
+  size_t lane = 0;
+  for (size_t i = 1; i < kLanes; i++)
+    if (best[i] > best[lane]) lane = i;
+  const int32_t number = best[lane] & ((1 << panels.number_bits) - 1);
+  const int32_t vector = static_cast<int32_t>(2 * panels.count) - 1 - number;
+  return vector * static_cast<int32_t>(kLanes) + static_cast<int32_t>(lane);
 }
 
-// centroids (count, head_dim) to panels (⌈count / kPanel⌉, head_dim, kPanel); the last one's free columns
-// repeat the last centroid, which loses the tie against itself.
-void pack_panels(const float* centroids, int32_t count, int32_t head_dim, float* panels) {
-  for (int32_t first = 0; first < count; first += kPanel) {
-    for (int32_t c = 0; c < static_cast<int32_t>(kPanel); c++) {
-      const float* centroid = centroids + static_cast<int64_t>(HWY_MIN(first + c, count - 1)) * head_dim;
-      for (int32_t i = 0; i < head_dim; i++) panels[i * kPanel + c] = centroid[i];
+// units (padded tokens, head_dim) to words (padded tokens, words), each key with a scale of its own, which
+// its choice among centroids does not depend on.
+void pack_keys(const float* units, int64_t tokens, int32_t head_dim, int32_t* out) {
+  const size_t dim = static_cast<size_t>(head_dim), words = words_of(dim);
+  for (int64_t t = 0; t < tokens; t++, units += dim, out += words) {
+    float largest = 0;
+    for (size_t i = 0; i < dim; i++) largest = HWY_MAX(largest, std::abs(units[i]));
+    const float scale = largest > 0 ? 127 / largest : 0;
+    KeyNumber* numbers = reinterpret_cast<KeyNumber*>(out);
+    for (size_t i = 0; i < words * kPerWord; i++) {
+      const float exact = i < dim ? units[i] * scale : 0;
+      numbers[i] = static_cast<KeyNumber>(std::lrint(exact));
     }
-    panels += head_dim * kPanel;
   }
 }
 
-// Returns how many tokens moved. panels: scratch.
-int32_t assign(const KmeansArgs& args, const float* centroids, float* panels) {
-  pack_panels(centroids, args.centroids, args.head_dim, panels);
-  const size_t dim = static_cast<size_t>(args.head_dim);
+// centroids (count, head_dim) to panels; the last one's free columns repeat the last centroid, which wins the
+// tie against them.
+Panels pack_panels(const float* centroids, int32_t count, int32_t head_dim, int32_t* scratch) {
+  const size_t dim = static_cast<size_t>(head_dim), words = words_of(dim);
+  const size_t panels = (static_cast<size_t>(count) + kPanel - 1) / kPanel;
+  Panels packed = {.words = scratch, .count = panels, .number_bits = 1};
+  while (size_t{1} << packed.number_bits < 2 * panels) packed.number_bits++;
+  // The largest number with which a score leaves room for those bits.
+  const int64_t room =
+      (int64_t{1} << (31 - packed.number_bits)) / (127 * static_cast<int64_t>(dim)) - kCentroidBias;
+  const float most = static_cast<float>(HWY_MIN(int64_t{127}, HWY_MAX(int64_t{1}, room)));
+  float largest = 0;
+  for (size_t i = 0; i < static_cast<size_t>(count) * dim; i++)
+    largest = HWY_MAX(largest, std::abs(centroids[i]));
+  const float scale = largest > 0 ? most / largest : 0;
+  for (size_t c = 0; c < panels * kPanel; c++) {
+    const float* centroid = centroids + HWY_MIN(c, static_cast<size_t>(count) - 1) * dim;
+    int32_t* column = scratch + c / kPanel * words * kPanel + c % kPanel;
+    for (size_t word = 0; word < words; word++) {
+      CentroidNumber numbers[kPerWord];
+      for (size_t i = 0; i < kPerWord; i++) {
+        const size_t at = word * kPerWord + i;
+        const float exact = at < dim ? centroid[at] * scale : 0;
+        numbers[i] = static_cast<CentroidNumber>(std::lrint(exact) + kCentroidBias);
+      }
+      std::memcpy(column + word * kPanel, numbers, sizeof(numbers));
+    }
+  }
+  return packed;
+}
+
+// Returns how many tokens moved. keys: from pack_keys; panels: scratch.
+int32_t assign(const KmeansArgs& args, const float* centroids, const int32_t* keys, int32_t* scratch) {
+  const Panels panels = pack_panels(centroids, args.centroids, args.head_dim, scratch);
+  const size_t words = words_of(static_cast<size_t>(args.head_dim));
   int32_t moved = 0;
   for (int32_t token = 0; token < args.tokens; token += kTileKeys) {
-    Best best;
-    for (auto& row : best.score)
-      for (float& score : row) score = -2;  // below every cosine
-    std::memset(best.centroid, 0, sizeof(best.centroid));
-    const float* panel = panels;
-    for (int32_t first = 0; first < args.centroids; first += kPanel, panel += dim * kPanel) {
-      score_panel(args.units + token * dim, dim, panel, first, best);
-    }
+    HWY_ALIGN int32_t best[kTileKeys * kLanes];
+    std::fill_n(best, kTileKeys * kLanes, INT32_MIN);
+    for (size_t panel = 0; panel < panels.count; panel++)
+      score_panel(keys + static_cast<size_t>(token) * words, words, panels, panel, best);
     for (int32_t t = 0; t < static_cast<int32_t>(kTileKeys) && token + t < args.tokens; t++) {
-      const int32_t winner = HWY_MIN(best_of(best.score[t], best.centroid[t]), args.centroids - 1);
+      const int32_t winner = HWY_MIN(best_of(best + t * kLanes, panels), args.centroids - 1);
       moved += winner != args.assignment[token + t];
       args.assignment[token + t] = winner;
     }
@@ -139,6 +205,7 @@ HWY_AFTER_NAMESPACE();
 namespace wi::cpu {
 namespace {
 
+HWY_EXPORT(pack_keys);
 HWY_EXPORT(assign);
 HWY_EXPORT(update);
 
@@ -157,15 +224,35 @@ int64_t kmeans_padded_tokens(int32_t tokens) {
   return (static_cast<int64_t>(tokens) + kTileKeysMost - 1) / kTileKeysMost * kTileKeysMost;
 }
 
-size_t kmeans_scratch_floats(int32_t centroids, int32_t head_dim) {
+namespace {
+
+// Words of the packed keys, of the centroids and of their panels or sums, each to whole cache lines.
+struct KmeansWords {
+  size_t keys, centroids, panels;
+};
+KmeansWords kmeans_words(int32_t tokens, int32_t centroids, int32_t head_dim) {
   const size_t padded = (static_cast<size_t>(centroids) + kPanelMost - 1) / kPanelMost * kPanelMost;
-  return 2 * padded * head_dim;
+  const size_t dim = static_cast<size_t>(head_dim);
+  const auto rounded = [](size_t words) { return (words + 15) / 16 * 16; };
+  return {.keys = rounded(static_cast<size_t>(kmeans_padded_tokens(tokens)) * ((dim + 1) / 2)),
+          .centroids = rounded(padded * dim),
+          .panels = rounded(padded * dim)};
+}
+
+}  // namespace
+
+size_t kmeans_scratch_floats(int32_t tokens, int32_t centroids, int32_t head_dim) {
+  const KmeansWords words = kmeans_words(tokens, centroids, head_dim);
+  return words.keys + words.centroids + words.panels;
 }
 
 void spherical_kmeans(const Stream& stream, const KmeansArgs& args) {
   const size_t dim = static_cast<size_t>(args.head_dim);
-  float* centroids = args.scratch;
-  float* panels = args.scratch + kmeans_scratch_floats(args.centroids, args.head_dim) / 2;  // and sums
+  const KmeansWords words = kmeans_words(args.tokens, args.centroids, args.head_dim);
+  int32_t* keys = reinterpret_cast<int32_t*>(args.scratch);
+  float* centroids = args.scratch + words.keys;
+  float* panels = centroids + words.centroids;  // or sums
+  HWY_DYNAMIC_DISPATCH(pack_keys)(args.units, kmeans_padded_tokens(args.tokens), args.head_dim, keys);
   for (int64_t c = 0; c < args.centroids; c++) {
     const int64_t token = c * args.tokens / args.centroids;
     std::copy_n(args.units + token * dim, dim, centroids + c * dim);
@@ -173,7 +260,9 @@ void spherical_kmeans(const Stream& stream, const KmeansArgs& args) {
   std::fill_n(args.assignment, args.tokens, -1);
   for (int32_t i = 0; i < args.iterations; i++) {
     if (i > 0) HWY_DYNAMIC_DISPATCH(update)(args, panels, centroids);
-    if (HWY_DYNAMIC_DISPATCH(assign)(args, centroids, panels) == 0 || stream.cancelled()) break;
+    const int32_t moved =
+        HWY_DYNAMIC_DISPATCH(assign)(args, centroids, keys, reinterpret_cast<int32_t*>(panels));
+    if (moved == 0 || stream.cancelled()) break;
   }
 }
 

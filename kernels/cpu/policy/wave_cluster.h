@@ -24,7 +24,7 @@ struct KmeansArgs {
 void spherical_kmeans(const Stream& stream, const KmeansArgs& args);
 
 int64_t kmeans_padded_tokens(int32_t tokens);
-size_t kmeans_scratch_floats(int32_t centroids, int32_t head_dim);
+size_t kmeans_scratch_floats(int32_t tokens, int32_t centroids, int32_t head_dim);
 
 // Reorders members (token numbers, ascending; each piece ascending again) into pieces of at most
 // max_tokens, each time halving along the line between two far-apart keys. Writes the pieces' sizes and

@@ -78,7 +78,7 @@ Work::Work(const Stream& stream, int worker, const IndexArgs& args) {
   const size_t dim = static_cast<size_t>(args.head_dim);
   const int32_t centroids = centroid_count(*args.params, args.tokens);
   const size_t unit_floats = static_cast<size_t>(kmeans_padded_tokens(args.tokens)) * dim;
-  const size_t kmeans_floats = kmeans_scratch_floats(centroids, args.head_dim);
+  const size_t kmeans_floats = kmeans_scratch_floats(args.tokens, centroids, args.head_dim);
   const auto rounded = [](size_t count) { return (count + 15) / 16 * 16; };  // 64 bytes
   const size_t sizes_of[] = {tokens * dim, unit_floats, kmeans_floats,
                              dim,          dim,         2 * tokens,

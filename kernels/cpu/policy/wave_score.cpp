@@ -3,33 +3,17 @@
 // bytes (AVX-512 VNNI), a query's number is two bytes, and a vector holds 64 products instead of 16.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/policy/wave_score.cpp"
-#ifndef HWY_WANT_AVX3_DL
-#define HWY_WANT_AVX3_DL
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (WI_DISABLED_BUT_VNNI)
-#endif
-#include "kernels/cpu/policy/wave_score.h"
-
+// clang-format off: it must come before all others.
+#include "kernels/cpu/byte_products.h"
+// clang-format on
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/attend-inl.h"
-
-#if HWY_ARCH_X86
-#include <immintrin.h>
-#endif
+#include "kernels/cpu/byte_products-inl.h"
+#include "kernels/cpu/policy/wave_score.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 namespace {
-
-#undef WI_SCORE_ATTR
-#if HWY_TARGET == HWY_AVX3_DL
-// Highway 1.0.3 requires the feature of such a processor, and yet does not tell the compiler.
-#define WI_SCORE_ATTR __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
-constexpr bool kBytes = true;
-#else
-#define WI_SCORE_ATTR HWY_ATTR
-constexpr bool kBytes = false;
-#endif
 
 // One query head. Its numbers, as integers of `step`, are in (quads, heads of the block, 4): 16 bits, or the
 // high bytes and then the low bytes of all heads.
@@ -94,7 +78,7 @@ void pack(const float* from, int32_t group, int32_t head_dim, float scale, std::
         const int32_t number = exact == exact ? static_cast<int32_t>(std::lrint(exact)) : 0;
         heads[head].bias += 128 * number;
         int16_t* quad = block + i / kWaveQuad * width * kWaveQuad;
-        if (kBytes) {
+        if (kByteProducts) {
           int8_t* high = reinterpret_cast<int8_t*>(quad) + h * kWaveQuad + i % kWaveQuad;
           const int32_t high_byte = (number + 128) >> 8;
           high[0] = static_cast<int8_t>(high_byte);
@@ -133,27 +117,28 @@ HWY_INLINE void store_scores(const WaveIndex& index, size_t column, const Head& 
 
 // Scores of a tile with kHeads query heads. ahead: as many bytes of codes to ask for.
 template <int kHeads>
-WI_SCORE_ATTR HWY_INLINE void score_tile(const int16_t* numbers, const Head* heads, const float* centre,
-                                         size_t quads, const WaveIndex& index, size_t first,
-                                         const uint8_t* ahead, float* scores, size_t plane) {
-  __m512i high[kHeads], low[kHeads];
+HWY_INLINE void score_tile(const int16_t* numbers, const Head* heads, const float* centre, size_t quads,
+                           const WaveIndex& index, size_t first, const uint8_t* ahead, float* scores,
+                           size_t plane) {
+  const hn::ScalableTag<uint8_t> d8;
+  IntVector high[kHeads], low[kHeads];
   HWY_UNROLL(16)
-  for (int h = 0; h < kHeads; h++) high[h] = low[h] = _mm512_setzero_si512();
+  for (int h = 0; h < kHeads; h++) high[h] = low[h] = hn::Zero(Ints());
   const uint8_t* codes = index.codes + first * quads * kWaveQuad;
   const int32_t* words = reinterpret_cast<const int32_t*>(numbers);
   for (size_t quad = 0; quad < quads; quad++, words += 2 * kHeads) {
-    const __m512i c = _mm512_load_si512(codes + quad * 64);
-    prefetch_line(ahead + quad * 64);
+    const auto c = hn::Load(d8, codes + quad * kWaveTile * kWaveQuad);
+    prefetch_line(ahead + quad * kWaveTile * kWaveQuad);
     HWY_UNROLL(16)
     for (int h = 0; h < kHeads; h++) {
-      high[h] = _mm512_dpbusd_epi32(high[h], c, _mm512_set1_epi32(words[h]));
-      low[h] = _mm512_dpbusd_epi32(low[h], c, _mm512_set1_epi32(words[kHeads + h]));
+      add_byte_products(c, words[h], high[h]);
+      add_byte_products(c, words[kHeads + h], low[h]);
     }
   }
   HWY_UNROLL(16)
   for (int h = 0; h < kHeads; h++) {
-    const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[h], 8), low[h]);
-    store_scores(index, first, heads[h], centre[h], IntVector{sum}, scores + h * plane);
+    const IntVector sum = hn::Add(hn::ShiftLeft<8>(high[h]), low[h]);
+    store_scores(index, first, heads[h], centre[h], sum, scores + h * plane);
   }
 }
 
@@ -220,9 +205,8 @@ HWY_INLINE void score_tile(const int16_t* numbers, const Head* heads, const floa
 #endif
 
 template <int kHeads>
-WI_SCORE_ATTR void score_block(const Query& query, const int16_t* numbers, size_t first_head, size_t head_dim,
-                               const WaveIndex& index, const uint8_t* next_codes, float* scores,
-                               size_t plane) {
+void score_block(const Query& query, const int16_t* numbers, size_t first_head, size_t head_dim,
+                 const WaveIndex& index, const uint8_t* next_codes, float* scores, size_t plane) {
   float centre[kHeads] = {};
   for (size_t h = 0; h < kHeads; h++)
     for (size_t i = 0; i < head_dim; i++)
@@ -238,8 +222,8 @@ WI_SCORE_ATTR void score_block(const Query& query, const int16_t* numbers, size_
   }
 }
 
-WI_SCORE_ATTR void score_segment(const std::byte* packed, int32_t group, int32_t head_dim,
-                                 const WaveIndex& index, const WaveIndex& next, float* scores, size_t plane) {
+void score_segment(const std::byte* packed, int32_t group, int32_t head_dim, const WaveIndex& index,
+                   const WaveIndex& next, float* scores, size_t plane) {
   const size_t dim = static_cast<size_t>(head_dim);
   size_t bytes = 0;
   const Query query = query_at(const_cast<std::byte*>(packed), static_cast<size_t>(group), dim, &bytes);
