@@ -333,12 +333,15 @@ enum { WI_KV_F16 = 0, WI_KV_BF16 = 1, WI_KV_F32 = 2 };
  * are clustered per layer and KV head; a query ranks all clusters, reads the best exactly (retrieval zone),
  * takes the next through centroid, size and value sum (estimation zone), and drops the rest, counted in the
  * statistics. RetroInfer section 4.2; the defaults are those of section 5.1. Under "full" nothing is
- * clustered and every token is read; the rest of the fields are checked all the same. */
+ * clustered and every token is read. Two more are there to be compared with: "streaming" reads the newest
+ * indexed tokens that budget pays for (StreamingLLM), "blocks" the pages of 16 consecutive tokens whose keys
+ * may score highest by their bounds (Quest); neither estimates anything. Fields that a policy does not use
+ * are checked all the same. */
 typedef struct wi_policy_params {
   uint32_t struct_size;
   /* Tokens per segment while a prompt is read: a multiple of 64 in [64, 1048576]. 0: 8192 */
   int32_t segment_tokens;
-  /* NUL-terminated: "wave" or "full". NULL: "wave". Unknown names are WI_E_UNSUPPORTED */
+  /* NUL-terminated: "wave", "full", "streaming" or "blocks". NULL: "wave". Others are WI_E_UNSUPPORTED */
   const char* name;
   /* Tokens per segment while decoding, and of what a prompt leaves over; range as above. 0: 1024 (5.5) */
   int32_t decode_segment_tokens;

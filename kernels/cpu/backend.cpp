@@ -8,7 +8,7 @@ namespace wi {
 
 namespace {
 
-const Policy policies[] = {cpu::full_policy, cpu::wave_policy};
+const Policy policies[] = {cpu::full_policy, cpu::wave_policy, cpu::streaming_policy, cpu::blocks_policy};
 
 const Backend table = {
     .name = "cpu",

@@ -31,5 +31,8 @@ const char* simd_name();
 
 extern const Policy full_policy;
 extern const Policy wave_policy;
+// Opponents, to measure the others against.
+extern const Policy streaming_policy;
+extern const Policy blocks_policy;
 
 }  // namespace wi::cpu

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/policy/pages.h"
 
 namespace wi::cpu {
 namespace {
@@ -11,17 +12,7 @@ namespace {
 size_t index_capacity(const PolicyParams&, int32_t, int32_t, DType) { return 0; }
 
 IndexResult index(const Stream&, int, const IndexArgs& args) {
-  const size_t row = row_bytes(args.kv, args.head_dim);
-  std::byte* keys = static_cast<std::byte*>(args.keys);
-  std::byte* values = static_cast<std::byte*>(args.values);
-  for (int32_t i = 0; i < args.run_count; i++) {
-    const size_t bytes = static_cast<size_t>(args.runs[i].tokens) * row;
-    std::memcpy(keys, args.runs[i].keys, bytes);
-    std::memcpy(values, args.runs[i].values, bytes);
-    keys += bytes;
-    values += bytes;
-  }
-  for (int32_t i = 0; i < args.tokens; i++) args.positions[i] = args.first_position + i;
+  keep_order(args);
   return {.partitions = args.tokens > 0 ? 1 : 0, .index_bytes = 0};
 }
 
@@ -54,5 +45,19 @@ constinit const Policy full_policy = {
     .index_bytes_read = nullptr,
     .index_valid = nullptr,
 };
+
+void keep_order(const IndexArgs& args) {
+  const size_t row = row_bytes(args.kv, args.head_dim);
+  std::byte* keys = static_cast<std::byte*>(args.keys);
+  std::byte* values = static_cast<std::byte*>(args.values);
+  for (int32_t i = 0; i < args.run_count; i++) {
+    const size_t bytes = static_cast<size_t>(args.runs[i].tokens) * row;
+    std::memcpy(keys, args.runs[i].keys, bytes);
+    std::memcpy(values, args.runs[i].values, bytes);
+    keys += bytes;
+    values += bytes;
+  }
+  for (int32_t i = 0; i < args.tokens; i++) args.positions[i] = args.first_position + i;
+}
 
 }  // namespace wi::cpu
