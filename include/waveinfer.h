@@ -539,6 +539,18 @@ WI_API wi_status wi_session_tokens(wi_session* session, int32_t* tokens, uint64_
  * Errors: WI_E_BUSY. One thread. */
 WI_API wi_status wi_session_fork(wi_session* session, wi_session** fork_out, wi_error* error);
 
+/* A fork under other parameters: the same tokens, keys, values and logits, read through another policy or
+ * another budget, without computing the prompt again. Where the policy and what shapes its index are the
+ * same, everything sealed is shared; else keys and values are copied and indexed anew, as if all tokens had
+ * been given to one prefill.
+ *   params    as for wi_session_create; without sampling the sampler goes on where it is
+ *   cancel    may be NULL
+ *   fork_out  out: a new handle
+ * Errors: WI_E_ARGUMENT if kv_type is not the session's; WI_E_UNSUPPORTED for an unknown policy; WI_E_BUDGET,
+ * WI_E_CANCELLED, WI_E_BUSY. One thread. */
+WI_API wi_status wi_session_fork_as(wi_session* session, const wi_session_params* params, wi_cancel* cancel,
+                                    wi_session** fork_out, wi_error* error);
+
 /* Cuts the session back to its first `tokens` tokens. The new last one is pending: its logits are computed by
  * the next call that needs them. A segment that is cut becomes recent tokens again.
  *   tokens  at most the session's

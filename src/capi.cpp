@@ -294,6 +294,16 @@ wi_status wi_session_fork(wi_session* session, wi_session** fork_out, wi_error* 
   });
 }
 
+wi_status wi_session_fork_as(wi_session* session, const wi_session_params* params, wi_cancel* cancel,
+                             wi_session** fork_out, wi_error* error) {
+  return guard(error, [&] {
+    const wi_session& of = required(session, "session");
+    check_out(fork_out, "fork_out");
+    const SessionParams p = to_session_params(params, of.object->backend());
+    *fork_out = new wi_session(of.object->fork_as(p, token_of(cancel)), of.model);
+  });
+}
+
 wi_status wi_session_truncate(wi_session* session, uint64_t tokens, wi_error* error) {
   return guard(error, [&] { unwrap(session, "session").truncate(to_count("tokens", tokens)); });
 }

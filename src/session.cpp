@@ -386,6 +386,34 @@ std::shared_ptr<Session> Session::fork() {
   return fork;
 }
 
+std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const CancelToken* cancel) {
+  Session* const self = this;
+  Use use({&self, 1});
+  check(params.kv == params_.kv, WI_E_ARGUMENT, "wi_session_params.kv_type is ", format_of(params.kv).name,
+        ", the session has ", format_of(params_.kv).name);
+  std::shared_ptr<Session> fork(new Session(runtime_, model_, params));
+  if (params.policy == params_.policy && same_index(params.policy_params, params_.policy_params)) {
+    fork->sequence_ = sequence_;
+    fork->sequence_.set_budget(params.kv_budget_bytes);
+  } else {
+    runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
+      const SealContext context{runtime_->backend, *params.policy, fork->params_.policy_params, stream, {}};
+      reindex(sequence_, context, fork->sequence_);
+    });
+  }
+  fork->tokens_ = tokens_;
+  fork->exact_end_ = exact_end_;
+  fork->logits_ = logits_;
+  fork->logits_shared_ = logits_shared_ = true;
+  if (!params.sampling_given) {
+    fork->sampler_ = sampler_;
+    fork->params_.sampling = params_.sampling;
+  }
+  fork->text_ = text_;
+  fork->publish_stats();
+  return fork;
+}
+
 // The last token that is left becomes pending: the next call computes its logits anew.
 void Session::truncate(int64_t tokens) {
   Session* const self = this;

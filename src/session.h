@@ -74,6 +74,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void copy_logits(const CancelToken* cancel, std::span<float> out);
   std::vector<int32_t> tokens();
   std::shared_ptr<Session> fork();
+  std::shared_ptr<Session> fork_as(const SessionParams& params, const CancelToken* cancel);
+  const Backend& backend() const { return runtime_->backend; }
   void truncate(int64_t tokens);
   void save(const std::string& path, const CancelToken* cancel);
   static std::shared_ptr<Session> load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,

@@ -93,6 +93,8 @@ void null_handles_and_outputs_are_named(void**) {
   assert_fails(WI_E_ARGUMENT, "session is NULL", wi_session_decode(nullptr, nullptr, &event, error));
   assert_fails(WI_E_ARGUMENT, "event_out is NULL", wi_session_decode(session, nullptr, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "fork_out is NULL", wi_session_fork(session, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "fork_out is NULL",
+               wi_session_fork_as(session, nullptr, nullptr, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "tokens is NULL with length 3",
                wi_session_prefill(session, nullptr, 3, nullptr, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "path is NULL", wi_session_save(session, nullptr, nullptr, error));
@@ -469,6 +471,7 @@ void a_second_thread_is_told_busy(void**) {
   assert_fails(WI_E_BUSY, "thread",
                wi_session_prefill(session.get(), tokens.data(), 1, nullptr, nullptr, error));
   assert_fails(WI_E_BUSY, "thread", wi_session_fork(session.get(), &copy, error));
+  assert_fails(WI_E_BUSY, "thread", wi_session_fork_as(session.get(), nullptr, nullptr, &copy, error));
   assert_fails(WI_E_BUSY, "thread", wi_session_truncate(session.get(), 1, error));
   assert_fails(WI_E_BUSY, "thread", wi_session_tokens(session.get(), nullptr, 0, &count, error));
   assert_fails(WI_E_BUSY, "thread", wi_session_set_sampling(session.get(), nullptr, error));

@@ -177,6 +177,52 @@ void fork_diverges_and_leaves_its_origin_alone(void**) {
   assert_true(decode_tokens(*origin, 20) == decode_tokens(*control, 20));
 }
 
+// One chunk, so that nothing is sealed while the prompt is read and both prompts compute the same bits.
+void fork_under_another_policy_goes_on_as_if_read_under_it(void**) {
+  auto rt = runtime();
+  const char* const policies[] = {"full", "wave", "streaming", "blocks"};
+  const auto params_of = [&](const char* policy) {
+    SessionParams params = session_params(rt, policy);
+    params.prefix_reuse = false;
+    return params;
+  };
+  for (size_t tokens : {size_t{1}, size_t{4}, size_t{70}, size_t{900}})
+    for (const char* from : policies) {
+      auto origin = Session::create(rt, model(), params_of(from));
+      origin->prefill(prompt(tokens), {}, nullptr);
+      const auto expected_of_origin = decode_tokens(*origin->fork(), 20);
+      for (const char* to : policies) {
+        auto control = Session::create(rt, model(), params_of(to));
+        control->prefill(prompt(tokens), {}, nullptr);
+        auto fork = origin->fork_as(params_of(to), nullptr);
+        assert_int_equal(fork->stats().segments, control->stats().segments);
+        assert_int_equal(fork->stats().kv_bytes, control->stats().kv_bytes);
+        assert_true(decode_tokens(*fork, 100) == decode_tokens(*control, 100));
+      }
+      assert_true(decode_tokens(*origin, 20) == expected_of_origin);
+    }
+}
+
+void fork_under_another_budget_shares_what_is_sealed(void**) {
+  auto rt = runtime();
+  auto origin = Session::create(rt, model(), session_params(rt, "wave"));
+  origin->prefill(prompt(900), {}, nullptr);
+  const uint64_t before = rt->pool->used();
+  auto params = session_params(rt, "wave");
+  params.policy_params.budget = 1;
+  params.policy_params.estimation = 0;
+  auto fork = origin->fork_as(params, nullptr);
+  assert_int_equal(rt->pool->used(), before);
+  auto control = Session::create(rt, model(), params);
+  control->prefill(prompt(900), {}, nullptr);
+  assert_true(decode_tokens(*fork, 20) == decode_tokens(*control, 20));
+  params.kv_budget_bytes = 1000;
+  assert_error(WI_E_BUDGET, "kv_budget_bytes is 1000", origin->fork_as(params, nullptr));
+  params.kv_budget_bytes = 0;
+  params.kv = DType::bf16;
+  assert_error(WI_E_ARGUMENT, "kv_type is bf16", origin->fork_as(params, nullptr));
+}
+
 void two_forks_decode_at_once_on_two_threads(void**) {
   auto rt = runtime();
   auto origin = Session::create(rt, model(), session_params(rt, "wave"));
@@ -365,6 +411,8 @@ int main() {
       cmocka_unit_test(short_sessions_work),
       cmocka_unit_test(identical_runs_give_identical_tokens),
       cmocka_unit_test(fork_diverges_and_leaves_its_origin_alone),
+      cmocka_unit_test(fork_under_another_policy_goes_on_as_if_read_under_it),
+      cmocka_unit_test(fork_under_another_budget_shares_what_is_sealed),
       cmocka_unit_test(two_forks_decode_at_once_on_two_threads),
       cmocka_unit_test(truncate_into_a_segment_goes_back_exactly),
       cmocka_unit_test(equal_prompts_share_segments),

@@ -69,7 +69,71 @@ std::shared_ptr<Segment> build_segment(const Sequence& sequence, int32_t tokens,
   return segment;
 }
 
+// Room for the next tokens, visible at once: positions [to.tokens() - count, to.tokens()) are written next.
+void grow(Sequence& to, int64_t count) {
+  to.reserve(count);
+  to.commit(count);
+}
+
+// One token's key and value of one head, to where its position is in the sink or the tail.
+void put(Sequence& to, int32_t layer, int32_t head, int64_t position, const std::byte* key,
+         const std::byte* value) {
+  const size_t bytes = to.shape().head_bytes();
+  const bool in_sink = position < kSinkTokens;
+  const int64_t place = in_sink ? position : position - to.sealed_end();
+  const BlockRef& block = in_sink ? to.sink() : to.tail()[static_cast<size_t>(place / kBlockTokens)];
+  const size_t offset = static_cast<size_t>(place % kBlockTokens) * bytes;
+  std::memcpy(block->keys(layer, head) + offset, key, bytes);
+  std::memcpy(block->values(layer, head) + offset, value, bytes);
+}
+
+// A run of consecutive tokens from `position` on.
+void put_run(Sequence& to, int32_t layer, int32_t head, int64_t position, const KvRun& run) {
+  const size_t bytes = to.shape().head_bytes();
+  for (int64_t i = 0; i < run.tokens; ++i) {
+    const size_t at = static_cast<size_t>(i) * bytes;
+    put(to, layer, head, position + i, static_cast<const std::byte*>(run.keys) + at,
+        static_cast<const std::byte*>(run.values) + at);
+  }
+}
+
 }  // namespace
+
+void reindex(const Sequence& from, const SealContext& context, Sequence& to) {
+  if (from.tokens() == 0) return;
+  const KvShape& shape = from.shape();
+  const auto each_head = [&](auto&& body) {
+    for (int32_t layer = 0; layer < shape.layers; ++layer)
+      for (int32_t head = 0; head < shape.kv_heads; ++head) body(layer, head);
+  };
+  const int64_t sink = std::min<int64_t>(from.tokens(), kSinkTokens);
+  grow(to, sink);
+  each_head([&](int32_t layer, int32_t head) {
+    put_run(to, layer, head, 0, {from.sink()->keys(layer, head), from.sink()->values(layer, head), sink});
+  });
+  for (const auto& segment : from.segments()) {
+    grow(to, segment->tokens());
+    each_head([&](int32_t layer, int32_t head) {
+      const SegmentView view = segment->view(layer, head);
+      for (int32_t i = 0; i < view.tokens; ++i) {
+        const size_t at = static_cast<size_t>(i) * shape.head_bytes();
+        put(to, layer, head, view.positions[i], static_cast<const std::byte*>(view.keys) + at,
+            static_cast<const std::byte*>(view.values) + at);
+      }
+    });
+    seal(to, context, SealWhen::prefilling);
+  }
+  const int64_t first = to.tokens();
+  grow(to, from.tail_tokens());
+  each_head([&](int32_t layer, int32_t head) {
+    for (int64_t done = 0, left = from.tail_tokens(); left > 0; done += kBlockTokens, left -= kBlockTokens) {
+      const BlockRef& block = from.tail()[static_cast<size_t>(done / kBlockTokens)];
+      put_run(to, layer, head, first + done,
+              {block->keys(layer, head), block->values(layer, head), std::min<int64_t>(left, kBlockTokens)});
+    }
+  });
+  seal(to, context, SealWhen::prefilled);
+}
 
 void seal(Sequence& sequence, const SealContext& context, SealWhen when) {
   while (const int32_t tokens = sealable_tokens(sequence, context.params, when)) {

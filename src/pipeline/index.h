@@ -29,4 +29,8 @@ int32_t sealable_tokens(const Sequence& sequence, const PolicyParams& params, Se
 // sequence holds the same tokens as before.
 void seal(Sequence& sequence, const SealContext& context, SealWhen when);
 
+// The tokens of a sequence in another, empty one, sealed as the context's policy does after one prefill.
+// Throws as seal() does.
+void reindex(const Sequence& from, const SealContext& context, Sequence& to);
+
 }  // namespace wi

@@ -168,6 +168,12 @@ void Sequence::check_budget(size_t more_bytes, const char* purpose) const {
         " bytes, the session uses ", used, " of kv_budget_bytes ", budget_bytes_);
 }
 
+void Sequence::set_budget(uint64_t bytes) {
+  const size_t used = this->bytes();
+  check(!bytes || used <= bytes, WI_E_BUDGET, "kv_budget_bytes is ", bytes, ", the session uses ", used);
+  budget_bytes_ = bytes;
+}
+
 Sequence::Slot Sequence::slot(int64_t position) {
   if (position < kSinkTokens) return {&sink_, static_cast<int32_t>(position)};
   const int64_t offset = position - sealed_end_;

@@ -63,6 +63,7 @@ class Sequence {
   void restore_tail(BlockRef sink, std::vector<BlockRef> tail, int64_t tokens);
   void truncate(int64_t tokens);
   void check_budget(size_t more_bytes, const char* purpose) const;
+  void set_budget(uint64_t bytes);  // throws WI_E_BUDGET if more is held already; 0: none
 
   const BlockRef& sink() const { return sink_; }
   std::span<const BlockRef> tail() const { return tail_; }
