@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# What the sparse policies cost in accuracy, in one command: sets up, builds, makes the tasks, asks under every
+# policy and budget, traces where attention is lost, and writes JSON lines, a table and plots to docs/results/.
+#
+#   tests/accuracy/run.sh                        the bundled model, 4K to 64K tokens
+#   tests/accuracy/run.sh --long                 also 128K
+#   tests/accuracy/run.sh --quick                the smallest run, about a minute, to build/accuracy/
+#   tests/accuracy/run.sh --model FILE           your own model, in its own chat template
+#   tests/accuracy/run.sh --policies LIST        e.g. "wave wave:estimation=-1 blocks"
+#
+# Every other option goes to wi_accuracy as it is (build/bin/wi_accuracy --help).
+set -euo pipefail
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+. "$top/samples/setup.sh"
+
+work=$top/build/accuracy
+results=$top/docs/results
+model=$top/samples/model/needle-f16.gguf
+answers=one # the bundled model answers single questions only
+# Where the text begins that the bundled model has never seen (John 1); nothing to another model.
+from=3606700
+policies="wave wave:estimation=-1 wave:target_mass=0.95 streaming blocks"
+# Tokens and documents of each kind.
+sizes=(4096:3 16384:3 32768:2 65536:1)
+traces=("list-50 16384" "multikey-64 65536")
+others=()
+
+main() {
+  read_arguments "$@"
+  set_up "${build_packages[@]}" python3-venv
+  configure "$top/build"
+  cmake --build "$top/build" --target wi_accuracy wi_trace
+  make_environment
+  mkdir -p "$work" "$results"
+  [ -e "$work/text.txt" ] || { xz -dc "$top/samples/text/kjv.txt.xz" >"$work/text.part" && mv "$work/text.part" "$work/text.txt"; }
+
+  local started=$SECONDS common=(--model "$model" --text "$work/text.txt" --from "$from" --policies "$policies")
+  local size trace
+  : >"$work/answers.jsonl"
+  : >"$work/trace.jsonl"
+  for size in "${sizes[@]}"; do
+    "$top/build/bin/wi_accuracy" "${common[@]}" --answers "$answers" --lengths "${size%:*}" --seeds "${size#*:}" \
+      --out "$work/part.jsonl" ${others[@]+"${others[@]}"}
+    cat "$work/part.jsonl" >>"$work/answers.jsonl"
+  done
+  for trace in "${traces[@]}"; do
+    "$top/build/bin/wi_trace" "${common[@]}" --document "${trace% *}" --length "${trace#* }" --questions 6 --steps 6 \
+      --out "$work/part.jsonl" >"$work/trace-${trace% *}-${trace#* }.txt"
+    cat "$work/part.jsonl" >>"$work/trace.jsonl"
+  done
+  "$work/venv/bin/python" "$top/tests/accuracy/report.py" --answers "$work/answers.jsonl" --trace "$work/trace.jsonl" \
+    --model "$(basename "$model")" --command "tests/accuracy/run.sh $*" --seconds $((SECONDS - started)) --out "$results"
+}
+
+read_arguments() {
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      --long) sizes+=(131072:1); shift ;;
+      --quick) sizes=(4096:1) traces=("few 4096") results=$work; others+=(--documents few,list-5,list-20); shift ;;
+      --model | --policies)
+        [ $# -gt 1 ] || { echo "tests/accuracy/run.sh: $1 needs a value" >&2; exit 1; }
+        case $1 in
+          --model) model=$2 answers=all from=0 others+=(--max-tokens 64) ;;
+          --policies) policies=$2 ;;
+        esac
+        shift 2 ;;
+      *) others+=("$1"); shift ;;
+    esac
+  done
+}
+
+# Only the plots need Python.
+make_environment() {
+  [ ! -e "$work/venv/.complete" ] || return 0
+  python3 -m venv "$work/venv"
+  "$work/venv/bin/pip" install --quiet matplotlib
+  touch "$work/venv/.complete"
+}
+
+main "$@"
