@@ -11,6 +11,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.ticker  # noqa: E402
 
 DEFAULT_BUDGET = 0.018  # the published one
 
@@ -44,9 +45,9 @@ def report(answers, trace, reference, options):
     yield ""
     yield f"## Against `{reference}`, averaged over tasks"
     yield ""
-    yield "Points of accuracy above (+) or below (−) the reference: right answers in percent of all questions of a task, averaged"
-    yield "over the tasks that the reference can do at all. In brackets: answers that went wrong and, after the slash, that"
-    yield f"came right only here; n is what `{reference}` got right of all."
+    yield "Points of accuracy above (+) or below (−) the reference, over the tasks that the reference can do at all: first the mean"
+    yield "over tasks (some have few questions, see below), then over all questions alike. In brackets: answers that went wrong"
+    yield f"here, and after the slash those that came right only here. n is what `{reference}` got right of all that was asked."
     yield ""
     able = {t for t in tasks if any(a["right"] for a in answers if a["task"] == t and a["policy"] == reference)}
     counted = [a for a in answers if a["task"] in able]
@@ -123,10 +124,10 @@ def plot_accuracy(answers, reference, path):
         for policy in dict.fromkeys(p for p, _ in contestants_of(answers, reference)):
             points = sorted((b, 100 * mean([a["right"] for a in rows]))
                             for (p, b, n), rows in grouped.items() if (p, n) == (policy, length))
-            axis.plot([100 * b for b, _ in points], [y for _, y in points], marker="o", label=policy)
-        axis.set_xscale("log")
+            style = ("-", "--", ":", "-.")[len(axis.lines) % 4]  # lines may lie on each other
+            axis.plot([100 * b for b, _ in points], [y for _, y in points], style, marker="o", label=policy)
+        budget_axis(axis)
         axis.set_title(name_of(length) + " tokens")
-        axis.set_xlabel("budget, % of indexed tokens")
     axes[0][0].set_ylabel("right answers, %")
     axes[0][0].legend(fontsize=7)
     save(figure, path)
@@ -140,10 +141,10 @@ def plot_recall(stages, path):
         for policy in dict.fromkeys(p for d, n, p, _ in grouped if (d, n) == (document, length)):
             points = sorted((b, mean([r["recall"] for r in rows])) for (d, n, p, b), rows in grouped.items()
                             if (d, n, p) == (document, length, policy))
-            axis.plot([100 * b for b, _ in points], [y for _, y in points], marker="o", label=policy)
-        axis.set_xscale("log")
+            style = ("-", "--", ":", "-.")[len(axis.lines) % 4]  # lines may lie on each other
+            axis.plot([100 * b for b, _ in points], [y for _, y in points], style, marker="o", label=policy)
+        budget_axis(axis)
         axis.set_title(f"{document}, {name_of(length)}")
-        axis.set_xlabel("budget, % of indexed tokens")
     axes[0][0].set_ylabel(f"recall of the top {stages[0]['top']} keys" if stages else "recall")
     axes[0][0].legend(fontsize=7)
     save(figure, path)
@@ -168,6 +169,14 @@ def plot_depths(answers, reference, path):
     figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
 
 
+def budget_axis(axis):
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(matplotlib.ticker.FixedLocator([0.9, 1.8, 3.6, 7.2]))
+    axis.xaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
+    axis.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axis.set_xlabel("budget, % of indexed tokens")
+
+
 def save(figure, path):
     figure.tight_layout()
     figure.savefig(path, dpi=110, metadata={"Software": None})
@@ -181,9 +190,10 @@ def difference(answers, policy, budget, reference, length):
     ours = [a for a in answers if (a["policy"], a["budget"], a["length"]) == (policy, budget, length)]
     points = mean([100 * (mean([a["right"] for a in rows]) - mean([a["reference_right"] for a in rows]))
                    for rows in group(ours, "task").values()])
+    pooled = 100 * (mean([a["right"] for a in ours]) - mean([a["reference_right"] for a in ours]))
     lost = sum(a["reference_right"] and not a["right"] for a in ours)
     won = sum(a["right"] and not a["reference_right"] for a in ours)
-    return f"{points:+.1f} ({lost}/{won})".replace("-", "−")
+    return f"{points:+.1f}, {pooled:+.1f} ({lost}/{won})".replace("-", "−")
 
 
 def right_of(answers, reference, length):

@@ -21,7 +21,7 @@ answers=one # the bundled model answers single questions only
 from=3606700
 policies="wave wave:estimation=-1 wave:target_mass=0.95 streaming blocks"
 # Tokens and documents of each kind.
-sizes=(4096:3 16384:3 32768:2 65536:1)
+sizes=(4096:2 16384:3 32768:2 65536:1)
 traces=("list-50 16384" "multikey-64 65536")
 others=()
 

@@ -59,7 +59,7 @@ constexpr const char* kUsage =
     "  --steps N         most per answer (8)\n"
     "  --top N           recall is of the N keys with the most weight (32)\n"
     "  --out FILE        JSON lines: a line per question, step, layer, head, policy and budget (none)\n"
-    "  --dump FOLDER     q, k and v of every layer as f32, with shapes in meta.json (none)\n"
+    "  --dump FOLDER     the document's k and v and all steps' q as f32, with shapes in meta.json (none)\n"
     "  --threads N       (0: the physical cores)\n";
 
 Options parse_options(int argument_count, char** arguments);
@@ -113,7 +113,10 @@ class Tracer {
   wi::PolicyParams full_params_;
   wi::Sequence reference_;
   std::vector<std::vector<float>> weights_;  // (group, tokens) softmax of the layer and KV head looked at
+  std::vector<double> lse_;                  // (group) of the same
   std::vector<float> queries_;               // dumped: (steps, layers, query heads, head_dim)
+  std::vector<float> rest_;  // dumped: (steps, layers, query heads) LSE of the tokens behind the document
+  int64_t document_tokens_ = 0;
   std::vector<float> logits_;
   wi::Lanes lanes_;
   std::map<std::string, std::map<std::pair<int32_t, int32_t>, Losses>> losses_;  // policy; layer, head
@@ -159,6 +162,7 @@ void Tracer::run() {
   // The document is never sealed under the reference: it stays in the order of its tokens.
   wi::Sequence read_document(runtime_->pool, shape_, 0);
   read(read_document, template_.opening(document.text), nullptr);
+  document_tokens_ = read_document.tokens();
   std::vector<Contestant> contestants;
   std::vector<wi::Sequence> sealed;
   std::map<std::string, size_t> index_of;
@@ -294,6 +298,10 @@ void Tracer::observe(int64_t question, int64_t number, int32_t layer, const wi::
   std::vector<std::vector<Losses>> found(contestants.size(), std::vector<Losses>(query_width / dim));
   for (int32_t head = 0; head < shape_.kv_heads; head++) {
     true_weights(step, layer, head, end);
+    for (size_t g = 0; g < group() && !options_.dump.empty(); g++)
+      rest_.push_back(static_cast<float>(
+          lse_[g] +
+          std::log(std::accumulate(weights_[g].begin() + document_tokens_, weights_[g].end(), 0.0))));
     for (size_t c = 0; c < contestants.size(); c++) {
       Contestant& contestant = contestants[c];
       wi::StepStats stats;
@@ -358,6 +366,7 @@ void Tracer::true_weights(const wi::Step& step, int32_t layer, int32_t head, int
   std::vector<wi::KvRun> runs(static_cast<size_t>(reference_.max_steady_runs()));
   runs.resize(static_cast<size_t>(reference_.steady_runs(layer, head, end, runs.data())));
   weights_.assign(group(), {});
+  lse_.clear();
   std::vector<float> keys;
   for (const wi::KvRun& run : runs) {
     keys.resize(static_cast<size_t>(run.tokens) * dim);
@@ -372,6 +381,7 @@ void Tracer::true_weights(const wi::Step& step, int32_t layer, int32_t head, int
     const float highest = *std::max_element(weights.begin(), weights.end());
     double sum = 0;
     for (float& weight : weights) sum += static_cast<double>(weight = std::exp(weight - highest));
+    lse_.push_back(static_cast<double>(highest) + std::log(sum));
     for (float& weight : weights) weight = static_cast<float>(static_cast<double>(weight) / sum);
   }
 }
@@ -526,10 +536,13 @@ void Tracer::dump(const wi::Sequence& sequence) const {
     write("v" + std::to_string(layer) + ".f32", values);
   }
   write("q.f32", queries_);
+  write("rest.f32", rest_);
   const int64_t tokens = sequence.tokens();
   const size_t per_step = static_cast<size_t>(shape_.layers * model_->config.query_heads) * dim;
   const Json meta = {
       {"q", {queries_.size() / per_step, shape_.layers, model_->config.query_heads, shape_.head_dim}},
+      {"rest, LSE of the tokens behind the document",
+       {queries_.size() / per_step, shape_.layers, model_->config.query_heads}},
       {"k and v of a layer", {shape_.kv_heads, tokens, shape_.head_dim}}};
   sample::write_file(options_.dump + "/meta.json", meta.dump(1) + "\n");
 }
