@@ -7,6 +7,7 @@
 #   tests/accuracy/run.sh --quick                the smallest run, about a minute, to build/accuracy/
 #   tests/accuracy/run.sh --model FILE           your own model, in its own chat template
 #   tests/accuracy/run.sh --policies LIST        e.g. "wave wave:estimation=-1 blocks"
+#   tests/accuracy/run.sh --sizes LIST           tokens and documents of each kind, e.g. 4096:2,16384:4
 #
 # Every other option goes to wi_accuracy as it is (build/bin/wi_accuracy --help).
 set -euo pipefail
@@ -21,7 +22,7 @@ answers=one # the bundled model answers single questions only
 from=3606700
 policies="wave wave:estimation=-1 wave:target_mass=0.95 streaming blocks"
 # Tokens and documents of each kind.
-sizes=(4096:2 16384:3 32768:2 65536:1)
+sizes=(4096:2 16384:2 32768:1 65536:1)
 traces=("list-50 16384" "multikey-64 65536")
 others=()
 
@@ -55,14 +56,15 @@ main() {
 read_arguments() {
   while [ $# -gt 0 ]; do
     case $1 in
-      --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --long) sizes+=(131072:1); shift ;;
       --quick) sizes=(4096:1) traces=("few 4096") results=$work; others+=(--documents few,list-5,list-20); shift ;;
-      --model | --policies)
+      --model | --policies | --sizes)
         [ $# -gt 1 ] || { echo "tests/accuracy/run.sh: $1 needs a value" >&2; exit 1; }
         case $1 in
           --model) model=$2 answers=all from=0 others+=(--max-tokens 64) ;;
           --policies) policies=$2 ;;
+          --sizes) IFS=, read -ra sizes <<<"$2" ;;
         esac
         shift 2 ;;
       *) others+=("$1"); shift ;;
