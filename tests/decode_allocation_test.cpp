@@ -45,7 +45,7 @@ void decode_allocates_nothing_after_warm_up(void**) {
     std::printf("skipped: the sanitizer has malloc\n");
     skip();
   }
-  for (const char* policy : {"full", "wave"}) {
+  for (const char* policy : {"full", "wave", "streaming", "blocks"}) {
     for (size_t batch : {size_t{1}, size_t{3}}) {
       for (float target_mass : {0.0f, 0.9f}) {
         const int64_t counted = allocations_of_a_run(policy, batch, target_mass);

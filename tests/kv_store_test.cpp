@@ -111,7 +111,7 @@ constexpr double kF32 = 1e-4;  // f32 sums over a thousand tokens against f64
 
 void attend_equals_softmax_over_what_was_appended(void**) {
   const Data data(1000);
-  for (const char* policy : {"full", "wave"}) {
+  for (const char* policy : {"full", "wave", "streaming", "blocks"}) {
     for (int64_t step : {int64_t{1000}, int64_t{137}, int64_t{1}}) {
       KvStore store(runtime(), store_params(policy, 1));
       const int64_t tokens = step == 1 ? 70 : 1000;
