@@ -40,6 +40,8 @@ def report(answers, trace, reference, options):
     yield "# Accuracy of the policies"
     yield ""
     yield f"`{options.command}` on {machine()}, {options.seconds} s in all; model {options.model}; seeds {seeds[0]} to {seeds[-1]}."
+    yield "One question is " + ", ".join(
+        f"{100 / sum(a['length'] == n and a['policy'] == reference for a in answers):.1f} points at {name_of(n)}" for n in lengths) + "."
     yield "Written by that command. Tasks are made by `tests/accuracy/tasks.cpp`; each line of `accuracy-answers.jsonl.gz` is a question"
     yield "under one policy and budget. A budget is the share of the indexed tokens whose keys and values are read exactly."
     yield ""

@@ -27,6 +27,7 @@ traces=("list-50 16384" "multikey-64 65536")
 others=()
 
 main() {
+  local command="tests/accuracy/run.sh${*:+ $*}"
   read_arguments "$@"
   set_up "${build_packages[@]}" python3-venv
   configure "$top/build"
@@ -50,7 +51,7 @@ main() {
     cat "$work/part.jsonl" >>"$work/trace.jsonl"
   done
   "$work/venv/bin/python" "$top/tests/accuracy/report.py" --answers "$work/answers.jsonl" --trace "$work/trace.jsonl" \
-    --model "$(basename "$model")" --command "tests/accuracy/run.sh $*" --seconds $((SECONDS - started)) --out "$results"
+    --model "$(basename "$model")" --command "$command" --seconds $((SECONDS - started)) --out "$results"
 }
 
 read_arguments() {
