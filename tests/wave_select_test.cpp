@@ -53,13 +53,14 @@ std::vector<int32_t> sizes_of(const Lane& lane) {
   return sizes;
 }
 
-// Rank by definition, in f64, from scores in f64. doubts: by how much a score may be off, since queries are
-// rounded to integers of a 32,639th of their largest number (half a step for each number of the centroid).
+// Rank by definition, in f64: the softmax of best scores, from scores in f64. doubts: by how much a score may
+// be off, since queries are rounded to integers of a 32,639th of their largest number (half a step for each
+// number of the centroid).
 std::vector<double> reference_ranks(Scene& scene, std::vector<double>* scores_out,
                                     std::vector<double>* doubts_out = nullptr) {
   const Lane& lane = scene.lane->lane;
   const int64_t group = static_cast<int64_t>(scene.lane->lse.size());
-  std::vector<double> scores, doubts, ranks(static_cast<size_t>(lane.partition_count));
+  std::vector<double> scores, doubts, best, ranks(static_cast<size_t>(lane.partition_count));
   std::vector<float> row(64);
   for (int32_t s = 0; s < lane.segment_count; s++) {
     const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
@@ -67,13 +68,16 @@ std::vector<double> reference_ranks(Scene& scene, std::vector<double>* scores_ou
       cpu::wave_centroid(index, c, 64, row.data());
       for (int64_t h = 0; h < group; h++) {
         const float* query = scene.lane->query.data() + h * 64;
-        double score = 0, length = 0, largest = 0;
+        double score = 0, squares = 0, length = 0, largest = 0;
         for (size_t i = 0; i < 64; i++) {
           score += double(query[i]) * double(row[i]);
+          squares += double(query[i]) * double(query[i]);
           length += std::abs(double(row[i]) - double(index.centre[i]));
           largest = std::max(largest, std::abs(double(query[i])));
         }
         scores.push_back(score / 8);
+        best.push_back(score / 8 +
+                       double(cpu::kWaveBestAbove) * std::sqrt(squares) * double(index.radii[c]) / 64);
         doubts.push_back(0.51 * largest / 32639 * length / 8);
       }
     }
@@ -81,11 +85,11 @@ std::vector<double> reference_ranks(Scene& scene, std::vector<double>* scores_ou
   for (int64_t h = 0; h < group; h++) {
     double max = -INFINITY, sum = 0;
     for (size_t i = 0; i < ranks.size(); i++)
-      max = std::max(max, scores[i * static_cast<size_t>(group) + static_cast<size_t>(h)]);
+      max = std::max(max, best[i * static_cast<size_t>(group) + static_cast<size_t>(h)]);
     for (size_t i = 0; i < ranks.size(); i++)
-      sum += std::exp(scores[i * static_cast<size_t>(group) + static_cast<size_t>(h)] - max);
+      sum += std::exp(best[i * static_cast<size_t>(group) + static_cast<size_t>(h)] - max);
     for (size_t i = 0; i < ranks.size(); i++)
-      ranks[i] += std::exp(scores[i * static_cast<size_t>(group) + static_cast<size_t>(h)] - max) / sum;
+      ranks[i] += std::exp(best[i * static_cast<size_t>(group) + static_cast<size_t>(h)] - max) / sum;
   }
   *scores_out = scores;
   if (doubts_out) *doubts_out = doubts;

@@ -26,15 +26,36 @@ HWY_INLINE void store_some(Floats d, Vector v, size_t count, float* to) {
   std::memcpy(to, lanes, count * sizeof(float));
 }
 
-// Adds one head's softmax over all clusters to rank. weights: scratch (count + kLanes), as rank is.
-void add_rank(const float* scores, size_t count, float* weights, float* rank) {
+// weights = scores + reach · radius, the likely scores of each cluster's best token; returns the highest.
+HWY_INLINE Vector best_scores(const Lane& lane, const float* scores, float reach, float* weights) {
   const Floats d;
+  const Vector slope = hn::Set(d, reach);
+  const Vector limit = hn::Set(d, 1e30f);  // so that sums stay finite
   Vector max = hn::Set(d, kLowest);
-  for (size_t i = 0; i < count; i += kLanes) max = hn::Max(max, load_some(d, scores + i, count - i, kLowest));
-  max = hn::MaxOfLanes(d, max);
+  for (int32_t s = 0; s < lane.segment_count; s++) {
+    if (lane.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lane.segments[s].index);
+    const size_t count = static_cast<size_t>(index.clusters);
+    for (size_t i = 0; i < count; i += kLanes) {
+      const Vector above = hn::Min(hn::Mul(slope, load_some(d, index.radii + i, count - i, 0)), limit);
+      const Vector score = hn::Add(load_some(d, scores + i, count - i, kLowest), above);
+      max = hn::Max(max, score);
+      hn::StoreU(score, d, weights + i);
+    }
+    scores += count;
+    weights += count;
+  }
+  return hn::MaxOfLanes(d, max);
+}
+
+// Adds one head's softmax over all clusters' best scores to rank. weights: scratch (count + kLanes), as rank.
+void add_rank(const Lane& lane, const float* scores, float reach, float* weights, float* rank) {
+  const Floats d;
+  const size_t count = static_cast<size_t>(lane.partition_count);
+  const Vector max = best_scores(lane, scores, reach, weights);
   Vector sum = hn::Zero(d);
   for (size_t i = 0; i < count; i += kLanes) {
-    const Vector weight = rough_exp(d, hn::Sub(load_some(d, scores + i, count - i, kLowest), max));
+    const Vector weight = rough_exp(d, hn::Sub(load_some(d, weights + i, count - i, kLowest), max));
     sum = hn::Add(sum, weight);
     hn::StoreU(weight, d, weights + i);
   }
@@ -48,8 +69,14 @@ void add_rank(const float* scores, size_t count, float* weights, float* rank) {
 void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
   const size_t count = static_cast<size_t>(lane.partition_count);
   std::memset(scratch.rank, 0, (count + kLanes) * sizeof(float));
-  for (int h = 0; h < args.group; h++)
-    add_rank(lane.scores + h * count, count, scratch.weights, scratch.rank);
+  const size_t head_dim = static_cast<size_t>(args.head_dim);
+  for (int h = 0; h < args.group; h++) {
+    const float* query = lane.query + h * head_dim;
+    float squares = 0;
+    for (size_t i = 0; i < head_dim; i++) squares += query[i] * query[i];
+    const float reach = kWaveBestAbove * args.scale * std::sqrt(squares / static_cast<float>(head_dim));
+    add_rank(lane, lane.scores + h * count, reach, scratch.weights, scratch.rank);
+  }
 }
 
 size_t padded_query_floats(const LanesArgs& args) {

@@ -13,8 +13,9 @@ struct RankScratch {
   int32_t* bits;     // (n + 16)
 };
 
-// Fills lane.scores, and each partition's rank: the sum over the group of softmax(q·c/√d) over the lane's
-// partitions, as the bits of a float ≥ 0, which compare as the ranks do (NaN counts as 0).
+// Fills lane.scores, and each partition's rank: the sum over the group of the softmax, over the lane's
+// partitions, of what its best token likely scores, q·c/√d + kWaveBestAbove · |q| · radius / d; as the bits
+// of a float ≥ 0, which compare as the ranks do (NaN counts as 0).
 void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch);
 
 // Σ weights[i] over bits[i] ≥ pivot ≥ 0; null weights count 1 each. All weights together fit 31 bits.
