@@ -48,8 +48,9 @@ HWY_INLINE Vector best_scores(const Lane& lane, const float* scores, float reach
   return hn::MaxOfLanes(d, max);
 }
 
-// Adds one head's softmax over all clusters' best scores to rank. weights: scratch (count + kLanes), as rank.
-void add_rank(const Lane& lane, const float* scores, float reach, float* weights, float* rank) {
+// weights = exp of one head's best scores, for a softmax over all clusters; returns what to multiply them by.
+// One more vector of weights is written.
+float head_weights(const Lane& lane, const float* scores, float reach, float* weights) {
   const Floats d;
   const size_t count = static_cast<size_t>(lane.partition_count);
   const Vector max = best_scores(lane, scores, reach, weights);
@@ -59,38 +60,47 @@ void add_rank(const Lane& lane, const float* scores, float reach, float* weights
     sum = hn::Add(sum, weight);
     hn::StoreU(weight, d, weights + i);
   }
-  const Vector share = hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum));
+  return 1 / hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// Adds up to kBlockHeads heads' softmax to rank, or begins it. Ranks are ≥ 0 (NaN counts as 0), so that they
+// compare as their bits do.
+template <int kHeads>
+void add_ranks(const float* weights, size_t plane, const float* shares, bool first, size_t count,
+               int32_t* bits) {
+  const Floats d;
+  const hn::Rebind<int32_t, Floats> di;
   for (size_t i = 0; i < count; i += kLanes) {
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, weights + i), share, hn::LoadU(d, rank + i)), d, rank + i);
+    Vector sum = first ? hn::Zero(d) : hn::BitCast(d, hn::LoadU(di, bits + i));
+    HWY_UNROLL(4)
+    for (int h = 0; h < kHeads; h++)
+      sum = hn::MulAdd(hn::LoadU(d, weights + h * plane + i), hn::Set(d, shares[h]), sum);
+    hn::StoreU(hn::BitCast(di, hn::IfThenElseZero(hn::Gt(sum, hn::Zero(d)), sum)), di, bits + i);
   }
 }
 
-// Fills scratch.rank from lane.scores.
+// Fills scratch.bits from lane.scores.
 void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
-  const size_t count = static_cast<size_t>(lane.partition_count);
-  std::memset(scratch.rank, 0, (count + kLanes) * sizeof(float));
+  const size_t count = static_cast<size_t>(lane.partition_count), plane = count + kRankRoom;
   const size_t head_dim = static_cast<size_t>(args.head_dim);
-  for (int h = 0; h < args.group; h++) {
-    const float* query = lane.query + h * head_dim;
-    float squares = 0;
-    for (size_t i = 0; i < head_dim; i++) squares += query[i] * query[i];
-    const float reach = kWaveBestAbove * args.scale * std::sqrt(squares / static_cast<float>(head_dim));
-    add_rank(lane, lane.scores + h * count, reach, scratch.weights, scratch.rank);
+  for (int first = 0; first < args.group; first += kBlockHeads) {
+    const int heads = HWY_MIN(kBlockHeads, args.group - first);
+    float shares[kBlockHeads];
+    for (int h = 0; h < heads; h++) {
+      const float* query = lane.query + (first + h) * head_dim;
+      float squares = 0;
+      for (size_t i = 0; i < head_dim; i++) squares += query[i] * query[i];
+      const float reach = kWaveBestAbove * args.scale * std::sqrt(squares / static_cast<float>(head_dim));
+      shares[h] = head_weights(lane, lane.scores + (first + h) * count, reach, scratch.weights + h * plane);
+    }
+    with_heads(heads, [&]<int kHeads>() HWY_ATTR {
+      add_ranks<kHeads>(scratch.weights, plane, shares, first == 0, count, scratch.bits);
+    });
   }
 }
 
 size_t padded_query_floats(const LanesArgs& args) {
   return static_cast<size_t>(head_blocks(args.group)) * kBlockHeads * padded_dim(args.head_dim);
-}
-
-// Ranks are ≥ 0 (NaN counts as 0), so that they compare as their bits do.
-void rank_bits(const float* rank, size_t count, int32_t* bits) {
-  const Floats d;
-  const hn::Rebind<int32_t, Floats> di;
-  for (size_t i = 0; i < count; i += kLanes) {
-    const Vector r = hn::LoadU(d, rank + i);
-    hn::StoreU(hn::BitCast(di, hn::IfThenElseZero(hn::Gt(r, hn::Zero(d)), r)), di, bits + i);
-  }
 }
 
 int64_t weight_from(const int32_t* bits, const int32_t* weights, size_t count, int32_t pivot) {
@@ -112,39 +122,40 @@ int64_t weight_from(const int32_t* bits, const int32_t* weights, size_t count, i
   return total;
 }
 
-// Calls visit(i) for each i with bits[i] ≥ pivot, ascending.
-template <class Visit>
-HWY_INLINE void visit_from(const int32_t* bits, size_t count, int32_t pivot, Visit visit) {
+size_t indices_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* out) {
   const hn::ScalableTag<int32_t> di;
   const auto least = hn::Set(di, pivot - 1);
-  size_t i = 0;
+  size_t kept = 0, i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const auto above = hn::Gt(hn::LoadU(di, bits + i), least);
     if (hn::AllFalse(di, above)) continue;
-    uint8_t mask_bytes[8] = {};
-    hn::StoreMaskBits(di, above, mask_bytes);
-    uint64_t mask = 0;
-    std::memcpy(&mask, mask_bytes, sizeof(mask));
-    for (; mask; mask &= mask - 1) visit(i + hwy::Num0BitsBelowLS1Bit_Nonzero64(mask));
+    // In the register and not on the way to memory, which is microcode on some processors.
+    hn::StoreU(hn::Compress(hn::Iota(di, static_cast<int32_t>(i)), above), di, out + kept);
+    kept += hn::CountTrue(di, above);
   }
   for (; i < count; i++)
-    if (bits[i] >= pivot) visit(i);
-}
-
-size_t indices_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* out) {
-  size_t kept = 0;
-  visit_from(bits, count, pivot, [&](size_t i) HWY_ATTR { out[kept++] = static_cast<int32_t>(i); });
+    if (bits[i] >= pivot) out[kept++] = static_cast<int32_t>(i);
   return kept;
 }
 
 size_t entries_between(const int32_t* bits, const int32_t* weights, size_t count, int32_t low, int32_t high,
                        int32_t* out_bits, int32_t* out_weights) {
-  size_t kept = 0;
-  visit_from(bits, count, low, [&](size_t i) HWY_ATTR {
+  const hn::ScalableTag<int32_t> di;
+  const auto least = hn::Set(di, low - 1), end = hn::Set(di, high), one = hn::Set(di, 1);
+  size_t kept = 0, i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const auto v = hn::LoadU(di, bits + i);
+    const auto within = hn::And(hn::Gt(v, least), hn::Lt(v, end));
+    if (hn::AllFalse(di, within)) continue;
+    hn::StoreU(hn::Compress(v, within), di, out_bits + kept);
+    hn::StoreU(hn::Compress(weights ? hn::LoadU(di, weights + i) : one, within), di, out_weights + kept);
+    kept += hn::CountTrue(di, within);
+  }
+  for (; i < count; i++) {
+    if (bits[i] < low || bits[i] >= high) continue;
     out_bits[kept] = bits[i];
-    out_weights[kept] = weights ? weights[i] : 1;
-    kept += bits[i] < high;
-  });
+    out_weights[kept++] = weights ? weights[i] : 1;
+  }
   return kept;
 }
 
@@ -219,7 +230,6 @@ namespace wi::cpu {
 
 HWY_EXPORT(rank_lane);
 HWY_EXPORT(padded_query_floats);
-HWY_EXPORT(rank_bits);
 HWY_EXPORT(weight_from);
 HWY_EXPORT(indices_from);
 HWY_EXPORT(entries_between);
@@ -242,7 +252,6 @@ void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch&
     at += static_cast<size_t>(index.clusters);
   }
   HWY_DYNAMIC_DISPATCH(rank_lane)(args, lane, scratch);
-  HWY_DYNAMIC_DISPATCH(rank_bits)(scratch.rank, static_cast<size_t>(lane.partition_count), scratch.bits);
 }
 int64_t weight_ranked_from(const int32_t* bits, const int32_t* weights, size_t count, int32_t pivot) {
   return HWY_DYNAMIC_DISPATCH(weight_from)(bits, weights, count, pivot);

@@ -6,11 +6,12 @@
 namespace wi::cpu {
 
 // A lane's working memory, n = lane.partition_count.
+constexpr size_t kRankRoom = 16;  // of any vector
+constexpr int kRankHeads = 4;     // at a time
 struct RankScratch {
   std::byte* query;  // score_query_bytes()
-  float* weights;    // (n + 16)
-  float* rank;       // (n + 16)
-  int32_t* bits;     // (n + 16)
+  float* weights;    // (kRankHeads, n + kRankRoom)
+  int32_t* bits;     // (n + kRankRoom)
 };
 
 // Fills lane.scores, and each partition's rank: the sum over the group of the softmax, over the lane's
@@ -25,7 +26,7 @@ int64_t weight_ranked_from(const int32_t* bits, const int32_t* weights, size_t c
 size_t ranked_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* out);
 
 // Copies the entries with low ≤ bits < high; returns how many. Null weights count 1 each. The outputs have
-// room for one more.
+// room for kRankRoom more.
 size_t ranked_between(const int32_t* bits, const int32_t* weights, size_t count, int32_t low, int32_t high,
                       int32_t* out_bits, int32_t* out_weights);
 

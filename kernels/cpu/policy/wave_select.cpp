@@ -20,8 +20,8 @@ struct Clusters {
   int32_t* sizes;       // (count + 16)
   int32_t* first;       // (segments + 1) number of each segment's first cluster
   int32_t* candidates;  // (count + 16)
-  int32_t* few_bits;    // (count / 8 + 2)
-  int32_t* few_sizes;   // (count / 8 + 2)
+  int32_t* few_bits;    // (count / 8 + 16)
+  int32_t* few_sizes;   // (count / 8 + 16)
   uint64_t* order;      // (count)
   float* query;         // query_floats(), with target_mass
   float* masses;        // (group, count), with target_mass
@@ -83,14 +83,13 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   const size_t group = static_cast<size_t>(args.group);
   const size_t query_bytes = score_query_bytes(args.group, args.head_dim);
   const size_t counts[] = {query_bytes / sizeof(float),
-                           n + 16,
-                           n + 16,
-                           n + 16,
-                           n + 16,
+                           kRankHeads * (n + kRankRoom),
+                           n + kRankRoom,
+                           n + kRankRoom,
                            static_cast<size_t>(lane.segment_count) + 1,
-                           n + 16,
-                           n / 8 + 2,
-                           n / 8 + 2,
+                           n + kRankRoom,
+                           n / 8 + kRankRoom,
+                           n / 8 + kRankRoom,
                            2 * n,
                            masses ? query_floats(args) : 0,
                            masses,
@@ -109,7 +108,6 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   clusters.count = lane.partition_count;
   clusters.rank.query = reinterpret_cast<std::byte*>(take());
   clusters.rank.weights = take();
-  clusters.rank.rank = take();
   clusters.rank.bits = take_ints();
   clusters.sizes = take_ints();
   clusters.first = take_ints();
