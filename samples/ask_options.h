@@ -28,11 +28,10 @@ struct AskOptions {
   int threads = 0;
   bool raw = false;
   bool json = false;
-  bool help = false;
 };
 
-// Throws std::runtime_error naming the option that is unknown, incomplete or out of range.
-AskOptions parse_ask_options(int argument_count, char** arguments);
-const char* ask_usage();
+// False: --help was asked for and has been given. Throws std::runtime_error naming the option that is
+// unknown, incomplete or out of range.
+bool parse_ask_options(int argument_count, char** arguments, AskOptions& options);
 
 }  // namespace sample

@@ -120,44 +120,11 @@ std::vector<int32_t> parse_tokens(const std::string& text, const std::string& so
   return tokens;
 }
 
-int64_t parse_integer(std::string_view option, const std::string& text, int64_t least, int64_t most) {
-  char* end = nullptr;
-  errno = 0;
-  long long value = std::strtoll(text.c_str(), &end, 10);
-  if (text.empty() || *end || errno || value < least || value > most) {
-    throw std::runtime_error(std::string(option) + " is \"" + text + "\", must be a whole number from " +
-                             std::to_string(least) + " to " + std::to_string(most));
-  }
-  return value;
-}
-
-double parse_number(std::string_view option, const std::string& text, double least, double most) {
-  char* end = nullptr;
-  double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end || !(value >= least && value <= most)) {
-    char range[64];
-    std::snprintf(range, sizeof range, "%g to %g", least, most);
-    throw std::runtime_error(std::string(option) + " is \"" + text + "\", must be a number from " + range);
-  }
-  return value;
-}
-
 int32_t parse_kv_type(const std::string& name) {
   if (name == "f16") return WI_KV_F16;
   if (name == "bf16") return WI_KV_BF16;
   if (name == "f32") return WI_KV_F32;
   throw std::runtime_error("--kv is \"" + name + "\", must be f16, bf16 or f32");
-}
-
-bool Arguments::next(std::string* word_out) {
-  if (position_ == words_.size()) return false;
-  *word_out = words_[position_++];
-  return true;
-}
-
-std::string Arguments::value(const std::string& option) {
-  if (position_ == words_.size()) throw std::runtime_error(option + " needs a value");
-  return words_[position_++];
 }
 
 int run_main(const char* name, const std::function<void()>& program) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "command_line.h"
 #include "waveinfer.h"
 
 namespace sample {
@@ -68,23 +69,7 @@ class OutputFile {
 // Token ids between white space; the error names the first word that is none.
 std::vector<int32_t> parse_tokens(const std::string& text, const std::string& source);
 
-// The value of an option as a number, whole and in range, or an error that names the option and the value.
-int64_t parse_integer(std::string_view option, const std::string& text, int64_t least, int64_t most);
-double parse_number(std::string_view option, const std::string& text, double least, double most);
-
 int32_t parse_kv_type(const std::string& name);  // f16, bf16, f32 as WI_KV_*
-
-// Walks the command line: next() is the next word, value() the word after an option that needs one.
-class Arguments {
- public:
-  Arguments(int count, char** words) : words_(words + 1, words + count) {}
-  bool next(std::string* word_out);
-  std::string value(const std::string& option);
-
- private:
-  std::vector<std::string> words_;
-  size_t position_ = 0;
-};
 
 // Runs the program; any exception becomes "name: what happened" in one line and exit status 1.
 int run_main(const char* name, const std::function<void()>& program);

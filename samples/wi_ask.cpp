@@ -30,12 +30,8 @@ double milliseconds(Clock::duration duration);
 
 int main(int argument_count, char** arguments) {
   return run_main("wi_ask", [&] {
-    AskOptions options = parse_ask_options(argument_count, arguments);
-    if (options.help) {
-      std::fputs(ask_usage(), stdout);
-    } else {
-      ask(options);
-    }
+    AskOptions options;
+    if (parse_ask_options(argument_count, arguments, options)) ask(options);
   });
 }
 

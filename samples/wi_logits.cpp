@@ -28,7 +28,6 @@ struct Options {
   std::string kv_type = "f16";
   int threads = 0;
   bool bos = false;
-  bool help = false;
 };
 
 constexpr const char* kUsage =
@@ -43,7 +42,7 @@ constexpr const char* kUsage =
     "  --device cpu        where to run\n"
     "  --threads N         default: every core this process may use\n";
 
-Options parse_options(int argument_count, char** arguments);
+bool parse_options(int argument_count, char** arguments, Options& options);
 std::vector<int32_t> read_prompt(const Model& model, const Options& options);
 Session create_session(const Model& model, const Options& options);
 void write_logits(const Model& model, const Session& session, const std::vector<int32_t>& tokens,
@@ -107,51 +106,30 @@ Session create_session(const Model& model, const Options& options) {
   return sample::create_session(model, params);
 }
 
-Options parse_options(int argument_count, char** arguments) {
-  Options options;
-  Arguments words(argument_count, arguments);
-  for (std::string option; words.next(&option);) {
-    if (option == "--model") {
-      options.model = words.value(option);
-    } else if (option == "--tokens-file") {
-      options.tokens_file = words.value(option);
-    } else if (option == "--text") {
-      options.text = words.value(option);
-    } else if (option == "--bos") {
-      options.bos = true;
-    } else if (option == "--out") {
-      options.out = words.value(option);
-    } else if (option == "--policy") {
-      options.policy = words.value(option);
-    } else if (option == "--kv") {
-      options.kv_type = words.value(option);
-    } else if (option == "--device") {
-      options.device = words.value(option);
-    } else if (option == "--threads") {
-      options.threads = static_cast<int>(parse_integer(option, words.value(option), 0, 4096));
-    } else if (option == "--help") {
-      options.help = true;
-    } else {
-      throw std::runtime_error("unknown option " + option + " (--help lists them)");
-    }
-  }
-  if (options.help) return options;
+bool parse_options(int argument_count, char** arguments, Options& options) {
+  CommandLine line(kUsage);
+  line.text("--model", &options.model)
+      .text("--tokens-file", &options.tokens_file)
+      .text("--text", &options.text)
+      .flag("--bos", &options.bos)
+      .text("--out", &options.out)
+      .text("--policy", &options.policy)
+      .text("--kv", &options.kv_type)
+      .text("--device", &options.device)
+      .integer("--threads", &options.threads, 0, 4096);
+  if (!line.parse(argument_count, arguments)) return false;
   if (options.model.empty()) throw std::runtime_error("--model FILE is missing (--help lists the options)");
   if (options.tokens_file.empty() == options.text.empty()) {
     throw std::runtime_error("give the prompt with either --tokens-file FILE or --text TEXT");
   }
-  return options;
+  return true;
 }
 
 }  // namespace
 
 int main(int argument_count, char** arguments) {
   return run_main("wi_logits", [&] {
-    Options options = parse_options(argument_count, arguments);
-    if (options.help) {
-      std::fputs(kUsage, stdout);
-    } else {
-      run(options);
-    }
+    Options options;
+    if (parse_options(argument_count, arguments, options)) run(options);
   });
 }

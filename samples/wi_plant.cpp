@@ -23,7 +23,6 @@ struct Options {
   std::string model, text, facts, out;
   int64_t tokens = 0;
   int64_t skip_bytes = 0;
-  bool help = false;
 };
 
 constexpr const char* kUsage =
@@ -35,7 +34,7 @@ constexpr const char* kUsage =
     "  --skip BYTES    start this far into the text, at the next line\n"
     "  --out FILE      where to\n";
 
-Options parse_options(int argument_count, char** arguments);
+bool parse_options(int argument_count, char** arguments, Options& options);
 std::vector<Fact> read_facts(const std::string& path);
 Fact parse_fact(const std::string& line);
 std::string first_lines(const Model& model, const std::string& text, size_t count);
@@ -109,46 +108,28 @@ Fact parse_fact(const std::string& line) {
   return {line.substr(0, first), line.substr(entity, second - entity), line.substr(second + bar.size())};
 }
 
-Options parse_options(int argument_count, char** arguments) {
-  Options options;
-  Arguments words(argument_count, arguments);
-  for (std::string option; words.next(&option);) {
-    if (option == "--model") {
-      options.model = words.value(option);
-    } else if (option == "--text") {
-      options.text = words.value(option);
-    } else if (option == "--facts") {
-      options.facts = words.value(option);
-    } else if (option == "--tokens") {
-      options.tokens = parse_integer(option, words.value(option), 1, INT32_MAX);
-    } else if (option == "--skip") {
-      options.skip_bytes = parse_integer(option, words.value(option), 0, INT64_MAX);
-    } else if (option == "--out") {
-      options.out = words.value(option);
-    } else if (option == "--help") {
-      options.help = true;
-    } else {
-      throw std::runtime_error("unknown option " + option + " (--help lists them)");
-    }
-  }
-  bool complete = !options.model.empty() && !options.text.empty() && !options.facts.empty() &&
-                  !options.out.empty() && options.tokens > 0;
-  if (!complete && !options.help) {
+bool parse_options(int argument_count, char** arguments, Options& options) {
+  CommandLine line(kUsage);
+  line.text("--model", &options.model)
+      .text("--text", &options.text)
+      .text("--facts", &options.facts)
+      .integer("--tokens", &options.tokens, 1)
+      .integer("--skip", &options.skip_bytes, 0, INT64_MAX)
+      .text("--out", &options.out);
+  if (!line.parse(argument_count, arguments)) return false;
+  if (options.model.empty() || options.text.empty() || options.facts.empty() || options.out.empty() ||
+      options.tokens == 0) {
     throw std::runtime_error(
         "--model, --text, --facts, --tokens and --out are all needed (--help explains them)");
   }
-  return options;
+  return true;
 }
 
 }  // namespace
 
 int main(int argument_count, char** arguments) {
   return run_main("wi_plant", [&] {
-    Options options = parse_options(argument_count, arguments);
-    if (options.help) {
-      std::fputs(kUsage, stdout);
-    } else {
-      run(options);
-    }
+    Options options;
+    if (parse_options(argument_count, arguments, options)) run(options);
   });
 }

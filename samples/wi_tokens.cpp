@@ -10,9 +10,8 @@ using namespace sample;
 
 struct Options {
   std::string model;
-  uint32_t flags = WI_TOKENIZE_PARSE_SPECIAL;
+  uint32_t flags = 0;
   bool decode = false;
-  bool help = false;
 };
 
 constexpr const char* kUsage =
@@ -22,28 +21,18 @@ constexpr const char* kUsage =
     "  --bos         put the model's BOS token first\n"
     "  --plain       special tokens spelled out in the text are ordinary text\n";
 
-Options parse_options(int argument_count, char** arguments) {
-  Options options;
-  Arguments words(argument_count, arguments);
-  for (std::string option; words.next(&option);) {
-    if (option == "--model") {
-      options.model = words.value(option);
-    } else if (option == "--decode") {
-      options.decode = true;
-    } else if (option == "--bos") {
-      options.flags |= WI_TOKENIZE_ADD_BOS;
-    } else if (option == "--plain") {
-      options.flags &= ~static_cast<uint32_t>(WI_TOKENIZE_PARSE_SPECIAL);
-    } else if (option == "--help") {
-      options.help = true;
-    } else {
-      throw std::runtime_error("unknown option " + option + " (--help lists them)");
-    }
-  }
-  if (options.model.empty() && !options.help) {
-    throw std::runtime_error("--model FILE is missing (--help lists the options)");
-  }
-  return options;
+bool parse_options(int argument_count, char** arguments, Options& options) {
+  CommandLine line(kUsage);
+  bool bos = false, plain = false;
+  line.text("--model", &options.model)
+      .flag("--decode", &options.decode)
+      .flag("--bos", &bos)
+      .flag("--plain", &plain);
+  if (!line.parse(argument_count, arguments)) return false;
+  if (options.model.empty()) throw std::runtime_error("--model FILE is missing (--help lists the options)");
+  if (bos) options.flags |= WI_TOKENIZE_ADD_BOS;
+  if (!plain) options.flags |= WI_TOKENIZE_PARSE_SPECIAL;
+  return true;
 }
 
 void run(const Options& options) {
@@ -63,11 +52,7 @@ void run(const Options& options) {
 
 int main(int argument_count, char** arguments) {
   return run_main("wi_tokens", [&] {
-    Options options = parse_options(argument_count, arguments);
-    if (options.help) {
-      std::fputs(kUsage, stdout);
-    } else {
-      run(options);
-    }
+    Options options;
+    if (parse_options(argument_count, arguments, options)) run(options);
   });
 }

@@ -67,4 +67,11 @@ std::string Variant::index_key() const {
   return key;
 }
 
+std::vector<double> parse_budgets(const std::string& list) {
+  std::vector<double> budgets;
+  for (const std::string& share : sample::split_at_commas(list))
+    budgets.push_back(sample::parse_number("--budgets", share, 1e-9, 1));
+  return budgets;
+}
+
 }  // namespace accuracy

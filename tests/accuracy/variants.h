@@ -24,4 +24,7 @@ Variant parse_variant(const std::string& text);
 // Separated by blanks or semicolons.
 std::vector<Variant> parse_variants(const std::string& text);
 
+// Shares of the indexed tokens, between commas.
+std::vector<double> parse_budgets(const std::string& list);
+
 }  // namespace accuracy

@@ -28,7 +28,6 @@ struct Options {
   std::vector<std::string> kinds = document_kinds();
   int64_t seeds = 1, first_seed = 1, threads = 0, sparse_read = 0, max_tokens = 32;
   TaskOptions tasks;
-  bool help = false;
 };
 
 constexpr const char* kUsage =
@@ -50,7 +49,7 @@ constexpr const char* kUsage =
     "  --max-tokens N      of an answer (32)\n"
     "  --threads N         (0: the physical cores)\n";
 
-Options parse_options(int argument_count, char** arguments);
+bool parse_options(int argument_count, char** arguments, Options& options);
 
 // What one policy said to one question.
 struct Reply {
@@ -275,79 +274,44 @@ void Runner::print_table() const {
   std::fprintf(stderr, "\n");
 }
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) parts.push_back(word);
-  if (parts.empty()) throw std::runtime_error("a list is empty");
-  return parts;
-}
-
-Options parse_options(int argument_count, char** arguments) {
-  Options options;
-  Arguments words(argument_count, arguments);
-  const auto whole = [&](const std::string& option, int64_t least) {
-    return parse_integer(option, words.value(option), least, INT32_MAX);
-  };
-  for (std::string option; words.next(&option);) {
-    if (option == "--model") {
-      options.model = words.value(option);
-    } else if (option == "--text") {
-      options.text = words.value(option);
-    } else if (option == "--from") {
-      options.tasks.first_byte = static_cast<size_t>(whole(option, 0));
-    } else if (option == "--out") {
-      options.out = words.value(option);
-    } else if (option == "--policies") {
-      options.policies = words.value(option);
-    } else if (option == "--reference") {
-      options.reference = words.value(option);
-    } else if (option == "--budgets") {
-      options.budgets.clear();
-      for (const std::string& word : split(words.value(option)))
-        options.budgets.push_back(parse_number(option, word, 1e-9, 1));
-    } else if (option == "--lengths") {
-      options.lengths.clear();
-      for (const std::string& word : split(words.value(option)))
-        options.lengths.push_back(parse_integer(option, word, 256, INT32_MAX));
-    } else if (option == "--documents") {
-      options.kinds = split(words.value(option));
-    } else if (option == "--seeds") {
-      options.seeds = whole(option, 1);
-    } else if (option == "--first-seed") {
-      options.first_seed = whole(option, 0);
-    } else if (option == "--questions") {
-      options.tasks.questions = static_cast<int>(whole(option, 1));
-    } else if (option == "--answers") {
-      const std::string answers = words.value(option);
-      if (answers != "one" && answers != "all") throw std::runtime_error("--answers is one or all");
-      options.tasks.single_answers = answers == "one";
-    } else if (option == "--sparse-read") {
-      options.sparse_read = whole(option, 0);
-    } else if (option == "--max-tokens") {
-      options.max_tokens = whole(option, 1);
-    } else if (option == "--threads") {
-      options.threads = whole(option, 0);
-    } else if (option == "--help") {
-      options.help = true;
-    } else {
-      throw std::runtime_error("unknown option " + option + " (--help lists them)");
-    }
-  }
-  if (!options.help && (options.model.empty() || options.text.empty()))
+bool parse_options(int argument_count, char** arguments, Options& options) {
+  CommandLine line(kUsage);
+  line.text("--model", &options.model)
+      .text("--text", &options.text)
+      .integer("--from", &options.tasks.first_byte, 0)
+      .text("--out", &options.out)
+      .text("--policies", &options.policies)
+      .text("--reference", &options.reference)
+      .each("--budgets", [&](const std::string& list) { options.budgets = parse_budgets(list); })
+      .each("--lengths",
+            [&](const std::string& list) {
+              options.lengths.clear();
+              for (const std::string& length : split_at_commas(list))
+                options.lengths.push_back(parse_integer("--lengths", length, 256, INT32_MAX));
+            })
+      .list("--documents", &options.kinds)
+      .integer("--seeds", &options.seeds, 1)
+      .integer("--first-seed", &options.first_seed, 0)
+      .integer("--questions", &options.tasks.questions, 1)
+      .each("--answers",
+            [&](const std::string& answers) {
+              if (answers != "one" && answers != "all") throw std::runtime_error("--answers is one or all");
+              options.tasks.single_answers = answers == "one";
+            })
+      .integer("--sparse-read", &options.sparse_read, 0)
+      .integer("--max-tokens", &options.max_tokens, 1)
+      .integer("--threads", &options.threads, 0);
+  if (!line.parse(argument_count, arguments)) return false;
+  if (options.model.empty() || options.text.empty())
     throw std::runtime_error("--model and --text are needed (--help lists all options)");
-  return options;
+  return true;
 }
 
 }  // namespace
 
 int main(int argument_count, char** arguments) {
   return run_main("wi_accuracy", [&] {
-    const Options options = parse_options(argument_count, arguments);
-    if (options.help) {
-      std::fputs(kUsage, stdout);
-    } else {
-      Runner(options).run();
-    }
+    Options options;
+    if (parse_options(argument_count, arguments, options)) Runner(options).run();
   });
 }

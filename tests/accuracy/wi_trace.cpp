@@ -32,8 +32,6 @@ namespace {
 
 using namespace accuracy;
 using Json = nlohmann::ordered_json;
-using sample::parse_integer;
-using sample::parse_number;
 
 struct Options {
   std::string model, text, out, dump;
@@ -42,7 +40,6 @@ struct Options {
   std::string kind = "multikey-64";
   int64_t length = 16384, seed = 1, questions = 8, steps = 8, top = 32, threads = 0;
   TaskOptions tasks;
-  bool help = false;
 };
 
 constexpr const char* kUsage =
@@ -62,7 +59,7 @@ constexpr const char* kUsage =
     "  --dump FOLDER     the document's k and v and all steps' q as f32, with shapes in meta.json (none)\n"
     "  --threads N       (0: the physical cores)\n";
 
-Options parse_options(int argument_count, char** arguments);
+bool parse_options(int argument_count, char** arguments, Options& options);
 
 // A policy with a budget, and the cache as it sealed it.
 struct Contestant {
@@ -573,64 +570,33 @@ void Tracer::print() const {
   }
 }
 
-Options parse_options(int argument_count, char** arguments) {
-  Options options;
-  sample::Arguments words(argument_count, arguments);
-  const auto whole = [&](const std::string& option, int64_t least) {
-    return parse_integer(option, words.value(option), least, INT32_MAX);
-  };
-  for (std::string option; words.next(&option);) {
-    if (option == "--model") {
-      options.model = words.value(option);
-    } else if (option == "--text") {
-      options.text = words.value(option);
-    } else if (option == "--from") {
-      options.tasks.first_byte = static_cast<size_t>(whole(option, 0));
-    } else if (option == "--policies") {
-      options.policies = words.value(option);
-    } else if (option == "--budgets") {
-      options.budgets.clear();
-      std::istringstream list(words.value(option));
-      for (std::string word; std::getline(list, word, ',');)
-        options.budgets.push_back(parse_number(option, word, 1e-9, 1));
-    } else if (option == "--document") {
-      options.kind = words.value(option);
-    } else if (option == "--length") {
-      options.length = whole(option, 256);
-    } else if (option == "--seed") {
-      options.seed = whole(option, 0);
-    } else if (option == "--questions") {
-      options.questions = whole(option, 1);
-    } else if (option == "--steps") {
-      options.steps = whole(option, 1);
-    } else if (option == "--top") {
-      options.top = whole(option, 1);
-    } else if (option == "--out") {
-      options.out = words.value(option);
-    } else if (option == "--dump") {
-      options.dump = words.value(option);
-    } else if (option == "--threads") {
-      options.threads = whole(option, 0);
-    } else if (option == "--help") {
-      options.help = true;
-    } else {
-      throw std::runtime_error("unknown option " + option + " (--help lists them)");
-    }
-  }
-  if (!options.help && (options.model.empty() || options.text.empty()))
+bool parse_options(int argument_count, char** arguments, Options& options) {
+  sample::CommandLine line(kUsage);
+  line.text("--model", &options.model)
+      .text("--text", &options.text)
+      .integer("--from", &options.tasks.first_byte, 0)
+      .text("--policies", &options.policies)
+      .each("--budgets", [&](const std::string& list) { options.budgets = parse_budgets(list); })
+      .text("--document", &options.kind)
+      .integer("--length", &options.length, 256)
+      .integer("--seed", &options.seed, 0)
+      .integer("--questions", &options.questions, 1)
+      .integer("--steps", &options.steps, 1)
+      .integer("--top", &options.top, 1)
+      .text("--out", &options.out)
+      .text("--dump", &options.dump)
+      .integer("--threads", &options.threads, 0);
+  if (!line.parse(argument_count, arguments)) return false;
+  if (options.model.empty() || options.text.empty())
     throw std::runtime_error("--model and --text are needed (--help lists all options)");
-  return options;
+  return true;
 }
 
 }  // namespace
 
 int main(int argument_count, char** arguments) {
   return sample::run_main("wi_trace", [&] {
-    const Options options = parse_options(argument_count, arguments);
-    if (options.help) {
-      std::fputs(kUsage, stdout);
-    } else {
-      Tracer(options).run();
-    }
+    Options options;
+    if (parse_options(argument_count, arguments, options)) Tracer(options).run();
   });
 }
