@@ -1,15 +1,12 @@
 // attend_chunk against softmax in f64. Where the operation multiplies in bf16, the reference takes the
 // same rounded queries, keys and values, so that only its own sums and the rounding of weights differ. The
 // program runs twice, the second time with oneDNN held to AVX2, where everything is f32.
-#include <chrono>
 #include <cmath>
 #include <numbers>
-#include <thread>
-#include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm.h"
 #include "src/memory/workers.h"
+#include "tests/support/dense.h"
 #include "tests/support/kernels.h"
 #include "tests/test.h"
 
@@ -232,7 +229,6 @@ void no_thread_appears_but_the_workers(void**) {
 }
 
 void cancellation_ends_a_long_attention_soon(void**) {
-  using Clock = std::chrono::steady_clock;
   std::mt19937_64 random(test::seed() + 7);
   Problem problem(random, {1024, 3000, 1, 4, 64, DType::f16});
   // 300,000 keys: the same run again and again, before the chunk.
@@ -242,22 +238,8 @@ void cancellation_ends_a_long_attention_soon(void**) {
   runs.insert(runs.end(), problem.runs[0].begin(), problem.runs[0].end());
   problem.run_lists[0] = runs.data();
   problem.run_counts[0] = static_cast<int32_t>(runs.size());
-  Workers workers(2);
-  std::atomic<bool> cancel{false};
-  Clock::time_point cancelled;
-  std::thread canceller([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    cancelled = Clock::now();
-    cancel = true;
-  });
-  try {
-    workers.run(&cancel, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
-  } catch (const Error&) {  // whoever runs the loop may say that it was cancelled
-  }
-  auto end = Clock::now();
-  canceller.join();
-  // A whole call is 315 GFLOP, seconds; the ABI promises 100 ms, half a second is for loaded machines.
-  assert_true(end - cancelled < std::chrono::milliseconds(500));
+  test::assert_ends_soon_when_cancelled(
+      [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });  // 315 GFLOP, seconds
 }
 
 }  // namespace
@@ -273,11 +255,5 @@ int main(int, char** arguments) {
       cmocka_unit_test(workers_do_not_change_a_bit),
       cmocka_unit_test(cancellation_ends_a_long_attention_soon),
   };
-  std::printf("fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");
-  int failures = cmocka_run_group_tests(tests, nullptr, nullptr);
-  if (failures == 0 && cpu::has_fast_bf16() && setenv("DNNL_MAX_CPU_ISA", "AVX2", 1) == 0) {
-    std::fflush(nullptr);
-    execv("/proc/self/exe", arguments);
-  }
-  return failures;
+  return test::run_with_and_without_bf16(tests, arguments);
 }

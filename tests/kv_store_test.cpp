@@ -7,24 +7,16 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/runtime.h"
 #include "tests/test.h"
 
 using namespace wi;
+using test::runtime;
 
 namespace {
 
 constexpr int32_t kLayers = 2, kKvHeads = 2, kGroup = 3, kDim = 32;
 constexpr int32_t kWidth = kKvHeads * kDim, kQueryWidth = kKvHeads * kGroup * kDim;
-
-std::shared_ptr<Runtime> runtime() {
-  static const std::shared_ptr<Runtime> shared = [] {
-    RuntimeParams params;
-    params.threads = 2;
-    params.kv_budget_bytes = uint64_t{1} << 28;
-    return Runtime::create(params);
-  }();
-  return shared;
-}
 
 KvStoreParams store_params(const char* policy, float budget) {
   KvStoreParams params;

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "src/session.h"
+#include "tests/support/runtime.h"
 #include "tests/test.h"
 
 using namespace wi;
+using test::runtime;
 
 namespace {
 
@@ -64,16 +66,6 @@ double worst_difference(const std::vector<float>& a, const std::vector<float>& b
     if (std::isnan(difference)) return INFINITY;
   }
   return worst;
-}
-
-std::shared_ptr<Runtime> runtime() {
-  static const std::shared_ptr<Runtime> shared = [] {
-    RuntimeParams params;
-    params.threads = 2;
-    params.kv_budget_bytes = uint64_t{1} << 28;
-    return Runtime::create(params);
-  }();
-  return shared;
 }
 
 std::shared_ptr<Session> session(const std::shared_ptr<const Model>& model, const char* policy) {

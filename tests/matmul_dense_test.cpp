@@ -2,15 +2,12 @@
 // has fast bf16 products, as they are elsewhere. The program runs twice, the second time with oneDNN held
 // to AVX2, so that both kinds are tested on any machine.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <dlfcn.h>
-#include <thread>
-#include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm.h"
 #include "src/memory/workers.h"
+#include "tests/support/dense.h"
 #include "tests/support/kernels.h"
 #include "tests/test.h"
 
@@ -182,28 +179,13 @@ void openmp_settings_of_the_caller_are_left_alone(void**) {
 }
 
 void cancellation_ends_a_long_product_soon(void**) {
-  using Clock = std::chrono::steady_clock;
   constexpr int64_t kRows = 2048, kInputs = 4096, kOutputs = 16384;
   std::vector<float> in(kRows * kInputs, 0.5f), out(kRows * kOutputs);
   std::vector<uint16_t> weight(static_cast<size_t>(kInputs * kOutputs), 0x3c00);
   MatmulArgs args{
       in.data(), kRows, {{{weight.data(), DType::f16, kOutputs, kInputs}, nullptr, out.data()}}, 1};
-  Workers workers(2);
-  std::atomic<bool> cancel{false};
-  Clock::time_point cancelled;
-  std::thread canceller([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    cancelled = Clock::now();
-    cancel = true;
-  });
-  try {
-    workers.run(&cancel, [&](const Stream& stream) { cpu::matmul_dense(stream, args); });
-  } catch (const Error&) {  // whoever runs the loop may say that it was cancelled
-  }
-  auto end = Clock::now();
-  canceller.join();
-  // A whole call is 275 GFLOP, seconds; the ABI promises 100 ms, half a second is for loaded machines.
-  assert_true(end - cancelled < std::chrono::milliseconds(500));
+  test::assert_ends_soon_when_cancelled(
+      [&](const Stream& stream) { cpu::matmul_dense(stream, args); });  // 275 GFLOP, seconds
 }
 
 }  // namespace
@@ -218,11 +200,5 @@ int main(int, char** arguments) {
       cmocka_unit_test(openmp_settings_of_the_caller_are_left_alone),
       cmocka_unit_test(cancellation_ends_a_long_product_soon),
   };
-  std::printf("fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");
-  int failures = cmocka_run_group_tests(tests, nullptr, nullptr);
-  if (failures == 0 && cpu::has_fast_bf16() && setenv("DNNL_MAX_CPU_ISA", "AVX2", 1) == 0) {
-    std::fflush(nullptr);
-    execv("/proc/self/exe", arguments);
-  }
-  return failures;
+  return test::run_with_and_without_bf16(tests, arguments);
 }

@@ -47,7 +47,7 @@ check_with_sanitizers() {
   build_and_test "ASan + UBSan" "$top/build-asan"
 
   configure "$top/build-tsan" "${flags[@]}" -DWAVEINFER_SANITIZE=thread
-  mapfile -t targets < <(cd "$top/tests" && grep -l '#include <thread>' ./*_test.cpp | xargs basename -s .cpp)
+  mapfile -t targets < <(ctest --test-dir "$top/build-tsan" -N -L concurrent | sed -n 's/^ *Test *#[0-9]*: //p')
   build_and_test "TSan" "$top/build-tsan" -L concurrent --no-tests=error
   targets=()
 

@@ -13,21 +13,13 @@
 
 #include "src/session.h"
 #include "tests/support/random_model.h"
+#include "tests/support/runtime.h"
 #include "tests/test.h"
 
 using namespace wi;
+using test::runtime;
 
 namespace {
-
-std::shared_ptr<Runtime> runtime() {
-  static const std::shared_ptr<Runtime> shared = [] {
-    RuntimeParams params;
-    params.threads = 2;
-    params.kv_budget_bytes = uint64_t{1} << 28;
-    return Runtime::create(params);
-  }();
-  return shared;
-}
 
 std::shared_ptr<const Model> model(uint64_t seed = 7) {
   return test::random_model(test::shape_named("tiny"), DType::f32, seed);

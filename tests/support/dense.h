@@ -1,0 +1,48 @@
+// What the tests of dense products and of attention over chunks share: both go through oneDNN.
+#pragma once
+
+#include <chrono>
+#include <thread>
+#include <unistd.h>
+
+#include "kernels/cpu/gemm.h"
+#include "src/memory/workers.h"
+#include "tests/test.h"
+
+namespace wi::test {
+
+// Runs an operation that takes seconds and cancels it after 50 ms. The ABI promises an end within 100 ms;
+// half a second is for loaded machines.
+template <class Operation>
+void assert_ends_soon_when_cancelled(Operation operation) {
+  using Clock = std::chrono::steady_clock;
+  Workers workers(2);
+  std::atomic<bool> cancel{false};
+  Clock::time_point cancelled;
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    cancelled = Clock::now();
+    cancel = true;
+  });
+  try {
+    workers.run(&cancel, operation);
+  } catch (const Error&) {  // whoever runs the loop may say that it was cancelled
+  }
+  const Clock::time_point end = Clock::now();
+  canceller.join();
+  assert_true(end - cancelled < std::chrono::milliseconds(500));
+}
+
+// Runs the tests; where the processor multiplies bf16, the program starts over with a oneDNN that does not.
+template <size_t kCount>
+int run_with_and_without_bf16(const CMUnitTest (&tests)[kCount], char** arguments) {
+  std::printf("fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");
+  const int failures = cmocka_run_group_tests(tests, nullptr, nullptr);
+  if (failures == 0 && cpu::has_fast_bf16() && setenv("DNNL_MAX_CPU_ISA", "AVX2", 1) == 0) {
+    std::fflush(nullptr);
+    execv("/proc/self/exe", arguments);
+  }
+  return failures;
+}
+
+}  // namespace wi::test
