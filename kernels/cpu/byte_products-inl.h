@@ -9,11 +9,12 @@
 
 #include "hwy/highway.h"
 
+#if HWY_TARGET == HWY_AVX3_DL
+
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_TARGET == HWY_AVX3_DL
 constexpr bool kByteProducts = true;
 
 // Lane i of sums += Σ over its four bytes of unsigned · signed, the same four signed ones for each lane. As
@@ -22,11 +23,16 @@ HWY_INLINE void add_byte_products(hn::Vec<hn::ScalableTag<uint8_t>> unsigned_byt
                                   const int32_t& signed_bytes, hn::Vec<hn::ScalableTag<int32_t>>& sums) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums.raw) : "v"(unsigned_bytes.raw), "m"(signed_bytes));
 }
-#else
-constexpr bool kByteProducts = false;
-#endif
 
 }  // namespace wi::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+
+#else
+
+namespace wi::cpu::HWY_NAMESPACE {
+constexpr bool kByteProducts = false;
+}
+
+#endif
 
 #endif  // per target
