@@ -30,19 +30,24 @@ struct Query {
 constexpr size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 constexpr size_t quads_of(size_t head_dim) { return (head_dim + kWaveQuad - 1) / kWaveQuad; }
 
-Query query_at(std::byte* base, size_t group, size_t head_dim, size_t* bytes) {
-  const size_t floats = rounded(group * padded_dim(head_dim) * sizeof(float));
-  const size_t heads = rounded(group * sizeof(Head));
-  *bytes = floats + heads + rounded(group * quads_of(head_dim) * kWaveQuad * sizeof(int16_t));
-  return {reinterpret_cast<const float*>(base), reinterpret_cast<const Head*>(base + floats),
-          reinterpret_cast<const int16_t*>(base + floats + heads)};
+// Bytes of the three arrays, one after the other.
+struct QueryBytes {
+  QueryBytes(int32_t group, int32_t head_dim) {
+    const size_t rows = static_cast<size_t>(group), dim = static_cast<size_t>(head_dim);
+    floats = rounded(rows * padded_dim(dim) * sizeof(float));
+    heads = rounded(rows * sizeof(Head));
+    all = floats + heads + rounded(rows * quads_of(dim) * kWaveQuad * sizeof(int16_t));
+  }
+  size_t floats, heads, all;
+};
+
+Query query_at(const std::byte* base, int32_t group, int32_t head_dim) {
+  const QueryBytes bytes(group, head_dim);
+  return {reinterpret_cast<const float*>(base), reinterpret_cast<const Head*>(base + bytes.floats),
+          reinterpret_cast<const int16_t*>(base + bytes.floats + bytes.heads)};
 }
 
-size_t query_bytes(int32_t group, int32_t head_dim) {
-  size_t bytes = 0;
-  query_at(nullptr, static_cast<size_t>(group), static_cast<size_t>(head_dim), &bytes);
-  return bytes;
-}
+size_t query_bytes(int32_t group, int32_t head_dim) { return QueryBytes(group, head_dim).all; }
 
 // The largest integer with which head_dim products of codes up to 255 stay below 2^31, and whose bytes are
 // both within -128 … 127.
@@ -54,9 +59,8 @@ int32_t largest_number(size_t head_dim) {
 void pack(const float* from, int32_t group, int32_t head_dim, float scale, std::byte* out) {
   const size_t dim = static_cast<size_t>(head_dim);
   const size_t stride = padded_dim(dim), quads = quads_of(dim);
-  size_t bytes = 0;
-  const Query query = query_at(out, static_cast<size_t>(group), dim, &bytes);
-  std::memset(out, 0, bytes);
+  const Query query = query_at(out, group, head_dim);
+  std::memset(out, 0, query_bytes(group, head_dim));
   float* floats = const_cast<float*>(query.floats);
   Head* heads = const_cast<Head*>(query.heads);
   int16_t* block = const_cast<int16_t*>(query.numbers);
@@ -225,8 +229,7 @@ void score_block(const Query& query, const int16_t* numbers, size_t first_head, 
 void score_segment(const std::byte* packed, int32_t group, int32_t head_dim, const WaveIndex& index,
                    const WaveIndex& next, float* scores, size_t plane) {
   const size_t dim = static_cast<size_t>(head_dim);
-  size_t bytes = 0;
-  const Query query = query_at(const_cast<std::byte*>(packed), static_cast<size_t>(group), dim, &bytes);
+  const Query query = query_at(packed, group, head_dim);
   const size_t next_bytes = static_cast<size_t>(next.clusters) * sizeof(float);
   prefetch_row(reinterpret_cast<const std::byte*>(next.scales), next_bytes);
   prefetch_row(reinterpret_cast<const std::byte*>(next.sizes), next_bytes);
