@@ -62,8 +62,10 @@ find_package(waveinfer $version REQUIRED)
 add_executable(hello hello.c)
 target_link_libraries(hello PRIVATE waveinfer::waveinfer)
 EOF
+# The build's own generator: the default one may not be there.
+generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
 {
-  "$cmake" -S "$folder/project" -B "$folder/project/build" -DCMAKE_C_COMPILER="$compiler" -DCMAKE_PREFIX_PATH="$root" &&
+  "$cmake" -S "$folder/project" -B "$folder/project/build" -G "$generator" -DCMAKE_C_COMPILER="$compiler" -DCMAKE_PREFIX_PATH="$root" &&
     "$cmake" --build "$folder/project/build"
 } >"$folder/log" 2>&1 || {
   cat "$folder/log"
