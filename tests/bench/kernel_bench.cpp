@@ -2,7 +2,8 @@
 // One JSON object per line. Every product is checked against f64 before it is timed; reads of plain memory
 // alternate with the products, so that both see the same neighbours on the machine.
 //   kernel_bench [--types q8_0,q4_k] [--rows 1,4] [--shapes 2048x8192] [--threads N] [--seconds S]
-//                [--op decode|dense|matmul]
+//                [--op decode|dense|matmul] [--pages huge|small]
+// Small pages are what a mapped file has, huge ones what weights copied into memory have.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "kernels/cpu/cpu.h"
+#include "src/memory/host_pool.h"
 #include "src/memory/workers.h"
 #include "tests/support/weights.h"
 
@@ -27,7 +29,7 @@ struct Options {
                                     "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"};
   std::vector<std::string> rows = {"1"};
   std::vector<std::string> shapes = {"2048x8192", "128256x2048"};  // outputs x inputs
-  std::string op = "decode";
+  std::string op = "decode", pages = "huge";
   int threads = 0;
   double seconds = 0.5;  // per line
 };
@@ -37,16 +39,16 @@ struct Problem {
   DType type;
   int64_t rows, outputs, inputs;
   int64_t copies;  // of the weights, so that one does not stay in the cache until its next turn
-  std::vector<std::byte> weights;
+  HostBuffer weights;
   std::vector<float> in, out;
 };
-Problem make(DType type, const std::string& shape, int64_t rows);
+Problem make(DType type, const std::string& shape, int64_t rows, bool huge_pages);
 void multiply(const Stream& stream, Problem& problem, const std::string& op, int64_t copy);
 void check(const Problem& problem);
 double median(std::vector<double> values);
 
 // Reads all of the memory once; the return value keeps the compiler from dropping it.
-uint64_t read_all(const Stream& stream, const std::vector<std::byte>& memory);
+uint64_t read_all(const Stream& stream, const HostBuffer& memory);
 
 void run(Workers& workers, const std::string& type_name, const std::string& shape, int64_t rows,
          const Options& options) {
@@ -54,8 +56,8 @@ void run(Workers& workers, const std::string& type_name, const std::string& shap
                                  [&](DType t) { return type_name == format_of(t).name; });
   if (type == std::end(test::kAllTypes))
     std::exit(std::fprintf(stderr, "unknown type %s\n", type_name.c_str()));
-  Problem problem = make(*type, shape, rows);
-  const double one_bytes = static_cast<double>(problem.weights.size()) / static_cast<double>(problem.copies);
+  Problem problem = make(*type, shape, rows, options.pages == "huge");
+  const double one_bytes = static_cast<double>(problem.weights.bytes()) / static_cast<double>(problem.copies);
   std::vector<double> seconds, read_gbs;
   workers.run(nullptr, [&](const Stream& stream) {
     multiply(stream, problem, options.op, 0);
@@ -65,7 +67,7 @@ void run(Workers& workers, const std::string& type_name, const std::string& shap
     while (Clock::now() < end || seconds.size() < 3) {
       auto start = Clock::now();
       sink = read_all(stream, problem.weights);
-      read_gbs.push_back(static_cast<double>(problem.weights.size()) / 1e9 /
+      read_gbs.push_back(static_cast<double>(problem.weights.bytes()) / 1e9 /
                          std::chrono::duration<double>(Clock::now() - start).count());
       for (int64_t copy = 0; copy < problem.copies; copy++) {
         start = Clock::now();
@@ -79,17 +81,18 @@ void run(Workers& workers, const std::string& type_name, const std::string& shap
   const double bandwidth = median(read_gbs);
   const double flops = 2.0 * static_cast<double>(rows * problem.outputs * problem.inputs);
   std::printf(
-      "{\"op\": \"%s\", \"type\": \"%s\", \"shape\": \"%s\", \"rows\": %d, \"threads\": %d, \"simd\": "
+      "{\"op\": \"%s\", \"type\": \"%s\", \"shape\": \"%s\", \"rows\": %d, \"threads\": %d, \"pages\": "
+      "\"%s\", \"simd\": "
       "\"%s\", \"us\": %.1f, "
       "\"best_us\": %.1f, \"gb_per_s\": %.2f, \"read_gb_per_s\": %.2f, \"share\": %.3f, \"gflop_per_s\": "
       "%.1f}\n",
       options.op.c_str(), type_name.c_str(), shape.c_str(), static_cast<int>(rows), workers.threads(),
-      cpu::simd_name(), typical * 1e6, best * 1e6, one_bytes / typical / 1e9, bandwidth,
-      one_bytes / typical / 1e9 / bandwidth, flops / typical / 1e9);
+      options.pages.c_str(), cpu::simd_name(), typical * 1e6, best * 1e6, one_bytes / typical / 1e9,
+      bandwidth, one_bytes / typical / 1e9 / bandwidth, flops / typical / 1e9);
   std::fflush(stdout);
 }
 
-Problem make(DType type, const std::string& shape, int64_t rows) {
+Problem make(DType type, const std::string& shape, int64_t rows, bool huge_pages) {
   Problem out{
       .type = type, .rows = rows, .outputs = 0, .inputs = 0, .copies = 1, .weights = {}, .in = {}, .out = {}};
   char* end = nullptr;
@@ -100,11 +103,12 @@ Problem make(DType type, const std::string& shape, int64_t rows) {
   std::mt19937_64 random(1);
   const size_t one = static_cast<size_t>(out.outputs) * row_bytes(type, out.inputs);
   out.copies = static_cast<int64_t>((size_t{256} << 20) / one) + 1;
-  out.weights.resize(one * static_cast<size_t>(out.copies));
+  out.weights = HostPool::create(HostPool::kUnlimited, huge_pages)
+                    ->allocate(one * static_cast<size_t>(out.copies), "weights");
   const int64_t pattern_rows = std::min<int64_t>(out.outputs, 61);
   const std::vector<std::byte> pattern = test::random_weights(type, pattern_rows * out.inputs, random);
-  for (size_t at = 0; at < out.weights.size(); at += pattern.size())
-    std::memcpy(&out.weights[at], pattern.data(), std::min(pattern.size(), out.weights.size() - at));
+  for (size_t at = 0; at < out.weights.bytes(); at += pattern.size())
+    std::memcpy(out.weights.data() + at, pattern.data(), std::min(pattern.size(), out.weights.bytes() - at));
   std::normal_distribution<float> normal;
   out.in.resize(static_cast<size_t>(rows * out.inputs));
   for (float& value : out.in) value = normal(random);
@@ -113,8 +117,8 @@ Problem make(DType type, const std::string& shape, int64_t rows) {
 }
 
 void multiply(const Stream& stream, Problem& problem, const std::string& op, int64_t copy) {
-  const size_t one = problem.weights.size() / static_cast<size_t>(problem.copies);
-  const Matrix weight{&problem.weights[static_cast<size_t>(copy) * one], problem.type, problem.outputs,
+  const size_t one = problem.weights.bytes() / static_cast<size_t>(problem.copies);
+  const Matrix weight{problem.weights.data() + static_cast<size_t>(copy) * one, problem.type, problem.outputs,
                       problem.inputs};
   const MatmulArgs args{
       .in = problem.in.data(),
@@ -130,8 +134,9 @@ void multiply(const Stream& stream, Problem& problem, const std::string& op, int
 void check(const Problem& problem) {
   std::vector<float> w(static_cast<size_t>(problem.inputs));
   for (int64_t output = 0; output < problem.outputs; output += 1 + problem.outputs / 97) {
-    cpu::dequantize(&problem.weights[static_cast<size_t>(output) * row_bytes(problem.type, problem.inputs)],
-                    problem.type, w.data(), problem.inputs);
+    cpu::dequantize(
+        problem.weights.data() + static_cast<size_t>(output) * row_bytes(problem.type, problem.inputs),
+        problem.type, w.data(), problem.inputs);
     for (int64_t row = 0; row < problem.rows; row++) {
       double sum = 0, magnitude = 0;
       for (size_t i = 0; i < w.size(); i++) {
@@ -150,9 +155,9 @@ void check(const Problem& problem) {
   }
 }
 
-uint64_t read_all(const Stream& stream, const std::vector<std::byte>& memory) {
+uint64_t read_all(const Stream& stream, const HostBuffer& memory) {
   constexpr size_t kTask = 256 << 10;
-  const size_t tasks = memory.size() / kTask;
+  const size_t tasks = memory.bytes() / kTask;
   std::atomic<uint64_t> total{0};
   stream.each(static_cast<int64_t>(tasks), [&](int64_t task, int) {
     const std::byte* from = memory.data() + static_cast<size_t>(task) * kTask;
@@ -194,6 +199,8 @@ Options parse(int count, char** words) {
       out.shapes = split(value);
     else if (name == "--op")
       out.op = value;
+    else if (name == "--pages" && (!std::strcmp(value, "huge") || !std::strcmp(value, "small")))
+      out.pages = value;
     else if (name == "--threads")
       out.threads = std::atoi(value);
     else if (name == "--seconds")

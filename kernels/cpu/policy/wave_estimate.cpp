@@ -84,6 +84,7 @@ template <int kHeads>
 size_t weigh_zone(const Lane& lane, const EstimateScratch& zone, const float* scores, int real_heads,
                   Head* heads) {
   const Floats d;
+  const hn::Rebind<int32_t, Floats> di;
   HWY_ALIGN float weights[kHeads][kBlock] = {};
   HWY_ALIGN float sizes[kBlock];
   Vector sums[kHeads];
@@ -104,14 +105,23 @@ size_t weigh_zone(const Lane& lane, const EstimateScratch& zone, const float* sc
         hn::Store(weight, d, weights[h] + i);
       }
     }
-    for (size_t i = 0; i < count; i++) {
-      bool matters = false;
-      for (int h = 0; h < kHeads; h++) {
-        zone.kept[h * zone.kept_stride + kept] = weights[h][i];
-        if (h < real_heads) matters |= !(weights[h][i] < heads[h].exact * kLeastShare);
+    for (size_t i = 0; i < count; i += kLanes) {
+      auto matters = hn::FirstN(d, 0);
+      for (int h = 0; h < real_heads; h++) {
+        const Vector least = hn::Set(d, heads[h].exact * kLeastShare);
+        matters = hn::Or(matters, hn::Not(hn::Lt(hn::Load(d, weights[h] + i), least)));
       }
-      zone.kept_rows[kept] = zone.rows[begin + i];
-      kept += matters;
+      matters = hn::And(matters, hn::FirstN(d, count - i));
+      for (int h = 0; h < kHeads; h++) {
+        float* mass = zone.kept + static_cast<size_t>(h) * zone.kept_stride + kept;
+        hn::StoreU(hn::Compress(hn::Load(d, weights[h] + i), matters), d, mass);
+      }
+      HWY_ALIGN int32_t which[kLanes];
+      const auto numbers = hn::Iota(di, static_cast<int32_t>(begin + i));
+      hn::Store(hn::Compress(numbers, hn::RebindMask(di, matters)), di, which);
+      const size_t more = hn::CountTrue(d, matters);
+      for (size_t k = 0; k < more; k++) zone.kept_rows[kept + k] = zone.rows[which[k]];
+      kept += more;
     }
   }
   for (int h = 0; h < real_heads; h++) heads[h].estimated = hn::GetLane(hn::SumOfLanes(d, sums[h]));

@@ -49,14 +49,15 @@ HWY_INLINE Vector best_scores(const Lane& lane, const float* scores, float reach
 }
 
 // weights = exp of one head's best scores, for a softmax over all clusters; returns what to multiply them by.
-// One more vector of weights is written.
+// How likely a best token is as good as its guess is known far less well than upper_exp is exact. One more
+// vector of weights is written.
 float head_weights(const Lane& lane, const float* scores, float reach, float* weights) {
   const Floats d;
   const size_t count = static_cast<size_t>(lane.partition_count);
   const Vector max = best_scores(lane, scores, reach, weights);
   Vector sum = hn::Zero(d);
   for (size_t i = 0; i < count; i += kLanes) {
-    const Vector weight = rough_exp(d, hn::Sub(load_some(d, weights + i, count - i, kLowest), max));
+    const Vector weight = upper_exp(d, hn::Sub(load_some(d, weights + i, count - i, kLowest), max));
     sum = hn::Add(sum, weight);
     hn::StoreU(weight, d, weights + i);
   }
@@ -64,7 +65,7 @@ float head_weights(const Lane& lane, const float* scores, float reach, float* we
 }
 
 // Adds up to kBlockHeads heads' softmax to rank, or begins it. Ranks are ≥ 0 (NaN counts as 0), so that they
-// compare as their bits do.
+// compare as their bits do, and at most kRankLimit, whatever the query.
 template <int kHeads>
 void add_ranks(const float* weights, size_t plane, const float* shares, bool first, size_t count,
                int32_t* bits) {
@@ -75,7 +76,8 @@ void add_ranks(const float* weights, size_t plane, const float* shares, bool fir
     HWY_UNROLL(4)
     for (int h = 0; h < kHeads; h++)
       sum = hn::MulAdd(hn::LoadU(d, weights + h * plane + i), hn::Set(d, shares[h]), sum);
-    hn::StoreU(hn::BitCast(di, hn::IfThenElseZero(hn::Gt(sum, hn::Zero(d)), sum)), di, bits + i);
+    const Vector rank = hn::Min(sum, hn::Set(d, kRankLimit));
+    hn::StoreU(hn::BitCast(di, hn::IfThenElseZero(hn::Gt(sum, hn::Zero(d)), rank)), di, bits + i);
   }
 }
 

@@ -8,6 +8,7 @@ namespace wi::cpu {
 // A lane's working memory, n = lane.partition_count.
 constexpr size_t kRankRoom = 16;  // of any vector
 constexpr int kRankHeads = 4;     // at a time
+constexpr float kRankLimit = 0x1p15f;
 struct RankScratch {
   std::byte* query;  // score_query_bytes()
   float* weights;    // (kRankHeads, n + kRankRoom)
@@ -16,7 +17,7 @@ struct RankScratch {
 
 // Fills lane.scores, and each partition's rank: the sum over the group of the softmax, over the lane's
 // partitions, of what its best token likely scores, q·c/√d + kWaveBestAbove · |q| · radius / d; as the bits
-// of a float ≥ 0, which compare as the ranks do (NaN counts as 0).
+// of a float in [0, kRankLimit], which compare as the ranks do (NaN counts as 0).
 void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch);
 
 // Σ weights[i] over bits[i] ≥ pivot ≥ 0; null weights count 1 each. All weights together fit 31 bits.

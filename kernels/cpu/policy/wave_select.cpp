@@ -1,7 +1,8 @@
 // The wave policy's Select (RetroInfer §4.2): ranks a lane's clusters and splits them into the retrieval
 // zone (in order of rank, until the token budget or the target coverage is reached), the estimation zone
-// (the next ones) and the dropped rest. Equal ranks: the lower cluster first. Nothing is sorted but the
-// retrieval zone; thresholds are found by bisecting the ranks' bit patterns, each step one vector pass.
+// (the next ones) and the dropped rest. Equal ranks: the lower cluster first. Nothing is sorted: where a
+// zone ends is looked up in a histogram of the ranks, then bisected among the few clusters of one bucket; the
+// zones' lists are in order of place, which is how memory likes to be read.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,6 +14,14 @@
 namespace wi::cpu {
 namespace {
 
+// The histogram of ranks: clusters whose ranks share a float's exponent and first three bits, and bucket 0
+// with all that are lower. A bucket is the number of clusters, times 2^32, plus that of their tokens.
+// Neighbours count in different copies, for most fall into few buckets and would wait for each other.
+constexpr int32_t kBucketShift = 20;
+constexpr int32_t kFirstBucket = (127 - 40) << 3;               // ranks below 2^-40
+constexpr int32_t kBuckets = ((127 + 16) << 3) - kFirstBucket;  // ranks up to kRankLimit
+constexpr int32_t kCopies = 4;
+
 // Clusters of a lane, numbered through its segments.
 struct Clusters {
   int32_t count;
@@ -20,8 +29,9 @@ struct Clusters {
   int32_t* sizes;       // (count + 16)
   int32_t* first;       // (segments + 1) number of each segment's first cluster
   int32_t* candidates;  // (count + 16)
-  int32_t* few_bits;    // (count / 8 + 16)
-  int32_t* few_sizes;   // (count / 8 + 16)
+  int32_t* few_bits;    // (count + 16)
+  int32_t* few_sizes;   // (count + 16)
+  uint64_t* buckets;    // (kCopies, kBuckets); the first is of all when filled
   uint64_t* order;      // (count)
   float* query;         // query_floats(), with target_mass
   float* masses;        // (group, count), with target_mass
@@ -36,7 +46,9 @@ struct Zone {
 
 Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, const Lane& lane);
 void number_clusters(const Lane& lane, Clusters& clusters);
-Zone first_ranked(const Clusters& clusters, const int32_t* weights, int64_t wanted);
+void fill_buckets(const Clusters& clusters);
+enum class Count { clusters, tokens };
+Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted);
 int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens);
 int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters);
 void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_t estimated);
@@ -55,12 +67,13 @@ void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& 
   Clusters clusters = scratch_for(stream, worker, args, lane);
   rank_partitions(args, lane, clusters.rank);
   number_clusters(lane, clusters);
+  fill_buckets(clusters);
 
   int64_t retrieved = 0;
   if (params.target_mass > 0) {
     retrieved = covering(args, lane, clusters);
   } else {
-    const Zone zone = first_ranked(clusters, clusters.sizes, share_of(params.budget, lane.indexed_tokens));
+    const Zone zone = first_ranked(clusters, Count::tokens, share_of(params.budget, lane.indexed_tokens));
     retrieved = collect(clusters, zone, &lane.retrieved_tokens);
   }
   const float share = std::clamp(params.estimation, 0.0f, 1.0f);
@@ -88,8 +101,9 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
                            n + kRankRoom,
                            static_cast<size_t>(lane.segment_count) + 1,
                            n + kRankRoom,
-                           n / 8 + kRankRoom,
-                           n / 8 + kRankRoom,
+                           n + kRankRoom,
+                           n + kRankRoom,
+                           2 * kCopies * kBuckets,
                            2 * n,
                            masses ? query_floats(args) : 0,
                            masses,
@@ -114,6 +128,7 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   clusters.candidates = take_ints();
   clusters.few_bits = take_ints();
   clusters.few_sizes = take_ints();
+  clusters.buckets = reinterpret_cast<uint64_t*>(take());
   clusters.order = reinterpret_cast<uint64_t*>(take());
   clusters.query = take();
   clusters.masses = take();
@@ -133,49 +148,63 @@ void number_clusters(const Lane& lane, Clusters& clusters) {
   clusters.first[lane.segment_count] = at;
 }
 
-// The shortest prefix, in order of rank, whose weights reach `wanted` (all, if they don't). weights: null
-// counts clusters.
-Zone first_ranked(const Clusters& clusters, const int32_t* weights, int64_t wanted) {
+void fill_buckets(const Clusters& clusters) {
+  std::fill_n(clusters.buckets, kCopies * kBuckets, 0);
+  const auto enter = [&](int32_t i, int32_t copy) {
+    const int32_t at = std::max((clusters.rank.bits[i] >> kBucketShift) - kFirstBucket, 0);
+    clusters.buckets[copy * kBuckets + at] += uint64_t{1} << 32 | static_cast<uint32_t>(clusters.sizes[i]);
+  };
+  int32_t i = 0;
+  for (; i + kCopies <= clusters.count; i += kCopies)
+    for (int32_t copy = 0; copy < kCopies; copy++) enter(i + copy, copy);
+  for (; i < clusters.count; i++) enter(i, 0);
+  for (int32_t copy = 1; copy < kCopies; copy++)
+    for (int32_t at = 0; at < kBuckets; at++) clusters.buckets[at] += clusters.buckets[copy * kBuckets + at];
+}
+
+// The shortest prefix, in order of rank, that reaches `wanted` (all, if they don't).
+Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted) {
   if (wanted <= 0) return {};
-  const int32_t* bits = clusters.rank.bits;
-  size_t count = static_cast<size_t>(clusters.count);
-  int64_t all = weight_ranked_from(bits, weights, count, 0);
-  if (wanted > all) return {.pivot = -1, .ties = 0};
+  int32_t bucket = kBuckets;
+  int64_t above = 0, reached = 0;  // by the buckets above this one; with it
+  while (bucket > 0 && reached < wanted) {
+    above = reached;
+    const uint64_t next = clusters.buckets[--bucket];
+    reached += static_cast<int64_t>(unit == Count::tokens ? next & UINT32_MAX : next >> 32);
+  }
+  if (reached < wanted) return {.pivot = -1, .ties = 0};
   // The pivot, the highest bits from which on the weights suffice, is in [low, high).
-  int32_t low = 0, high = INT32_MAX;
-  int64_t from_low = all, from_high = 0, outside = 0;
+  int32_t low = bucket == 0 ? 0 : (kFirstBucket + bucket) << kBucketShift;
+  int32_t high = (kFirstBucket + bucket + 1) << kBucketShift;
+  int32_t *bits = clusters.few_bits, *weights = clusters.few_sizes;
+  size_t count = ranked_between(clusters.rank.bits, unit == Count::tokens ? clusters.sizes : nullptr,
+                                static_cast<size_t>(clusters.count), low, high, bits, weights);
   while (high - low > 1) {
-    if (bits == clusters.rank.bits && from_low - from_high <= clusters.count / 8) {
-      // Few are left: go on with only those. Each weighs at least 1.
-      count = ranked_between(bits, weights, count, low, high, clusters.few_bits, clusters.few_sizes);
-      bits = clusters.few_bits;
-      weights = clusters.few_sizes;
-      outside = from_high;
-    }
     const int32_t middle = low + (high - low) / 2;
-    const int64_t from_middle = outside + weight_ranked_from(bits, weights, count, middle);
+    const int64_t from_middle = above + weight_ranked_from(bits, weights, count, middle);
     if (from_middle >= wanted) {
       low = middle;
-      from_low = from_middle;
     } else {
       high = middle;
-      from_high = from_middle;
+      above = from_middle;
     }
+    count = ranked_between(bits, weights, count, low, high, bits, weights);
   }
   Zone zone = {.pivot = low, .ties = 0};
-  for (size_t i = 0; i < count && from_high < wanted; i++) {
-    if (bits[i] != low) continue;
-    from_high += weights ? weights[i] : 1;
+  for (size_t i = 0; i < count && above < wanted; i++) {
+    above += weights[i];
     zone.ties++;
   }
   return zone;
 }
 
-// Sorts by rank, then by number.
+// Orders by rank, then by number.
 uint64_t order_key(const Clusters& clusters, int32_t cluster) {
   const uint64_t descending = static_cast<uint64_t>(INT32_MAX - clusters.rank.bits[cluster]);
   return descending << 32 | static_cast<uint64_t>(cluster);
 }
+
+int32_t number_in(uint64_t order_key) { return static_cast<int32_t>(order_key & INT32_MAX); }
 
 // Calls visit(cluster) for each of the zone, by number.
 template <class Visit>
@@ -191,7 +220,7 @@ void for_each(const Clusters& clusters, const Zone& zone, Visit visit) {
   }
 }
 
-// Writes the zone's clusters to order, by rank, and returns their count.
+// Writes the zone's clusters to order, by number, and returns their count.
 int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens) {
   int64_t count = 0;
   *tokens = 0;
@@ -199,13 +228,12 @@ int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens) {
     *tokens += clusters.sizes[cluster];
     clusters.order[count++] = order_key(clusters, cluster);
   });
-  std::sort(clusters.order, clusters.order + count);
   return count;
 }
 
-// Orders the shortest prefix that covers target_mass of every head's estimated attention mass (the least
-// covered head decides), not shorter than the floor nor longer than the ceiling; returns its count.
-// Prefixes are tried at doubling budgets, so that what is sorted stays near what is retrieved.
+// Puts into order, by number, the shortest prefix that covers target_mass of every head's estimated attention
+// mass (the least covered head decides), not shorter than the floor nor longer than the ceiling; returns its
+// count. Prefixes are tried at doubling budgets, so that what is sorted stays near what is retrieved.
 int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
   const PolicyParams& params = *args.params;
   const int64_t floor = share_of(params.budget_floor, lane.indexed_tokens);
@@ -222,34 +250,41 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
   };
   for (int64_t budget = floor;; budget = std::min(ceiling, std::max<int64_t>(64, budget * 2))) {
     int64_t tokens = 0;
-    const int64_t most = collect(clusters, first_ranked(clusters, clusters.sizes, budget), &tokens);
+    const int64_t most = collect(clusters, first_ranked(clusters, Count::tokens, budget), &tokens);
+    std::sort(clusters.order, clusters.order + most);
     std::copy_n(steady, group, covered);
     int64_t count = 0;
     for (lane.retrieved_tokens = 0; count < most && (lane.retrieved_tokens < floor || !reached()); count++) {
-      const int32_t cluster = static_cast<int32_t>(clusters.order[count] & INT32_MAX);
+      const int32_t cluster = number_in(clusters.order[count]);
       lane.retrieved_tokens += clusters.sizes[cluster];
       for (int h = 0; h < group; h++) covered[h] += clusters.masses[int64_t{h} * clusters.count + cluster];
     }
-    if (budget >= ceiling || reached()) return count;
+    if (budget >= ceiling || reached()) {
+      std::sort(clusters.order, clusters.order + count,
+                [](uint64_t a, uint64_t b) { return number_in(a) < number_in(b); });
+      return count;
+    }
   }
 }
 
-// The first `retrieved` of order, by rank; the next `estimated` clusters, by number; and what is left.
+// The first `retrieved` of order and the `estimated` clusters ranked next, each by number; and what is left.
 void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_t estimated) {
+  int32_t segment = 0;
+  const auto place = [&](int32_t cluster) {
+    while (cluster >= clusters.first[segment + 1]) segment++;
+    return PartitionRef{.segment = segment, .partition = cluster - clusters.first[segment]};
+  };
+  uint64_t last = 0;
   for (int64_t i = 0; i < retrieved; i++) {
-    const int32_t cluster = static_cast<int32_t>(clusters.order[i] & INT32_MAX);
-    const int32_t* after = std::upper_bound(clusters.first, clusters.first + lane.segment_count, cluster);
-    const int32_t segment = static_cast<int32_t>(after - clusters.first) - 1;
-    lane.retrieved[i] = {.segment = segment, .partition = cluster - clusters.first[segment]};
+    last = std::max(last, clusters.order[i]);
+    lane.retrieved[i] = place(number_in(clusters.order[i]));
   }
   lane.retrieved_count = static_cast<int32_t>(retrieved);
+  segment = 0;
   if (estimated > 0) {
-    int32_t segment = 0;
-    for_each(clusters, first_ranked(clusters, nullptr, retrieved + estimated), [&](int32_t cluster) {
-      if (retrieved > 0 && order_key(clusters, cluster) <= clusters.order[retrieved - 1]) return;
-      while (cluster >= clusters.first[segment + 1]) segment++;
-      lane.estimated[lane.estimated_count++] = {.segment = segment,
-                                                .partition = cluster - clusters.first[segment]};
+    for_each(clusters, first_ranked(clusters, Count::clusters, retrieved + estimated), [&](int32_t cluster) {
+      if (retrieved > 0 && order_key(clusters, cluster) <= last) return;
+      lane.estimated[lane.estimated_count++] = place(cluster);
     });
   }
   lane.dropped_count = clusters.count - lane.retrieved_count - lane.estimated_count;
