@@ -33,6 +33,12 @@ bool wants_f32(const wi_model_params& p) {
   return p.precision == WI_PRECISION_F32;
 }
 
+bool wants_copied_weights(const wi_model_params& p) {
+  check_range("wi_model_params.weights", p.weights, WI_WEIGHTS_MAPPED, WI_WEIGHTS_COPIED);
+  check_reserved("wi_model_params.reserved", p.reserved);
+  return p.weights == WI_WEIGHTS_COPIED;
+}
+
 RuntimeParams to_runtime_params(const wi_runtime_params* params) {
   const wi_runtime_params p = read_struct(params, "wi_runtime_params");
   check_range("wi_runtime_params.threads", p.threads, 0, kMostThreads);
@@ -198,6 +204,7 @@ wi_runtime_stats to_runtime_stats(const Runtime& runtime) {
   out.kv_bytes_peak = runtime.pool->peak();
   out.scratch_bytes = runtime.scratch_bytes();
   out.prefix_hits = runtime.prefixes.hits();
+  out.copied_weight_bytes = runtime.weights_pool->used();
   return out;
 }
 

@@ -22,6 +22,7 @@ Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
               params.bind_threads && topology.numa_nodes > 1),  // one node has nothing to gain
       pool(HostPool::create(params.kv_budget_bytes ? params.kv_budget_bytes : default_budget_bytes(topology),
                             params.huge_pages)),
+      weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
       params_(params) {
   log(WI_LOG_INFO, concat("waveinfer on ", topology.cpu_name, ": ", workers.threads(), " threads, ",
                           backend.simd(), ", KV budget ", pool->budget() >> 20, " MiB"));

@@ -38,6 +38,7 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   const Topology topology;
   Workers workers;
   const std::shared_ptr<HostPool> pool;
+  const std::shared_ptr<HostPool> weights_pool;  // copies of models' weights, at most the process's memory
   PrefixTable prefixes;
   std::atomic<int32_t> sessions{0};
 

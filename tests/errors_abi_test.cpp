@@ -2,16 +2,22 @@
 // the next one works.
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <functional>
+#include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 
 #include "support/abi.h"
 
 namespace {
 
 using namespace wi::test;
+
+const char* const kModel = WI_SOURCE_DIR "/samples/model/needle-f16.gguf";
 
 struct World {
   Runtime runtime = create_runtime();
@@ -133,6 +139,23 @@ void runtime_parameters_are_checked(void**) {
   assert_fails(WI_E_UNSUPPORTED, "device is \"cuda:0\", which needs the CUDA plugin",
                create([](auto& p) { p.device = "cuda:0"; })(error));
   assert_fails(WI_E_UNSUPPORTED, "device is \"\"", create([](auto& p) { p.device = ""; })(error));
+}
+
+void an_unknown_way_to_hold_weights_is_refused_by_name(void**) {
+  const auto open = [](const std::function<void(wi_model_params&)>& change, wi_error* error) {
+    auto params = sized<wi_model_params>();
+    change(params);
+    wi_model* model = nullptr;
+    const wi_status status = wi_model_open(world->runtime.get(), kModel, &params, &model, error);
+    assert_null(model);
+    return status;
+  };
+  assert_fails(WI_E_ARGUMENT, "wi_model_params.weights is 2, must be in [0, 1]",
+               open([](auto& p) { p.weights = 2; }, error));
+  assert_fails(WI_E_ARGUMENT, "wi_model_params.weights is -1", open([](auto& p) { p.weights = -1; }, error));
+  assert_fails(WI_E_ARGUMENT, "wi_model_params.reserved is 3", open([](auto& p) { p.reserved = 3; }, error));
+  assert_fails(WI_E_ARGUMENT, "wi_model_params.precision is 2",
+               open([](auto& p) { p.precision = 2; }, error));
 }
 
 void policy_parameters_are_checked(void**) {
@@ -395,6 +418,77 @@ void a_runtime_stays_within_its_budget(void**) {
   assert_works(wi_session_prefill(second.get(), tokens.data(), tokens.size() / 2, nullptr, nullptr, error));
 }
 
+wi_status open_copied(wi_runtime* runtime, wi_model** model, wi_error* error) {
+  auto params = sized<wi_model_params>();
+  params.weights = WI_WEIGHTS_COPIED;
+  return wi_model_open(runtime, kModel, &params, model, error);
+}
+
+wi_runtime_stats stats_of(wi_runtime* runtime) {
+  auto stats = sized<wi_runtime_stats>();
+  assert_works(wi_runtime_get_stats(runtime, &stats, error));
+  return stats;
+}
+
+void copied_weights_count_by_themselves_while_a_session_lives(void**) {
+  auto params = sized<wi_runtime_params>();
+  params.kv_budget_bytes = 1 << 20;  // less than the weights
+  Runtime runtime = create_runtime(&params);
+  Model mapped = open_sample_model(runtime.get());
+  assert_int_equal(stats_of(runtime.get()).copied_weight_bytes, 0);
+  auto info = sized<wi_model_info>();
+  assert_works(wi_model_get_info(mapped.get(), &info, error));
+
+  wi_model* model = nullptr;
+  assert_works(open_copied(runtime.get(), &model, error));
+  const uint64_t copied = stats_of(runtime.get()).copied_weight_bytes;
+  assert_true(copied > info.weight_bytes / 100 * 99 && copied <= info.weight_bytes);
+  assert_int_equal(stats_of(runtime.get()).kv_bytes, 0);
+  Session session = create_session(model);
+  wi_model_release(model);
+  const std::vector<int32_t> tokens = some_tokens(10);
+  assert_works(wi_session_prefill(session.get(), tokens.data(), tokens.size(), nullptr, nullptr, error));
+  assert_int_equal(stats_of(runtime.get()).copied_weight_bytes, copied);
+  session.reset();
+  assert_int_equal(stats_of(runtime.get()).copied_weight_bytes, 0);
+}
+
+// Wherever memory ends on the way, the open ends with it and the next one works.
+void opening_without_memory_leaves_nothing_behind(void**) {
+#ifdef WI_SANITIZED
+  skip();  // a sanitizer's own memory is most of the address space
+#endif
+  Runtime runtime = create_runtime();
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  getrlimit(RLIMIT_AS, &before);
+  int refused = 0, opened = 0;
+  for (uint64_t more = 0; more <= 48 << 20; more += 1 << 20) {
+    rlimit limit = before;
+    limit.rlim_cur = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + more;
+    setrlimit(RLIMIT_AS, &limit);
+    wi_model* model = nullptr;
+    auto error = sized<wi_error>();
+    const wi_status status = open_copied(runtime.get(), &model, &error);
+    setrlimit(RLIMIT_AS, &before);
+    if (status == WI_OK) {
+      ++opened;
+      wi_model_release(model);
+    } else {
+      refused += status == WI_E_MEMORY;
+      assert_null(model);
+      if (status != WI_E_MEMORY) {  // the file's own mapping
+        assert_int_equal(status, WI_E_IO);
+        assert_int_equal(error.native_code, ENOMEM);
+      }
+    }
+    assert_int_equal(stats_of(runtime.get()).copied_weight_bytes, 0);
+  }
+  std::printf("refused %d times, opened %d times\n", refused, opened);
+  assert_true(refused > 0 && opened > 0);
+}
+
 // ---- lifetimes and threads ----
 
 void handles_may_be_released_in_any_order(void**) {
@@ -530,6 +624,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(null_handles_and_outputs_are_named),
       cmocka_unit_test(runtime_parameters_are_checked),
+      cmocka_unit_test(an_unknown_way_to_hold_weights_is_refused_by_name),
       cmocka_unit_test(policy_parameters_are_checked),
       cmocka_unit_test(session_sampling_and_kv_parameters_are_checked),
       cmocka_unit_test(token_ids_flags_and_layers_are_checked),
@@ -539,6 +634,8 @@ int main() {
       cmocka_unit_test(an_empty_session_says_so),
       cmocka_unit_test(a_session_stays_within_its_budget),
       cmocka_unit_test(a_runtime_stays_within_its_budget),
+      cmocka_unit_test(copied_weights_count_by_themselves_while_a_session_lives),
+      cmocka_unit_test(opening_without_memory_leaves_nothing_behind),
       cmocka_unit_test(handles_may_be_released_in_any_order),
       cmocka_unit_test(a_second_thread_is_told_busy),
       cmocka_unit_test(cancelling_from_another_thread_loses_nothing),

@@ -139,26 +139,9 @@ static void mapping_outlives_the_file_name(void**) {
   assert_true(static_cast<const float*>(model->weights.embedding.data)[0] == 0.1f);
 }
 
-// The tensors of the tiny model over three files, the second of which has no weights at all.
-static void write_split(const TempFolder& folder, const std::function<void(int, GgufBuilder&)>& change = {}) {
-  for (int part = 0; part < 3; ++part) {
-    GgufBuilder file = part == 0 ? tiny_gguf() : GgufBuilder();
-    const GgufBuilder whole = tiny_gguf();
-    const size_t cut = 6;
-    file.tensors.clear();
-    if (part == 0) file.tensors.assign(whole.tensors.begin(), whole.tensors.begin() + cut);
-    if (part == 2) file.tensors.assign(whole.tensors.begin() + cut, whole.tensors.end());
-    file.set("split.no", GgufType::u16, little_endian<uint16_t>(static_cast<uint16_t>(part)));
-    file.set("split.count", GgufType::u16, little_endian<uint16_t>(3));
-    file.set("split.tensors.count", GgufType::i32, little_endian<int32_t>(11));
-    if (change) change(part, file);
-    folder.write("tiny-0000" + std::to_string(part + 1) + "-of-00003.gguf", file.bytes());
-  }
-}
-
 static void split_set_opens_as_one_model(void**) {
   TempFolder folder;
-  write_split(folder);
+  write_split_gguf(folder);
   auto whole = Model::open(folder.write("whole.gguf", tiny_gguf().bytes()));
   auto split = Model::open(folder / "tiny-00001-of-00003.gguf");
   assert_true(split->parameters == whole->parameters && split->fingerprint == whole->fingerprint);
@@ -166,29 +149,29 @@ static void split_set_opens_as_one_model(void**) {
 
 static void broken_split_sets_are_refused(void**) {
   TempFolder folder;
-  write_split(folder);
+  write_split_gguf(folder);
   assert_error(WI_E_FORMAT, "tiny-00002-of-00003.gguf: key 'split.no'",
                Model::open(folder / "tiny-00002-of-00003.gguf"));
   std::filesystem::copy(folder / "tiny-00001-of-00003.gguf", folder / "renamed.gguf");
   assert_error(WI_E_FORMAT, "its name must end in -00001-of-00003.gguf",
                Model::open(folder / "renamed.gguf"));
-  write_split(folder, [](int part, GgufBuilder& file) {
+  write_split_gguf(folder, [](int part, GgufBuilder& file) {
     if (part == 1) file.u32("split.no", 2);
   });
   assert_error(WI_E_FORMAT, "is 2, must be 1", Model::open(folder / "tiny-00001-of-00003.gguf"));
-  write_split(folder, [](int part, GgufBuilder& file) {
+  write_split_gguf(folder, [](int part, GgufBuilder& file) {
     if (part == 2) file.u32("split.count", 4);
   });
   assert_error(WI_E_FORMAT, "is 4, but the first file's is 3",
                Model::open(folder / "tiny-00001-of-00003.gguf"));
-  write_split(folder, [](int, GgufBuilder& file) { file.u32("split.tensors.count", 12); });
+  write_split_gguf(folder, [](int, GgufBuilder& file) { file.u32("split.tensors.count", 12); });
   assert_error(WI_E_FORMAT, "is 12, but the set has 11 tensors",
                Model::open(folder / "tiny-00001-of-00003.gguf"));
-  write_split(folder, [](int part, GgufBuilder& file) {
+  write_split_gguf(folder, [](int part, GgufBuilder& file) {
     if (part == 1) file.f32_tensor("output_norm.weight", {32}, 1);
   });
   assert_error(WI_E_FORMAT, "tensor 'output_norm.weight'", Model::open(folder / "tiny-00001-of-00003.gguf"));
-  write_split(folder);
+  write_split_gguf(folder);
   std::filesystem::remove(folder / "tiny-00003-of-00003.gguf");
   assert_error(WI_E_IO, "tiny-00003-of-00003.gguf: No such file",
                Model::open(folder / "tiny-00001-of-00003.gguf"));

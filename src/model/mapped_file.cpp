@@ -40,6 +40,8 @@ void MappedFile::read_ahead() const {
   ::madvise(data_, size_, MADV_WILLNEED);  // advice: where the system ignores it, pages come on first touch
 }
 
+void MappedFile::drop_pages() const { ::madvise(data_, size_, MADV_DONTNEED); }
+
 std::string file_name(const std::string& path) {
   size_t end = path.find_last_not_of('/');
   if (end == std::string::npos) return path;

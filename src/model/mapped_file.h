@@ -10,7 +10,8 @@ namespace wi {
 
 // The bytes are the file's as long as nobody changes it. A file that another process shortens while it is
 // mapped takes its pages away: reading them then ends the process with SIGBUS, as for every program that
-// maps files. Replace model files by renaming a new one over the old; never truncate one that is in use.
+// maps files. Replace model files by renaming a new one over the old; never truncate one that is in use, or
+// copy the weights when they are opened (copy_weights.h).
 class MappedFile {
  public:
   // Throws WI_E_IO (errno as native code) or, for an empty file, WI_E_FORMAT.
@@ -24,6 +25,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
   // Asks the system to read the file ahead, so that the first token does not pay a fault per page.
   void read_ahead() const;
+  // Takes the pages that were read out of this process's memory; the system's cache keeps them.
+  void drop_pages() const;
 
  private:
   void* data_ = nullptr;

@@ -1,5 +1,6 @@
 // Opens a model: picks the reader by what the path is, then looks up every tensor the architecture needs,
-// checks its shape and points the weights at it. Matrices stay in the mapping, vectors are copied to f32.
+// checks its shape and points the weights at it. Matrices stay in the mapping unless they are to be copied,
+// vectors are copied to f32.
 #include "src/model/model.h"
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <unordered_set>
 
 #include "src/error.h"
+#include "src/model/copy_weights.h"
 #include "src/model/mapped_file.h"
 #include "src/model/model_file.h"
 
@@ -26,19 +28,19 @@ std::string type_of_most_bytes(const std::vector<const StoredTensor*>& tensors);
 
 std::shared_ptr<const Model> Model::open(const std::string& path,
                                          const std::function<void(uint64_t, uint64_t)>& progress,
-                                         bool exact_f32) {
+                                         bool exact_f32, HostPool* copy_into) {
   ModelFile file = is_directory(path) ? read_safetensors_model(path) : read_gguf_model(path);
   const std::string name = file.name;
   VocabularyFile vocabulary = std::move(file.vocabulary);
   auto model = std::make_shared<Model>();
   model->exact_f32 = exact_f32;
-  bind_weights(std::move(file), model.get(), progress);
   model->tokenizer = make_tokenizer(std::move(vocabulary.vocabulary), name);
   const Vocabulary& words = model->tokenizer->vocabulary();
   auto text = [&](int32_t id) {
     return id < 0 ? std::string_view() : std::string_view(words.tokens[static_cast<size_t>(id)]);
   };
   model->chat = ChatTemplate::recognise(vocabulary.chat_template, text(words.bos), text(words.eos));
+  bind_weights(std::move(file), model.get(), progress, copy_into);  // last: a copy takes long
   return model;
 }
 
@@ -156,10 +158,12 @@ const float* bind_rope_factors(Binder& bind, const TensorNames& names, const Mod
 
 }  // namespace
 
-void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_t, uint64_t)>& progress) {
+void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_t, uint64_t)>& progress,
+                  HostPool* copy_into) {
+  const std::function<void(uint64_t, uint64_t)> none;
   const TensorNames& names = *file.names;
   ModelConfig& config = file.config;
-  Binder bind(file, progress);
+  Binder bind(file, copy_into ? none : progress);
   if (file.names == &kGgufNames) config.tied_embeddings = !bind.has(names.output, 0, ".weight");
 
   Weights& weights = model->weights;
@@ -179,9 +183,17 @@ void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_
   model->weight_type = type_of_most_bytes(bind.used());
   model->fingerprint = fingerprint_of(config, bind.used());
   struct Storage {
-    std::shared_ptr<void> file, copies;
+    std::shared_ptr<void> vectors;
+    std::shared_ptr<const FileStorage> file;  // of matrices that stay there
+    HostBuffer copy;                          // of those that do not
   };
-  model->storage = std::make_shared<Storage>(Storage{std::move(file.storage), bind.copies()});
+  auto storage = std::make_shared<Storage>();
+  storage->vectors = bind.copies();
+  if (copy_into)
+    storage->copy = copy_weights(&weights, file, copy_into, progress);
+  else
+    storage->file = std::move(file.storage);
+  model->storage = std::move(storage);
   model->config = std::move(config);
 }
 

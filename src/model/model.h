@@ -1,5 +1,6 @@
 // A model: immutable weights, hyper-parameters, tokenizer and chat template, shared by sessions and threads.
-// Weights stay where the file is mapped; small f32 tensors (norms, biases) are copied out.
+// Weights stay where the file is mapped or are copied (copy_weights.h); small f32 tensors (norms, biases)
+// always are.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,8 @@
 #include "src/model/tokenizer.h"
 
 namespace wi {
+
+class HostPool;
 
 struct LayerWeights {
   const float* attention_norm = nullptr;  // (hidden)
@@ -37,10 +40,10 @@ struct Weights {
 class Model {
  public:
   // A .gguf file (the first of a split set) or a directory with config.json, tokenizer.json and
-  // *.safetensors.
+  // *.safetensors. With a pool the weights are copied into it, and the files are not used afterwards.
   static std::shared_ptr<const Model> open(const std::string& path,
                                            const std::function<void(uint64_t, uint64_t)>& progress = {},
-                                           bool exact_f32 = false);
+                                           bool exact_f32 = false, HostPool* copy_into = nullptr);
 
   ModelConfig config;
   Weights weights;

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "src/model/config.h"
+#include "src/model/mapped_file.h"
 #include "src/model/tensor_table.h"
 #include "src/model/vocabulary.h"
 
@@ -21,20 +24,29 @@ struct TensorNames {
 };
 extern const TensorNames kGgufNames, kSafetensorsNames;
 
+// What the tensors' data lies in.
+struct FileStorage {
+  std::list<MappedFile> mappings;
+  std::list<std::vector<uint64_t>> copies;  // of tensors that lie unaligned in their file
+};
+
 struct ModelFile {
   ModelConfig config;
   VocabularyFile vocabulary;
   TensorTable tensors;
   const TensorNames* names = nullptr;
-  std::string name;               // of the file or directory, for messages
-  std::shared_ptr<void> storage;  // what the tensors' data lies in
+  std::string name;  // of the file or directory, for messages
+  std::shared_ptr<const FileStorage> storage;
 };
 
 ModelFile read_gguf_model(const std::string& path);  // a file, or the first of a split set
 ModelFile read_safetensors_model(const std::string& directory);
 
+class HostPool;
 class Model;
-// Fills config, weights, rope, counts and fingerprint: everything but tokenizer and chat.
-void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_t, uint64_t)>& progress);
+// Fills config, weights, rope, counts and fingerprint: everything but tokenizer and chat. The matrices stay
+// in the file's storage, or are copied into the pool if there is one (copy_weights.h).
+void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_t, uint64_t)>& progress,
+                  HostPool* copy_into = nullptr);
 
 }  // namespace wi

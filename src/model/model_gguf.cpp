@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <string_view>
-#include <vector>
 
 #include "src/error.h"
 #include "src/model/gguf.h"
-#include "src/model/mapped_file.h"
 #include "src/model/model_file.h"
 
 namespace wi {
@@ -37,9 +35,8 @@ const TensorNames kGgufNames = {.embedding = "token_embd",
                                 .rope_factors = "rope_freqs.weight"};
 
 ModelFile read_gguf_model(const std::string& path) {
-  auto mappings = std::make_shared<std::vector<MappedFile>>();
-  mappings->emplace_back(path);
-  const Gguf first = Gguf::parse(mappings->back().bytes(), file_name(path));
+  auto storage = std::make_shared<FileStorage>();
+  const Gguf first = Gguf::parse(storage->mappings.emplace_back(path).bytes(), file_name(path));
 
   ModelFile file;
   file.name = first.name();
@@ -51,8 +48,7 @@ ModelFile read_gguf_model(const std::string& path) {
   add_tensors(first, &file.tensors);
   for (int64_t part = 1; part < parts; ++part) {
     const std::string next = part_path(path, part, parts);
-    mappings->emplace_back(next);
-    const Gguf gguf = Gguf::parse(mappings->back().bytes(), file_name(next));
+    const Gguf gguf = Gguf::parse(storage->mappings.emplace_back(next).bytes(), file_name(next));
     const int64_t no = gguf.integer("split.no", 0, kMostParts),
                   count = gguf.integer("split.count", 0, kMostParts);
     check(no == part, WI_E_FORMAT, gguf.where("split.no"), " is ", no, ", must be ", part);
@@ -68,8 +64,8 @@ ModelFile read_gguf_model(const std::string& path) {
 
   file.config = config_from_gguf(first);
   file.vocabulary = vocabulary_from_gguf(first);
-  for (const MappedFile& mapping : *mappings) mapping.read_ahead();
-  file.storage = std::move(mappings);
+  for (const MappedFile& mapping : storage->mappings) mapping.read_ahead();
+  file.storage = std::move(storage);
   return file;
 }
 

@@ -2,26 +2,20 @@
 // model.safetensors or in the shards that model.safetensors.index.json lists.
 #include <algorithm>
 #include <cstring>
-#include <list>
 #include <sys/stat.h>
 
 #include "src/error.h"
-#include "src/model/mapped_file.h"
 #include "src/model/model_file.h"
 #include "src/model/safetensors.h"
 
 namespace wi {
 namespace {
 
-struct Storage {
-  std::list<MappedFile> mappings;
-  std::list<std::vector<uint64_t>> copies;  // of tensors that lie unaligned in their file
-};
-
 bool exists(const std::string& path);
 std::string read_if_there(const std::string& path);
-void add_tensors(const std::string& path, Storage* storage, TensorTable* table);
-void add_shards(const std::string& directory, const std::string& index, Storage* storage, TensorTable* table);
+void add_tensors(const std::string& path, FileStorage* storage, TensorTable* table);
+void add_shards(const std::string& directory, const std::string& index, FileStorage* storage,
+                TensorTable* table);
 
 constexpr uint64_t kMostJsonBytes = 1 << 28;
 
@@ -63,7 +57,7 @@ ModelFile read_safetensors_model(const std::string& directory) {
         {tokenizer, tokenizer_config, config, generation_config, chat_template}, file.config.vocab);
   }
 
-  auto storage = std::make_shared<Storage>();
+  auto storage = std::make_shared<FileStorage>();
   if (exists(base + "model.safetensors.index.json")) {
     add_shards(base, "model.safetensors.index.json", storage.get(), &file.tensors);
   } else {
@@ -92,7 +86,7 @@ std::string read_if_there(const std::string& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-void add_tensors(const std::string& path, Storage* storage, TensorTable* table) {
+void add_tensors(const std::string& path, FileStorage* storage, TensorTable* table) {
   const MappedFile& mapping = storage->mappings.emplace_back(path);
   for (StoredTensor& tensor : parse_safetensors(mapping.bytes(), file_name(path))) {
     if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<size_t>(format_of(tensor.type).bytes) != 0) {
@@ -104,7 +98,7 @@ void add_tensors(const std::string& path, Storage* storage, TensorTable* table) 
   }
 }
 
-void add_shards(const std::string& directory, const std::string& index, Storage* storage,
+void add_shards(const std::string& directory, const std::string& index, FileStorage* storage,
                 TensorTable* table) {
   const auto entries = parse_shard_index(read_if_there(directory + index), index);
   std::vector<std::string> shards;

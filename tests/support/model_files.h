@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
@@ -205,6 +206,24 @@ inline GgufBuilder tiny_gguf() {
   return file;
 }
 
+// The tensors of the tiny model over three files, the second of which has no weights at all.
+inline void write_split_gguf(const TempFolder& folder,
+                             const std::function<void(int, GgufBuilder&)>& change = {}) {
+  for (int part = 0; part < 3; ++part) {
+    GgufBuilder file = part == 0 ? tiny_gguf() : GgufBuilder();
+    const GgufBuilder whole = tiny_gguf();
+    const size_t cut = 6;
+    file.tensors.clear();
+    if (part == 0) file.tensors.assign(whole.tensors.begin(), whole.tensors.begin() + cut);
+    if (part == 2) file.tensors.assign(whole.tensors.begin() + cut, whole.tensors.end());
+    file.set("split.no", GgufType::u16, little_endian<uint16_t>(static_cast<uint16_t>(part)));
+    file.set("split.count", GgufType::u16, little_endian<uint16_t>(3));
+    file.set("split.tensors.count", GgufType::i32, little_endian<int32_t>(11));
+    if (change) change(part, file);
+    folder.write("tiny-0000" + std::to_string(part + 1) + "-of-00003.gguf", file.bytes());
+  }
+}
+
 // The parts of a model directory; what is empty is not written.
 struct DirectoryBuilder {
   nlohmann::json config, tokenizer, tokenizer_config, header;
@@ -280,6 +299,15 @@ inline DirectoryBuilder tiny_directory() {
   files.f32_tensor(layer + "mlp.gate_proj.weight", {ffn, hidden}, 0.6f);
   files.f32_tensor(layer + "mlp.up_proj.weight", {ffn, hidden}, 0.7f);
   files.f32_tensor(layer + "mlp.down_proj.weight", {hidden, ffn}, 0.8f);
+  return files;
+}
+
+// The same with a header whose length is no multiple of 4, which puts every f32 between two words.
+inline DirectoryBuilder unaligned_directory() {
+  DirectoryBuilder files = tiny_directory();
+  std::string header = files.header.dump();
+  while ((header.size() + 8) % 4 != 1) header += ' ';
+  files.files.emplace_back("model.safetensors", little_endian<uint64_t>(header.size()) + header + files.data);
   return files;
 }
 

@@ -1,0 +1,21 @@
+// Weights in memory of the process's own (WI_WEIGHTS_COPIED), so that nothing that happens to their file
+// matters any more. Huge pages are what makes decoding faster: `small` in f16 at 64 tokens of context took
+// 16.5 ms a token instead of 17.8 mapped, on two cores of an AMD EPYC (Zen 4).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "src/memory/host_pool.h"
+#include "src/model/model.h"
+#include "src/model/model_file.h"
+
+namespace wi {
+
+// Copies every matrix into one buffer, 64-byte aligned, and points the weights at it: nothing of theirs lies
+// in the file then. Tied embeddings stay one matrix. progress: bytes copied, bytes in all. WI_E_MEMORY, with
+// the weights as they were: more than the pool's budget, or the system refused.
+HostBuffer copy_weights(Weights* weights, const ModelFile& file, HostPool* pool,
+                        const std::function<void(uint64_t, uint64_t)>& progress);
+
+}  // namespace wi
