@@ -20,6 +20,7 @@ struct AskOptions {
   std::vector<std::string> policies;  // each reads the document anew; empty: the library's default
   std::string device = "cpu";
   std::string kv_type = "f16";
+  std::string load = "mapped";
   double budget = 0;  // share of the indexed tokens read exactly; 0: the library's default
   int64_t sparse_read_tokens = 0;
   int64_t max_tokens = 256;

@@ -39,9 +39,10 @@ Runtime create_runtime(int threads, const std::string& device) {
   return Runtime(runtime, wi_runtime_release);
 }
 
-Model open_model(const Runtime& runtime, const std::string& path, int32_t precision) {
+Model open_model(const Runtime& runtime, const std::string& path, int32_t weights, int32_t precision) {
   auto params = sized<wi_model_params>();
   params.precision = precision;
+  params.weights = weights;
   wi_model* model = nullptr;
   call(wi_model_open, runtime.get(), path.c_str(), &params, &model);
   return Model(model, wi_model_release);
@@ -125,6 +126,12 @@ int32_t parse_kv_type(const std::string& name) {
   if (name == "bf16") return WI_KV_BF16;
   if (name == "f32") return WI_KV_F32;
   throw std::runtime_error("--kv is \"" + name + "\", must be f16, bf16 or f32");
+}
+
+int32_t parse_load(const std::string& name) {
+  if (name == "mapped") return WI_WEIGHTS_MAPPED;
+  if (name == "copied") return WI_WEIGHTS_COPIED;
+  throw std::runtime_error("--load is \"" + name + "\", must be mapped or copied");
 }
 
 int run_main(const char* name, const std::function<void()>& program) {

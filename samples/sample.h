@@ -39,7 +39,8 @@ void call(Function function, Values... values) {
 }
 
 Runtime create_runtime(int threads, const std::string& device);
-Model open_model(const Runtime& runtime, const std::string& path, int32_t precision = WI_PRECISION_FAST);
+Model open_model(const Runtime& runtime, const std::string& path, int32_t weights = WI_WEIGHTS_MAPPED,
+                 int32_t precision = WI_PRECISION_FAST);
 Session create_session(const Model& model, const wi_session_params& params);
 Session fork(const Session& session);
 Cancel create_cancel();
@@ -70,6 +71,7 @@ class OutputFile {
 std::vector<int32_t> parse_tokens(const std::string& text, const std::string& source);
 
 int32_t parse_kv_type(const std::string& name);  // f16, bf16, f32 as WI_KV_*
+int32_t parse_load(const std::string& name);     // mapped, copied as WI_WEIGHTS_*
 
 // Runs the program; any exception becomes "name: what happened" in one line and exit status 1.
 int run_main(const char* name, const std::function<void()>& program);

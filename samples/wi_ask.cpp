@@ -60,7 +60,7 @@ class Interrupt {
 void ask(const AskOptions& options) {
   Interrupt interrupt;
   Runtime runtime = create_runtime(options.threads, options.device);
-  Model model = open_model(runtime, options.model);
+  Model model = open_model(runtime, options.model, parse_load(options.load));
   Prompt prompt(model, options);
   std::vector<Session> sessions = create_sessions(model, options);
 

@@ -26,6 +26,7 @@ struct Options {
   std::string device = "cpu";
   std::string policy = "full";
   std::string kv_type = "f16";
+  std::string load = "mapped";
   int threads = 0;
   bool bos = false;
 };
@@ -39,6 +40,7 @@ constexpr const char* kUsage =
     "  --out FILE          where to; default: standard output\n"
     "  --policy P          full (default) or wave\n"
     "  --kv f16|bf16|f32   type of the KV cache (default f16)\n"
+    "  --load WHERE        weights lie: mapped (default), in the file, or copied, in memory\n"
     "  --device cpu        where to run\n"
     "  --threads N         default: every core this process may use\n";
 
@@ -53,7 +55,7 @@ void run(const Options& options) {
     throw std::runtime_error("the logits are binary: name a file with --out, or redirect standard output");
   }
   Runtime runtime = create_runtime(options.threads, options.device);
-  Model model = open_model(runtime, options.model, WI_PRECISION_F32);
+  Model model = open_model(runtime, options.model, parse_load(options.load), WI_PRECISION_F32);
   std::vector<int32_t> tokens = read_prompt(model, options);
   Session session = create_session(model, options);
   if (options.out.empty()) {
@@ -115,6 +117,7 @@ bool parse_options(int argument_count, char** arguments, Options& options) {
       .text("--out", &options.out)
       .text("--policy", &options.policy)
       .text("--kv", &options.kv_type)
+      .text("--load", &options.load)
       .text("--device", &options.device)
       .integer("--threads", &options.threads, 0, 4096);
   if (!line.parse(argument_count, arguments)) return false;

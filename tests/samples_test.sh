@@ -43,6 +43,11 @@ logits_do_not_depend_on_how_the_prompt_is_given() {
   cmp -s prompt.f32 f32.f32 && broken "--kv f32 changed nothing"
 }
 
+logits_do_not_depend_on_where_weights_lie() {
+  "$bin/wi_logits" --model "$model" --tokens-file prompt.ids --load copied --out copied.f32 || broken "--load copied failed"
+  cmp prompt.f32 copied.f32 || broken "copied and mapped weights differ"
+}
+
 planted_document_has_the_length_asked_for_and_all_facts() {
   "$bin/wi_plant" --model "$model" --text text.txt --facts "$facts" --tokens 2048 --skip 3606700 \
     --out document.txt || broken "wi_plant failed"
@@ -123,6 +128,7 @@ every_failure_is_status_1_and_one_line() {
   fails "--tokens needs" "${ask[@]}" --model "$model" --tokens
   fails "--budget" "${ask[@]}" --model "$model" --budget 1.5
   fails "--kv" "${ask[@]}" --model "$model" --kv f8
+  fails "--load" "${ask[@]}" --model "$model" --load moved
   fails "no-such-file.gguf" "$bin/wi_tokens" --model no-such-file.gguf
   fails "--text" "$bin/wi_logits" --model "$model"
   fails "token" "$bin/wi_logits" --model "$model" --tokens-file document.txt
@@ -167,6 +173,7 @@ for claim in tokens_come_back_as_the_same_text \
   special_tokens_are_single_ids \
   logits_have_a_row_per_token \
   logits_do_not_depend_on_how_the_prompt_is_given \
+  logits_do_not_depend_on_where_weights_lie \
   planted_document_has_the_length_asked_for_and_all_facts \
   ask_answers_from_the_document_with_each_policy \
   ask_writes_one_json_object_per_question_with_the_fixed_fields \
@@ -179,4 +186,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 13 test(s)."
+echo "[  PASSED  ] 14 test(s)."

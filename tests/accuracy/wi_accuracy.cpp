@@ -22,6 +22,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   std::string model, text, out;
   std::string reference = "full";
+  std::string load = "mapped";
   std::string policies = "wave wave:estimation=-1 wave:target_mass=0.95 streaming blocks";
   std::vector<double> budgets = {0.009, 0.018, 0.036, 0.072};
   std::vector<int64_t> lengths = {4096, 16384};
@@ -47,6 +48,7 @@ constexpr const char* kUsage =
     "  --answers one|all   whether the model is asked for one fact at a time (one) or for all in one prompt\n"
     "  --sparse-read N     read questions of up to N tokens through the policy too (0: exactly)\n"
     "  --max-tokens N      of an answer (32)\n"
+    "  --load WHERE        weights lie: mapped or copied (mapped)\n"
     "  --threads N         (0: the physical cores)\n";
 
 bool parse_options(int argument_count, char** arguments, Options& options);
@@ -91,7 +93,7 @@ class Runner {
 Runner::Runner(const Options& options)
     : options_(options),
       runtime_(create_runtime(static_cast<int>(options.threads), "cpu")),
-      model_(open_model(runtime_, options.model)),
+      model_(open_model(runtime_, options.model, parse_load(options.load))),
       template_(model_),
       reference_(parse_variant(options.reference)),
       variants_(parse_variants(options.policies)),
@@ -300,6 +302,7 @@ bool parse_options(int argument_count, char** arguments, Options& options) {
             })
       .integer("--sparse-read", &options.sparse_read, 0)
       .integer("--max-tokens", &options.max_tokens, 1)
+      .text("--load", &options.load)
       .integer("--threads", &options.threads, 0);
   if (!line.parse(argument_count, arguments)) return false;
   if (options.model.empty() || options.text.empty())

@@ -18,7 +18,7 @@ namespace wi::bench {
 namespace {
 
 struct Options {
-  std::string model, shape = "small", weights = "q8_0", device = "cpu", fill = "synthetic", kv = "f16";
+  std::string model, shape = "small", weights = "q8_0", device = "cpu", fill = "synthetic", kv = "f16", load;
   std::vector<std::string> policies = {"full", "wave"};
   std::vector<int64_t> contexts = {1024};
   int64_t batch = 1, steps = 20;
@@ -28,7 +28,8 @@ struct Options {
 };
 
 const char* const kUsage =
-    "usage: wi_bench [--model FILE | --shape llama-1b|llama-8b|qwen3-0.6b|small|tiny] [--weights "
+    "usage: wi_bench [--model FILE [--load mapped|copied] |\n"
+    "                 --shape llama-1b|llama-8b|qwen3-0.6b|small|tiny] [--weights "
     "f32|f16|bf16|q8_0|q4_0|q4_k]\n"
     "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--threads "
     "N]\n"
@@ -89,7 +90,8 @@ int main(int argc, char** argv) {
   const auto model = options.model.empty()
                          ? test::random_model(test::shape_named(options.shape),
                                               test::dtype_named(options.weights), options.seed)
-                         : Model::open(options.model);
+                         : Model::open(options.model, {}, false,
+                                       options.load == "copied" ? runtime->weights_pool.get() : nullptr);
   if (options.check) check_results(runtime, model, options);
   for (int64_t context : options.contexts) {
     for (const std::string& policy : options.policies) run(runtime, model, options, policy, context);
@@ -187,7 +189,7 @@ void run(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Mo
                : 1.0)
        << ",\"peak_rss_bytes\":" << peak_rss_bytes() << ",\"peak_device_bytes\":0,\"attend_ms\":" << attend
        << ",\"prefill_ms\":" << static_cast<double>(filled.prefill_ns) * 1e-6 << ",\"kv\":\"" << options.kv
-       << "\",\"fill\":\"" << options.fill << "\"}";
+       << "\",\"fill\":\"" << options.fill << "\",\"load\":\"" << options.load << "\"}";
   std::cout << line.str() << std::endl;
 }
 
@@ -222,6 +224,8 @@ Options parse(int argc, char** argv) {
     const std::string value = argv[++i];
     if (name == "--model")
       options.model = value;
+    else if (name == "--load")
+      options.load = value;
     else if (name == "--shape")
       options.shape = value;
     else if (name == "--weights")
@@ -254,6 +258,11 @@ Options parse(int argc, char** argv) {
         "\", this build has cpu");
   check(options.fill == "synthetic" || options.fill == "prefill", WI_E_ARGUMENT, "--fill is \"", options.fill,
         "\", must be prefill or synthetic");
+  if (options.load.empty())
+    options.load = options.model.empty() ? "made" : "mapped";
+  else
+    check(!options.model.empty() && (options.load == "mapped" || options.load == "copied"), WI_E_ARGUMENT,
+          "--load is \"", options.load, "\", must be mapped or copied, of a --model");
   return options;
 }
 

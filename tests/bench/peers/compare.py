@@ -36,7 +36,8 @@ def main():
     started = time.monotonic()
     parts = QUICK if args.quick else FULL_SIZE
     log = results.Log(args.out / "peers.jsonl", results.command_line("tests/bench/peers/run.sh"),
-                      {"shape": args.shape, "threads": args.threads, "steps": args.steps, "quick": args.quick}, args.fresh)
+                      {"shape": args.shape, "threads": args.threads, "steps": args.steps, "quick": args.quick, "load": "copied"},
+                      args.fresh)
     files = {weights: model_file(args, weights) for weights in args.weights}
     log.head["files"] = {weights: path.stat().st_size for weights, path in files.items()}
     contestants = [*OURS, *LLAMA, *(name for name, device in TORCH.items() if device == "cpu" or gpu())]
@@ -89,8 +90,9 @@ def run(args, contestant, path, part, parts):
     if contestant in TORCH:
         return lines_of([sys.executable, HERE / "transformers_pass.py", path, "--threads", args.threads, "--device", TORCH[contestant],
                          "--prefill", joined(prefill), "--decode", joined(depths), "--steps", args.steps])
-    bench = lambda context, fill, steps: lines_of([args.bin / "wi_bench", "--model", path, "--policy", OURS[contestant], "--context", context,
-                                                   "--steps", steps, "--threads", args.threads, "--fill", fill, "--no-check"])[0]
+    bench = lambda context, fill, steps: lines_of([args.bin / "wi_bench", "--model", path, "--load", "copied", "--policy", OURS[contestant],
+                                                   "--context", context, "--steps", steps, "--threads", args.threads, "--fill", fill,
+                                                   "--no-check"])[0]
     lines = []
     for depth in depths:
         one = bench(depth, "synthetic", args.steps)
@@ -205,7 +207,8 @@ def report(args, log, parts):
     sections = [f"`{args.shape}` shape, random weights, {args.threads} threads. Median of the rounds (a round's value is the median of "
                 f"{args.steps} steps), in brackets the least and the greatest. *Slanted*: from a fitted line, not measured. Ratios are the "
                 "other's time over `wave`'s: above 1, waveinfer is faster. Both of llama.cpp's settings are shown; the better one of each "
-                f"row counts. waveinfer and transformers decode behind a "
+                "row counts. Weights are read into memory when the file is opened, mapped by none (waveinfer: `--load copied`; llama.cpp: without "
+                "mmap; transformers: always so). waveinfer and transformers decode behind a "
                 "synthetic cache of the depth named, llama.cpp behind a prompt that it has read. Peak memory is the process's: weights, cache, and for the two others Python and what they import (PyTorch: most of "
                 f"what its weights do not take). Memory bandwidth measured in this run: {log.entries[('bandwidth',)]['gb_per_s']:.1f} GB/s read."]
     contestants = [*OURS, *LLAMA, *TORCH]

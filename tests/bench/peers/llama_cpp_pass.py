@@ -3,7 +3,7 @@
     llama_cpp_pass.py MODEL --threads N --flash 0|1 [--prefill N,N…] [--decode DEPTH,DEPTH…] [--steps N]
 
 The prompt is read once, in batches of 512; prefill's times are sums up to each mark, and steps are decoded at each depth on
-the way and then taken back. Depths below 512 come first, on a prompt of their own.
+the way and then taken back. Weights are read into memory, not mapped. Depths below 512 come first, on a prompt of their own.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ BATCH, WARM_UP = 512, 3
 
 def main():
     args = arguments()
-    model = llama.Model(args.model)
+    model = llama.Model(args.model, copied=True)
     ctx = model.context(max(args.prefill + args.decode) + args.steps + WARM_UP + 8, BATCH, args.threads, bool(args.flash))
     if not ctx:
         raise SystemExit(f"llama.cpp makes no context, flash {args.flash}")
