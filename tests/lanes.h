@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/policy/wave.h"
 #include "kernels/policy.h"
 
 namespace wi::test {
@@ -255,6 +256,13 @@ inline void decode_lanes(const Stream& stream, const Policy& policy, const Lanes
   retrieve(policy, args);
   cpu::attend(stream, args);
   if (policy.estimate) policy.estimate(stream, args);
+}
+
+// How far a wave cluster's log mass a token lies above its centroid's score, by definition (wave_mass-inl.h).
+inline double mass_above_centroid(double query_length, double spread, int head_dim) {
+  const double deviation = query_length * spread * std::sqrt(double(cpu::kWaveAlong)) / head_dim;
+  const double before = std::min(deviation, double(cpu::kWaveFreezing));
+  return before * (deviation - before / 2);
 }
 
 // Attention of one query head in f64 over keys, values (tokens, head_dim).

@@ -37,7 +37,7 @@ void check_index(const Cache& cache) {
       assert_in_range(end - begin, 1, cache.params.max_cluster_tokens);
       cpu::wave_centroid(index, c, cache.head_dim, centroid.data());
       std::vector<double> mean(dim);
-      double radius = 0;
+      double radius = 0, squares = 0;
       for (int32_t i = begin; i < end; i++) {
         const int32_t token = view.positions[i];
         assert_in_range(token, 0, view.tokens - 1);
@@ -52,6 +52,7 @@ void check_index(const Cache& cache) {
           distance += (x - double(centroid[j])) * (x - double(centroid[j]));
         }
         radius = std::max(radius, std::sqrt(distance));
+        squares += distance / (end - begin);
         // The stored rows are the tokens' own.
         const AlignedBytes key = to_kv(
             {cache.keys.begin() + token * cache.head_dim, cache.keys.begin() + (token + 1) * cache.head_dim},
@@ -59,8 +60,11 @@ void check_index(const Cache& cache) {
         assert_memory_equal(key.data(), static_cast<const std::byte*>(view.keys) + i * bytes,
                             static_cast<size_t>(bytes));
       }
-      assert_true(double(index.radii[c]) >= radius * (1 - 1e-6));
-      assert_true(double(index.radii[c]) <= radius * (1 + 1e-3) + 1e-6);
+      // bf16: the radius rounded up, the spread to the nearest.
+      const double stored_radius = double(cpu::wave_radius(index.extents[c]));
+      assert_true(stored_radius >= radius * (1 - 1e-6) && stored_radius <= radius * 1.008 + 1e-6);
+      const double spread = std::sqrt(squares);
+      assert_true(std::abs(double(cpu::wave_spread(index.extents[c])) - spread) <= spread * 0.0041 + 1e-6);
       for (size_t j = 0; j < dim; j++) {  // rounded to codes; and the mean itself is a sum in f32
         const double half_step = 0.501 * double(index.scales[c]);
         assert_true(std::abs(mean[j] - double(centroid[j])) <= half_step + 1e-5 * (1 + std::abs(mean[j])));
@@ -168,7 +172,7 @@ void validator_rejects_damage(void**) {
   }
   const cpu::WaveHeader header = *reinterpret_cast<const cpu::WaveHeader*>(segment.index.data());
   const int32_t minus_one = static_cast<int32_t>(0xBF800000u);  // as f32
-  for (uint64_t array : {header.sizes, header.offsets, header.radii})
+  for (uint64_t array : {header.sizes, header.offsets, header.extents})
     for (int32_t bad : {-1, INT32_MAX, minus_one}) {
       for (int32_t at : {0, clusters / 2, clusters - 1}) {
         fresh();

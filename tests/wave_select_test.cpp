@@ -53,6 +53,16 @@ std::vector<int32_t> sizes_of(const Lane& lane) {
   return sizes;
 }
 
+std::vector<double> spreads_of(const Lane& lane) {
+  std::vector<double> spreads;
+  for (int32_t s = 0; s < lane.segment_count; s++) {
+    const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
+    for (int32_t c = 0; c < index.clusters; c++)
+      spreads.push_back(double(cpu::wave_spread(index.extents[c])));
+  }
+  return spreads;
+}
+
 // Rank by definition, in f64: the softmax of best scores, from scores in f64. doubts: by how much a score may
 // be off, since queries are rounded to integers of a 32,639th of their largest number (half a step for each
 // number of the centroid).
@@ -76,8 +86,8 @@ std::vector<double> reference_ranks(Scene& scene, std::vector<double>* scores_ou
           largest = std::max(largest, std::abs(double(query[i])));
         }
         scores.push_back(score / 8);
-        best.push_back(score / 8 +
-                       double(cpu::kWaveBestAbove) * std::sqrt(squares) * double(index.radii[c]) / 64);
+        best.push_back(score / 8 + double(cpu::kWaveBestAbove) * std::sqrt(squares) *
+                                       double(cpu::wave_radius(index.extents[c])) / 64);
         doubts.push_back(0.51 * largest / 32639 * length / 8);
       }
     }
@@ -242,20 +252,25 @@ void target_mass_is_reached_or_the_ceiling_is(void**) {
         const std::vector<size_t> last = possibly_last(lane, ranks);
         double least = 1;
         std::vector<double> least_without(last.size(), 1.0);
+        const std::vector<double> spreads = spreads_of(lane);
         for (size_t h = 0; h < static_cast<size_t>(group); h++) {
           const double exact =
               std::exp(reference_attention(scene.lane->query.data() + h * 64, steady, steady, 64).lse);
+          double squares = 0;
+          for (size_t i = 0; i < 64; i++) squares += std::pow(double(scene.lane->query[h * 64 + i]), 2);
+          const auto mass_of = [&](size_t at) {
+            return sizes[at] * std::exp(scores[at * static_cast<size_t>(group) + h] +
+                                        mass_above_centroid(std::sqrt(squares), spreads[at], 64));
+          };
           double all = exact, covered = exact;
-          for (size_t i = 0; i < ranks.size(); i++)
-            all += sizes[i] * std::exp(scores[i * static_cast<size_t>(group) + h]);
+          for (size_t i = 0; i < ranks.size(); i++) all += mass_of(i);
           for (int32_t i = 0; i < lane.retrieved_count; i++) {
             const size_t at = static_cast<size_t>(number(lane, lane.retrieved[i]));
-            covered += sizes[at] * std::exp(scores[at * static_cast<size_t>(group) + h]);
+            covered += mass_of(at);
           }
           least = std::min(least, covered / all);
           for (size_t i = 0; i < last.size(); i++) {
-            const double mass = sizes[last[i]] * std::exp(scores[last[i] * static_cast<size_t>(group) + h]);
-            least_without[i] = std::min(least_without[i], (covered - mass) / all);
+            least_without[i] = std::min(least_without[i], (covered - mass_of(last[i])) / all);
           }
         }
         const double floor = std::ceil(params.budget_floor * static_cast<float>(lane.indexed_tokens));

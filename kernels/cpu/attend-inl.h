@@ -59,6 +59,15 @@ HWY_INLINE Vector load_half_kv(Floats d, const std::byte* row, size_t i) {
 }
 #endif
 
+// Up to kLanes numbers; those beyond count are `rest`.
+template <class D, typename T>
+HWY_INLINE hn::Vec<D> load_some(D d, const T* from, size_t count, T rest) {
+  if (HWY_LIKELY(count >= kLanes)) return hn::LoadU(d, from);
+  HWY_ALIGN T lanes[kLanes];
+  for (size_t i = 0; i < kLanes; i++) lanes[i] = i < count ? from[i] : rest;
+  return hn::Load(d, lanes);
+}
+
 // Into the second cache: the first waits for few lines at a time, so that asking it for a burst of scattered
 // rows stalls. (Zen 4, clusters of 16 rows: 12 GB/s a core; 8 into the first.)
 HWY_INLINE void prefetch_line(const void* line) { __builtin_prefetch(line, 0, 2); }

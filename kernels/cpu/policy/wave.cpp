@@ -2,6 +2,7 @@
 // index from a file in.
 #include "kernels/cpu/policy/wave.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -29,7 +30,9 @@ bool all_finite(const void* numbers, int64_t count, DType kv) {
   return true;
 }
 
-// Select reads every code, scale and size; estimate every radius and the value means of its zone.
+constexpr float kMostStored = 1.01f * kWaveMostExtent;  // rounded up
+
+// Select reads every code, scale, size and extent; estimate the value means of its zone.
 int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
   const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
   return lane.partition_count * (int64_t{args.head_dim} + 12) + lane.estimated_count * row;
@@ -65,8 +68,8 @@ WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType
   header.centre = header.scales + aligned(padded * 4);
   header.value_means = header.centre + aligned(static_cast<uint64_t>(head_dim) * 4);
   header.sizes = header.value_means + aligned(count * row_bytes(kv, head_dim));
-  header.radii = header.sizes + aligned(count * 4);
-  header.offsets = header.radii + aligned(count * 4);
+  header.extents = header.sizes + aligned(count * 4);
+  header.offsets = header.extents + aligned(count * 4);
   header.bytes = header.offsets + aligned((count + 1) * 4);
   return header;
 }
@@ -80,7 +83,7 @@ WaveIndex wave_view(const void* index) {
           .centre = reinterpret_cast<const float*>(base + header.centre),
           .value_means = base + header.value_means,
           .sizes = reinterpret_cast<const int32_t*>(base + header.sizes),
-          .radii = reinterpret_cast<const float*>(base + header.radii),
+          .extents = reinterpret_cast<const uint32_t*>(base + header.extents),
           .offsets = reinterpret_cast<const int32_t*>(base + header.offsets)};
 }
 
@@ -98,11 +101,18 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
   for (int32_t i = 0; i < view.clusters; i++) {
     if (view.sizes[i] < 1 || view.offsets[i] > tokens - view.sizes[i]) return false;
     if (view.offsets[i + 1] != view.offsets[i] + view.sizes[i]) return false;
-    if (!std::isfinite(view.radii[i]) || view.radii[i] < 0) return false;
+    const float radius = wave_radius(view.extents[i]), spread = wave_spread(view.extents[i]);
+    if (!(radius >= 0 && radius <= kMostStored && spread >= 0 && spread <= kMostStored)) return false;
   }
   const int64_t padded = (int64_t{view.clusters} + kWaveTile - 1) / kWaveTile * kWaveTile;
   return all_finite(view.scales, padded, DType::f32) && all_finite(view.centre, head_dim, DType::f32) &&
          all_finite(view.value_means, int64_t{view.clusters} * head_dim, kv);
+}
+
+uint32_t wave_extent(float radius, float spread) {
+  const uint32_t high = std::bit_cast<uint32_t>(std::min(radius, kWaveMostExtent)) + 0xFFFF;
+  const uint32_t low = std::bit_cast<uint32_t>(std::min(spread, kWaveMostExtent)) + 0x8000;
+  return (high & 0xFFFF0000u) | low >> 16;
 }
 
 int64_t wave_code(int32_t cluster, int32_t dimension, int32_t head_dim) {

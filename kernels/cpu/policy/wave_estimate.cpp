@@ -1,22 +1,25 @@
 // The wave policy's Estimate (RetroInfer §4.2, accuracy-bounded attention estimation): a cluster of the
-// estimation zone weighs size · exp(q·c/√d), by Jensen never more than its tokens do, and stands for the
-// mean of its values. Merged by LSE into the exact result. Also reports how much of the attention mass was
+// estimation zone weighs what its centroid and its spread say (wave_mass-inl.h), and stands for the mean of
+// its values. Merged by LSE into the exact result. Also reports how much of the attention mass was
 // attended exactly: by the centroids' estimate, and surely, since no token of a cluster scores above
 // (q·c + |q|·radius)/√d.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/policy/wave_estimate.cpp"
 #include "kernels/cpu/policy/wave_estimate.h"
 
+#include <algorithm>
+
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/attend-inl.h"
 #include "kernels/cpu/policy/wave.h"
+#include "kernels/cpu/policy/wave_mass-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 namespace {
 
-// A cluster's upper bound is cut here, relative to the exact mass and in natural log: coverage is then 0
-// up to e^-60, and sums stay finite.
+// A cluster's mass and its upper bound are cut here, in units and natural log: coverage is then 0 up to
+// e^-60, and sums stay finite.
 constexpr float kMostLogMass = 60;
 constexpr size_t kBlock = 64;                  // estimated clusters at a time
 constexpr size_t kPrefetchBytes = 384 * 1024;  // of value means: they should still be in L2 when used
@@ -25,22 +28,23 @@ constexpr size_t kPrefetchBytes = 384 * 1024;  // of value means: they should st
 // of them together are within f32's rounding. Attention is peaked, so that this saves most of the reads.
 constexpr float kLeastShare = 0x1p-32f;
 
-// One query head. All its masses are in units of exp(shift), which is not below any of them.
+// One query head. All its masses are in units of exp(shift), which is not below the exact one, nor below any
+// cluster's at its centroid.
 struct Head {
+  float deviation;  // of a cluster's scores, in units of its spread
   float shift;
   float exact;      // mass attended exactly
-  float missing;    // of the clusters that were not retrieved, by centroid
+  float missing;    // of the clusters that were not retrieved, by centroid and spread
   float most;       // of those, by radius
   float estimated;  // of the estimation zone
 };
 
 void choose_unit(const float* scores, size_t count, float lse, Head& head) {
   const Floats d;
-  const size_t whole = count / kLanes * kLanes;
   Vector highest = hn::Set(d, lse > kLowest ? lse : kLowest);
-  for (size_t i = 0; i < whole; i += kLanes) highest = hn::Max(highest, hn::LoadU(d, scores + i));
+  for (size_t i = 0; i < count; i += kLanes)
+    highest = hn::Max(highest, load_some(d, scores + i, count - i, kLowest));
   head.shift = hn::GetLane(hn::MaxOfLanes(d, highest));
-  for (size_t i = whole; i < count; i++) head.shift = HWY_MAX(head.shift, scores[i]);
   head.exact = std::exp(lse - head.shift);
 }
 
@@ -55,38 +59,39 @@ struct Wanted {
   }
 };
 
-// scores (count), sizes and radii (count + kLanes); sizes are 0 for retrieved clusters and beyond the end.
-void weigh(const float* scores, const float* sizes, const float* radii, size_t count, float reach,
-           Wanted& wanted, Head& head) {
+// Sizes are 0 for retrieved clusters and beyond the end.
+void weigh(const float* scores, const EstimateScratch& scratch, size_t count, float reach, Wanted& wanted,
+           Head& head) {
   const Floats d;
-  const size_t whole = count / kLanes * kLanes;
-  HWY_ALIGN float last[kLanes] = {};
-  std::memcpy(last, scores + whole, (count - whole) * sizeof(float));
   const Vector unit = hn::Set(d, head.shift);
-  const Vector slope = hn::Set(d, reach);
+  const Vector slope = hn::Set(d, reach), deviation_slope = hn::Set(d, head.deviation);
   const Vector limit = hn::Set(d, kMostLogMass);
   Vector sum = hn::Zero(d), bound = hn::Zero(d);
   for (size_t i = 0; i < count; i += kLanes) {
     wanted.step();
-    const Vector size = hn::LoadU(d, sizes + i);
-    const Vector score = hn::Sub(i < whole ? hn::LoadU(d, scores + i) : hn::Load(d, last), unit);
-    sum = hn::MulAdd(size, rough_exp(d, score), sum);
-    const Vector above = hn::MulAdd(slope, hn::LoadU(d, radii + i), score);
-    bound = hn::MulAdd(size, upper_exp(d, hn::Min(above, limit)), bound);
+    const Vector size = hn::LoadU(d, scratch.sizes + i);
+    const Vector score = hn::Sub(load_some(d, scores + i, count - i, kLowest), unit);
+    const auto extents = hn::LoadU(Words(), scratch.extents + i);
+    const Vector deviation = hn::Mul(spread_in(d, extents), deviation_slope);
+    const Vector log_mass = hn::Add(score, mass_above_centroid(d, deviation));
+    sum = hn::MulAdd(size, rough_exp(d, hn::Min(log_mass, limit)), sum);
+    const Vector most = hn::MulAdd(slope, radius_in(d, extents), score);
+    bound = hn::MulAdd(size, upper_exp(d, hn::Min(most, limit)), bound);
   }
   head.missing = hn::GetLane(hn::SumOfLanes(d, sum));
   head.most = hn::GetLane(hn::SumOfLanes(d, bound));
 }
 
-// Masses of the estimation zone for a block of heads, and in zone.kept_rows and zone.kept (kHeads, stride)
-// the clusters that matter; returns how many.
+// What the clusters of the estimation zone weigh in the output of a block of heads: their sum to each head,
+// and to zone.kept_rows and zone.kept (kHeads, stride) those that matter; returns how many. slopes: of each
+// head.
 template <int kHeads>
 size_t weigh_zone(const Lane& lane, const EstimateScratch& zone, const float* scores, int real_heads,
                   Head* heads) {
   const Floats d;
   const hn::Rebind<int32_t, Floats> di;
   HWY_ALIGN float weights[kHeads][kBlock] = {};
-  HWY_ALIGN float sizes[kBlock];
+  HWY_ALIGN float sizes[kBlock], spreads[kBlock];
   Vector sums[kHeads];
   for (int h = 0; h < kHeads; h++) sums[h] = hn::Zero(d);
   const size_t estimated = static_cast<size_t>(lane.estimated_count);
@@ -94,15 +99,21 @@ size_t weigh_zone(const Lane& lane, const EstimateScratch& zone, const float* sc
   for (size_t begin = 0; begin < estimated; begin += kBlock) {
     const size_t count = HWY_MIN(kBlock, estimated - begin);
     const int32_t* clusters = zone.clusters + begin;
-    for (size_t i = 0; i < kBlock; i++) sizes[i] = i < count ? zone.sizes[clusters[i]] : 0;
+    for (size_t i = 0; i < kBlock; i++) {
+      sizes[i] = i < count ? zone.sizes[clusters[i]] : 0;
+      spreads[i] = wave_spread(zone.extents[clusters[i]]);
+    }
     for (int h = 0; h < real_heads; h++) {
       const float* plane = scores + h * static_cast<size_t>(lane.partition_count);
       for (size_t i = 0; i < kBlock; i++) weights[h][i] = plane[clusters[i]];
       for (size_t i = 0; i < kBlock; i += kLanes) {
+        const Vector deviation = hn::Mul(hn::Load(d, spreads + i), hn::Set(d, heads[h].deviation));
+        const Vector above = hn::Mul(mass_above_centroid(d, deviation), hn::Set(d, kWaveForMeanValue));
         const Vector score = hn::Sub(hn::Load(d, weights[h] + i), hn::Set(d, heads[h].shift));
-        const Vector weight = hn::Mul(exp(d, score), hn::Load(d, sizes + i));
-        sums[h] = hn::Add(sums[h], weight);
-        hn::Store(weight, d, weights[h] + i);
+        const Vector weight = exp(d, hn::Min(hn::Add(score, above), hn::Set(d, kMostLogMass)));
+        const Vector mass = hn::Mul(weight, hn::Load(d, sizes + i));
+        sums[h] = hn::Add(sums[h], mass);
+        hn::Store(mass, d, weights[h] + i);
       }
     }
     for (size_t i = 0; i < count; i += kLanes) {
@@ -153,7 +164,10 @@ void estimate_heads(const LanesArgs& args, Lane& lane, const EstimateScratch& sc
   const int real_heads = HWY_MIN(kHeads, args.group - first);
   const float* scores = lane.scores + first * count;
   Head heads[kHeads];
-  for (int h = 0; h < real_heads; h++) choose_unit(scores + h * count, count, lane.lse[first + h], heads[h]);
+  for (int h = 0; h < real_heads; h++) {
+    heads[h].deviation = deviation_per_spread(lane.query + (first + h) * head_dim, head_dim, args.scale);
+    choose_unit(scores + h * count, count, lane.lse[first + h], heads[h]);
+  }
 
   const size_t kept = weigh_zone<kHeads>(lane, scratch, scores, real_heads, heads);
   const size_t steps = static_cast<size_t>(real_heads) * (count / kLanes) + 1;
@@ -163,7 +177,7 @@ void estimate_heads(const LanesArgs& args, Lane& lane, const EstimateScratch& sc
                    .per_step = kept / steps + 1};
   for (int h = 0; h < real_heads; h++) {
     const float reach = length(lane.query + (first + h) * head_dim, head_dim) * args.scale;
-    weigh(scores + h * count, scratch.sizes, scratch.radii, count, reach, wanted, heads[h]);
+    weigh(scores + h * count, scratch, count, reach, wanted, heads[h]);
     *coverage += heads[h].exact / (heads[h].exact + heads[h].missing);
     *certified += heads[h].exact / (heads[h].exact + heads[h].most);
   }
@@ -206,7 +220,7 @@ namespace {
 HWY_EXPORT(estimate_lane);
 HWY_EXPORT(acc_floats);
 
-// Sizes of the clusters that were not retrieved, every radius, and where the estimated ones are.
+// Sizes of the clusters that were not retrieved, every extent, and where the estimated ones are.
 void gather(const LanesArgs& args, const Lane& lane, const EstimateScratch& scratch);
 
 }  // namespace
@@ -224,7 +238,7 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     float* at = stream.worker_array<float>(worker, 2 * n + acc + segments + 9 * estimated);
     EstimateScratch scratch;
     scratch.sizes = at;
-    scratch.radii = at + n;
+    scratch.extents = reinterpret_cast<uint32_t*>(at + n);
     scratch.acc = at + 2 * n;
     scratch.kept = scratch.acc + acc;
     scratch.kept_stride = estimated;
@@ -245,11 +259,11 @@ void gather(const LanesArgs& args, const Lane& lane, const EstimateScratch& scra
     scratch.first[s] = at;
     if (lane.segments[s].partitions == 0) continue;
     const WaveIndex index = wave_view(lane.segments[s].index);
-    std::memcpy(scratch.radii + at, index.radii, static_cast<size_t>(index.clusters) * sizeof(float));
+    std::copy_n(index.extents, index.clusters, scratch.extents + at);
     for (int32_t i = 0; i < index.clusters; i++) scratch.sizes[at + i] = static_cast<float>(index.sizes[i]);
     at += index.clusters;
   }
-  std::memset(scratch.radii + at, 0, 16 * sizeof(float));
+  std::memset(scratch.extents + at, 0, 16 * sizeof(uint32_t));
   std::memset(scratch.sizes + at, 0, 16 * sizeof(float));
   for (int32_t i = 0; i < lane.retrieved_count; i++) {
     const PartitionRef ref = lane.retrieved[i];

@@ -8,7 +8,7 @@ namespace wi::cpu {
 
 struct EstimateScratch {
   float* sizes;            // (n + 16); 0 where retrieved
-  float* radii;            // (n + 16)
+  uint32_t* extents;       // (n + 16)
   float* acc;              // (4, head_dim padded)
   int32_t* first;          // (segments) number of each segment's first cluster
   int32_t* clusters;       // (estimated + 64) numbers of the estimated clusters, then 0

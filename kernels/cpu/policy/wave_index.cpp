@@ -1,5 +1,6 @@
 // Builds the wave index of one (layer, KV head) of a segment (RetroInfer §4.2): clusters the keys, lays
-// keys and values out cluster by cluster, and writes each cluster's centroid, value mean, size and radius.
+// keys and values out cluster by cluster, and writes each cluster's centroid, value mean, size,
+// radius and spread.
 // Runs on one worker; heads run side by side. Numbers that are not finite count as 0 here, so that one bad
 // key spoils no centroid; exact attention still sees them.
 #include <algorithm>
@@ -176,17 +177,18 @@ void mean_row(const float* rows, const int32_t* members, int32_t count, int32_t 
   }
 }
 
-// The radius holds for the centroid as stored, and for the rounding of this sum.
-float radius_of(const float* keys, const int32_t* members, int32_t count, int32_t dim,
-                const float* centroid) {
-  float most = 0;
+// Distances from the centroid as stored. The radius holds for the rounding of this sum, too.
+uint32_t extent_of(const float* keys, const int32_t* members, int32_t count, int32_t dim,
+                   const float* centroid) {
+  float most = 0, sum = 0;
   for (int32_t m = 0; m < count; m++) {
     const float* key = keys + static_cast<int64_t>(members[m]) * dim;
     float squares = 0;
     for (int32_t i = 0; i < dim; i++) squares += (key[i] - centroid[i]) * (key[i] - centroid[i]);
     most = std::max(most, squares);
+    sum += squares;
   }
-  return std::min(std::sqrt(most) * 1.00001f, std::numeric_limits<float>::max());
+  return wave_extent(std::sqrt(most) * 1.00001f, std::sqrt(sum / static_cast<float>(count)));
 }
 
 // Rounds the mean of a cluster's keys into its column of its tile; mean becomes what is stored.
@@ -216,7 +218,7 @@ void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
   std::memcpy(args.index, &header, sizeof(header));
   std::byte* base = static_cast<std::byte*>(args.index);
   int32_t* sizes = reinterpret_cast<int32_t*>(base + header.sizes);
-  float* radii = reinterpret_cast<float*>(base + header.radii);
+  uint32_t* extents = reinterpret_cast<uint32_t*>(base + header.extents);
   int32_t* offsets = reinterpret_cast<int32_t*>(base + header.offsets);
   std::copy_n(work.centre, dim, reinterpret_cast<float*>(base + header.centre));
   offsets[0] = 0;
@@ -226,7 +228,7 @@ void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
     offsets[c + 1] = offsets[c] + sizes[c];
     mean_row(work.keys, members, sizes[c], dim, work.row);
     store_centroid(base, header, c, work.row);
-    radii[c] = radius_of(work.keys, members, sizes[c], dim, work.row);
+    extents[c] = extent_of(work.keys, members, sizes[c], dim, work.row);
   }
   float* values = work.units;
   load(args, true, values);

@@ -6,25 +6,12 @@
 
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/attend-inl.h"
+#include "kernels/cpu/policy/wave_mass-inl.h"
 #include "kernels/cpu/policy/wave_score.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 namespace {
-
-// Up to kLanes numbers; those beyond count are `rest`.
-HWY_INLINE Vector load_some(Floats d, const float* from, size_t count, float rest) {
-  if (HWY_LIKELY(count >= kLanes)) return hn::LoadU(d, from);
-  HWY_ALIGN float lanes[kLanes];
-  for (size_t i = 0; i < kLanes; i++) lanes[i] = i < count ? from[i] : rest;
-  return hn::Load(d, lanes);
-}
-HWY_INLINE void store_some(Floats d, Vector v, size_t count, float* to) {
-  if (HWY_LIKELY(count >= kLanes)) return hn::StoreU(v, d, to);
-  HWY_ALIGN float lanes[kLanes];
-  hn::Store(v, d, lanes);
-  std::memcpy(to, lanes, count * sizeof(float));
-}
 
 // weights = scores + reach · radius, the likely scores of each cluster's best token; returns the highest.
 HWY_INLINE Vector best_scores(const Lane& lane, const float* scores, float reach, float* weights) {
@@ -37,7 +24,8 @@ HWY_INLINE Vector best_scores(const Lane& lane, const float* scores, float reach
     const WaveIndex index = wave_view(lane.segments[s].index);
     const size_t count = static_cast<size_t>(index.clusters);
     for (size_t i = 0; i < count; i += kLanes) {
-      const Vector above = hn::Min(hn::Mul(slope, load_some(d, index.radii + i, count - i, 0)), limit);
+      const Vector radius = radius_in(d, load_some(Words(), index.extents + i, count - i, 0u));
+      const Vector above = hn::Min(hn::Mul(slope, radius), limit);
       const Vector score = hn::Add(load_some(d, scores + i, count - i, kLowest), above);
       max = hn::Max(max, score);
       hn::StoreU(score, d, weights + i);
@@ -161,23 +149,35 @@ size_t entries_between(const int32_t* bits, const int32_t* weights, size_t count
   return kept;
 }
 
-// masses = sizes · exp(scores - unit), unit the highest score or, if higher, *steady, which becomes
-// exp(*steady - unit); returns their sum with it.
-double head_masses(const float* scores, const int32_t* sizes, size_t count, float* masses, double* steady) {
+// masses of one head's clusters, in units of the highest or, if higher, of *steady, which becomes
+// exp(*steady - unit); returns their sum with it. slope: deviation_per_spread().
+double head_masses(const float* scores, const int32_t* sizes, const uint32_t* extents, float slope,
+                   size_t count, float* masses, double* steady) {
   const Floats d;
   const hn::Rebind<int32_t, Floats> di;
   Vector max = hn::Set(d, kLowest);
-  for (size_t i = 0; i < count; i += kLanes) max = hn::Max(max, load_some(d, scores + i, count - i, kLowest));
+  for (size_t i = 0; i < count; i += kLanes) {
+    const Vector above =
+        mass_above_centroid(d, hn::Mul(spread_in(d, hn::LoadU(Words(), extents + i)), hn::Set(d, slope)));
+    const Vector log_mass = hn::Add(load_some(d, scores + i, count - i, kLowest), above);
+    max = hn::Max(max, log_mass);
+    hn::StoreU(log_mass, d, masses + i);
+  }
   const float unit = HWY_MAX(hn::GetLane(hn::MaxOfLanes(d, max)), static_cast<float>(*steady));
   *steady = std::exp(*steady - unit);
   double total = *steady;
   for (size_t i = 0; i < count; i += kLanes) {
-    const Vector weight = exp(d, hn::Sub(load_some(d, scores + i, count - i, kLowest), hn::Set(d, unit)));
+    const Vector weight = exp(d, hn::Sub(load_some(d, masses + i, count - i, kLowest), hn::Set(d, unit)));
     const Vector mass = hn::Mul(weight, hn::ConvertTo(d, hn::LoadU(di, sizes + i)));
-    store_some(d, mass, count - i, masses + i);
+    hn::StoreU(mass, d, masses + i);
     total += hn::GetLane(hn::SumOfLanes(d, mass));
   }
   return total;
+}
+
+float mass_slope(const LanesArgs& args, const Lane& lane, int head) {
+  const size_t head_dim = static_cast<size_t>(args.head_dim);
+  return deviation_per_spread(lane.query + static_cast<size_t>(head) * head_dim, head_dim, args.scale);
 }
 
 // Natural log of Σ exp(q·k) over the steady zone, for each query head of the group. query: scratch.
@@ -236,6 +236,7 @@ HWY_EXPORT(weight_from);
 HWY_EXPORT(indices_from);
 HWY_EXPORT(entries_between);
 HWY_EXPORT(head_masses);
+HWY_EXPORT(mass_slope);
 HWY_EXPORT(steady_lse);
 
 size_t query_floats(const LanesArgs& args) { return HWY_DYNAMIC_DISPATCH(padded_query_floats)(args); }
@@ -268,12 +269,13 @@ size_t ranked_between(const int32_t* bits, const int32_t* weights, size_t count,
 }
 
 void cluster_masses(const LanesArgs& args, const Lane& lane, float* query, const int32_t* sizes,
-                    float* masses, double* steady, double* total) {
+                    const uint32_t* extents, float* masses, double* steady, double* total) {
   HWY_DYNAMIC_DISPATCH(steady_lse)(args, lane, query, steady);
-  const size_t count = static_cast<size_t>(lane.partition_count);
+  const size_t count = static_cast<size_t>(lane.partition_count), plane = count + kRankRoom;
   for (int h = 0; h < args.group; h++) {
-    total[h] = HWY_DYNAMIC_DISPATCH(head_masses)(lane.scores + h * count, sizes, count, masses + h * count,
-                                                 &steady[h]);
+    const float slope = HWY_DYNAMIC_DISPATCH(mass_slope)(args, lane, h);
+    total[h] = HWY_DYNAMIC_DISPATCH(head_masses)(lane.scores + h * count, sizes, extents, slope, count,
+                                                 masses + h * plane, &steady[h]);
   }
 }
 

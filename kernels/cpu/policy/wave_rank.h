@@ -31,11 +31,11 @@ size_t ranked_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* ou
 size_t ranked_between(const int32_t* bits, const int32_t* weights, size_t count, int32_t low, int32_t high,
                       int32_t* out_bits, int32_t* out_weights);
 
-// Estimated attention mass per cluster and query head, masses (group, n) = size · exp(q·c/√d), of the
+// Estimated attention mass per cluster and query head, masses (group, n + 16) (wave_mass-inl.h), of the
 // steady zone (group), exact, and of all together (group); each head in a unit of its own. query: scratch,
-// query_floats(). sizes has room for 16 more.
+// query_floats(). sizes and extents have room for 16 more.
 size_t query_floats(const LanesArgs& args);
 void cluster_masses(const LanesArgs& args, const Lane& lane, float* query, const int32_t* sizes,
-                    float* masses, double* steady, double* total);
+                    const uint32_t* extents, float* masses, double* steady, double* total);
 
 }  // namespace wi::cpu

@@ -233,7 +233,7 @@ void score_segment(const std::byte* packed, int32_t group, int32_t head_dim, con
   const size_t next_bytes = static_cast<size_t>(next.clusters) * sizeof(float);
   prefetch_row(reinterpret_cast<const std::byte*>(next.scales), next_bytes);
   prefetch_row(reinterpret_cast<const std::byte*>(next.sizes), next_bytes);
-  prefetch_row(reinterpret_cast<const std::byte*>(next.radii), next_bytes);
+  prefetch_row(reinterpret_cast<const std::byte*>(next.extents), next_bytes);
   const int16_t* numbers = query.numbers;
   for (int32_t first = 0; first < group; first += kBlockHeads) {
     const size_t head = static_cast<size_t>(first);

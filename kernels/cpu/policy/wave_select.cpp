@@ -34,7 +34,8 @@ struct Clusters {
   uint64_t* buckets;    // (kCopies, kBuckets); the first is of all when filled
   uint64_t* order;      // (count)
   float* query;         // query_floats(), with target_mass
-  float* masses;        // (group, count), with target_mass
+  uint32_t* extents;    // (count + 16), with target_mass
+  float* masses;        // (group, count + 16), with target_mass
   double* mass_sums;    // (3, group), with target_mass
 };
 
@@ -92,8 +93,9 @@ namespace {
 
 Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, const Lane& lane) {
   const size_t n = static_cast<size_t>(lane.partition_count);
-  const size_t masses = args.params->target_mass > 0 ? n * args.group : 0;
   const size_t group = static_cast<size_t>(args.group);
+  const size_t extents = args.params->target_mass > 0 ? n + kRankRoom : 0;
+  const size_t masses = group * extents;
   const size_t query_bytes = score_query_bytes(args.group, args.head_dim);
   const size_t counts[] = {query_bytes / sizeof(float),
                            kRankHeads * (n + kRankRoom),
@@ -106,6 +108,7 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
                            2 * kCopies * kBuckets,
                            2 * n,
                            masses ? query_floats(args) : 0,
+                           extents,
                            masses,
                            6 * group};
   size_t total = 0;
@@ -131,6 +134,7 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   clusters.buckets = reinterpret_cast<uint64_t*>(take());
   clusters.order = reinterpret_cast<uint64_t*>(take());
   clusters.query = take();
+  clusters.extents = reinterpret_cast<uint32_t*>(take());
   clusters.masses = take();
   clusters.mass_sums = reinterpret_cast<double*>(take());
   return clusters;
@@ -239,10 +243,18 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
   const int64_t floor = share_of(params.budget_floor, lane.indexed_tokens);
   const int64_t ceiling = std::max(floor, share_of(params.budget_ceiling, lane.indexed_tokens));
   const int group = args.group;
+  for (int32_t s = 0; s < lane.segment_count; s++) {
+    if (lane.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lane.segments[s].index);
+    std::copy_n(index.extents, index.clusters, clusters.extents + clusters.first[s]);
+  }
+  std::fill_n(clusters.extents + clusters.count, kRankRoom, 0u);
+  const int64_t plane = int64_t{clusters.count} + static_cast<int64_t>(kRankRoom);
   double* total = clusters.mass_sums;
   double* covered = total + group;
   double* steady = covered + group;
-  cluster_masses(args, lane, clusters.query, clusters.sizes, clusters.masses, steady, total);
+  cluster_masses(args, lane, clusters.query, clusters.sizes, clusters.extents, clusters.masses, steady,
+                 total);
   const auto reached = [&] {
     for (int h = 0; h < group; h++)
       if (covered[h] < params.target_mass * total[h]) return false;
@@ -257,7 +269,7 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
     for (lane.retrieved_tokens = 0; count < most && (lane.retrieved_tokens < floor || !reached()); count++) {
       const int32_t cluster = number_in(clusters.order[count]);
       lane.retrieved_tokens += clusters.sizes[cluster];
-      for (int h = 0; h < group; h++) covered[h] += clusters.masses[int64_t{h} * clusters.count + cluster];
+      for (int h = 0; h < group; h++) covered[h] += clusters.masses[h * plane + cluster];
     }
     if (budget >= ceiling || reached()) {
       std::sort(clusters.order, clusters.order + count,
