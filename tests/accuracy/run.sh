@@ -7,7 +7,8 @@
 #   tests/accuracy/run.sh --quick                the smallest run, about a minute, to build/accuracy/
 #   tests/accuracy/run.sh --model FILE           your own model, in its own chat template
 #   tests/accuracy/run.sh --policies LIST        e.g. "wave wave:estimation=-1 blocks"
-#   tests/accuracy/run.sh --sizes LIST           tokens and documents of each kind, e.g. 4096:2,16384:4
+#   tests/accuracy/run.sh --sizes LIST           tokens, documents of each kind, more of those that ask little,
+#                                                e.g. 4096:2,16384:2:4
 #
 # Every other option goes to wi_accuracy as it is (build/bin/wi_accuracy --help).
 set -euo pipefail
@@ -21,8 +22,9 @@ answers=one # the bundled model answers single questions only
 # Where the text begins that the bundled model has never seen (John 1); nothing to another model.
 from=3606700
 policies="wave wave:estimation=-1 wave:target_mass=0.95 streaming blocks"
-# Tokens and documents of each kind.
-sizes=(4096:2 16384:2 32768:1 65536:1)
+# Tokens, documents of each kind, and how many more of the kinds in which a task has a question or four: in a mean
+# over tasks each of those counts as much as fifty of a list.
+sizes=(4096:2 16384:2:6 32768:1:6 65536:1:3)
 traces=("list-50 16384" "multikey-64 65536")
 others=()
 
@@ -41,9 +43,10 @@ main() {
   : >"$work/answers.jsonl"
   : >"$work/trace.jsonl"
   for size in "${sizes[@]}"; do
-    "$top/build/bin/wi_accuracy" "${common[@]}" --answers "$answers" --lengths "${size%:*}" --seeds "${size#*:}" \
-      --out "$work/part.jsonl" ${others[@]+"${others[@]}"}
-    cat "$work/part.jsonl" >>"$work/answers.jsonl"
+    local tokens documents more
+    IFS=: read -r tokens documents more <<<"$size"
+    ask --lengths "$tokens" --seeds "$documents"
+    [ -z "$more" ] || ask --lengths "$tokens" --documents single,few --first-seed $((documents + 1)) --seeds "$more"
   done
   for trace in "${traces[@]}"; do
     "$top/build/bin/wi_trace" "${common[@]}" --document "${trace% *}" --length "${trace#* }" --questions 6 --steps 6 \
@@ -54,10 +57,15 @@ main() {
     --model "$(basename "$model")" --command "$command" --seconds $((SECONDS - started)) --out "$results"
 }
 
+ask() {
+  "$top/build/bin/wi_accuracy" "${common[@]}" --answers "$answers" --out "$work/part.jsonl" ${others[@]+"${others[@]}"} "$@"
+  cat "$work/part.jsonl" >>"$work/answers.jsonl"
+}
+
 read_arguments() {
   while [ $# -gt 0 ]; do
     case $1 in
-      --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --long) sizes+=(131072:1); shift ;;
       --quick) sizes=(4096:1) traces=("few 4096") results=$work; others+=(--documents few,list-5,list-20); shift ;;
       --model | --policies | --sizes)
