@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/policy.h"
 
@@ -20,13 +19,6 @@ inline void page_range(const SegmentView& segment, int32_t page, int32_t* begin,
 
 inline int32_t page_tokens(const SegmentView& segment, int32_t page) {
   return std::min(segment.tokens - page * kPageTokens, kPageTokens);
-}
-
-// Tokens that a lane may retrieve, rounded up as the wave policy does.
-inline int64_t budget_tokens(const LanesArgs& args, const Lane& lane) {
-  const float share = std::clamp(args.params->budget, 0.0f, 1.0f);
-  return share >= 1 ? lane.indexed_tokens
-                    : static_cast<int64_t>(std::ceil(share * static_cast<float>(lane.indexed_tokens)));
 }
 
 // Copies a segment's tokens in their order (full.cpp).

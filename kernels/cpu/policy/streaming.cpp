@@ -2,6 +2,7 @@
 // measure the others against. Of the sealed past it retrieves the newest pages that the budget pays for,
 // whatever the query looks for, and estimates nothing.
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/policy/budget.h"
 #include "kernels/cpu/policy/pages.h"
 
 namespace wi::cpu {
@@ -17,7 +18,7 @@ IndexResult index(const Stream&, int, const IndexArgs& args) {
 void select_lane(const LanesArgs& args, Lane& lane) {
   lane.retrieved_count = lane.estimated_count = 0;
   lane.retrieved_tokens = 0;
-  const int64_t budget = budget_tokens(args, lane);
+  const int64_t budget = share_of(args.params->budget, lane.indexed_tokens);
   for (int32_t s = lane.segment_count - 1; s >= 0; s--) {
     for (int32_t p = lane.segments[s].partitions - 1; p >= 0 && lane.retrieved_tokens < budget; p--) {
       lane.retrieved[lane.retrieved_count++] = {.segment = s, .partition = p};

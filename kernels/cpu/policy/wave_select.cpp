@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/policy/budget.h"
 #include "kernels/cpu/policy/wave.h"
 #include "kernels/cpu/policy/wave_rank.h"
 #include "kernels/cpu/policy/wave_score.h"
@@ -53,12 +54,6 @@ Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted);
 int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens);
 int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters);
 void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_t estimated);
-
-int64_t share_of(float share, int64_t count) {
-  // In f32: 0.1f of 1000 is 100, not a little more.
-  if (!(share > 0)) return 0;
-  return share >= 1 ? count : static_cast<int64_t>(std::ceil(share * static_cast<float>(count)));
-}
 
 void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& lane) {
   lane.retrieved_count = lane.estimated_count = lane.dropped_count = 0;
