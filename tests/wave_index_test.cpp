@@ -1,6 +1,7 @@
 // The wave index: what it holds for every distribution of keys, that it is the same each time, and that
 // its reader refuses damaged bytes.
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/cpu/policy/wave.h"
 #include "lanes.h"
@@ -10,6 +11,44 @@ namespace {
 
 using namespace wi;
 using namespace wi::test;
+
+// The mean square of the deviations' products with v, of length 1.
+double variance_along(const std::vector<std::vector<double>>& deviations, const std::vector<double>& v) {
+  double sum = 0;
+  for (const std::vector<double>& x : deviations)
+    sum += std::pow(std::inner_product(x.begin(), x.end(), v.begin(), 0.0), 2);
+  return sum / static_cast<double>(deviations.size());
+}
+
+// A cluster's axis is as long as its keys' deviation along it, and no direction has much more: of the length
+// that the power method comes to when it goes on for long, it has 0.98 on average and 0.69 at least. What is
+// left is the residual's.
+void check_axis(const cpu::WaveIndex& index, int32_t cluster, DType kv,
+                const std::vector<std::vector<double>>& deviations, double spread) {
+  const size_t dim = deviations[0].size();
+  std::vector<float> stored(dim);
+  cpu::from_kv(index.axes + static_cast<size_t>(cluster) * row_bytes(kv, static_cast<int64_t>(dim)), kv,
+               stored.data(), static_cast<int64_t>(dim));
+  std::vector<double> axis(stored.begin(), stored.end());
+  const double length = std::sqrt(std::inner_product(axis.begin(), axis.end(), axis.begin(), 0.0));
+  const double residual = double(index.residuals[cluster]);
+  // Rounding of the axis to the KV type, and of sums in f32.
+  assert_true(std::abs(length * length + residual * residual * static_cast<double>(dim) - spread * spread) <=
+              0.02 * spread * spread + 1e-6);
+  if (length < 1e-3) return;
+  for (double& x : axis) x /= length;
+  assert_true(std::abs(std::sqrt(variance_along(deviations, axis)) - length) <= 0.01 * length);
+  for (int step = 0; step < 200; step++) {
+    std::vector<double> next(dim);
+    for (const std::vector<double>& x : deviations) {
+      const double along = std::inner_product(x.begin(), x.end(), axis.begin(), 0.0);
+      for (size_t j = 0; j < dim; j++) next[j] += x[j] * along;
+    }
+    const double norm = std::sqrt(std::inner_product(next.begin(), next.end(), next.begin(), 0.0));
+    for (size_t j = 0; j < dim; j++) axis[j] = next[j] / norm;
+  }
+  assert_true(length > 0.6 * std::sqrt(variance_along(deviations, axis)));
+}
 
 std::mt19937_64 generator(uint64_t salt) { return std::mt19937_64(seed() + salt); }
 
@@ -38,6 +77,7 @@ void check_index(const Cache& cache) {
       cpu::wave_centroid(index, c, cache.head_dim, centroid.data());
       std::vector<double> mean(dim);
       double radius = 0, squares = 0;
+      std::vector<std::vector<double>> deviations;
       for (int32_t i = begin; i < end; i++) {
         const int32_t token = view.positions[i];
         assert_in_range(token, 0, view.tokens - 1);
@@ -46,10 +86,12 @@ void check_index(const Cache& cache) {
         cpu::from_kv(static_cast<const std::byte*>(view.keys) + i * bytes, cache.kv, row.data(),
                      cache.head_dim);
         double distance = 0;
+        deviations.emplace_back(dim);
         for (size_t j = 0; j < dim; j++) {
           const double x = std::isfinite(row[j]) ? double(row[j]) : 0;
           mean[j] += x / (end - begin);
-          distance += (x - double(centroid[j])) * (x - double(centroid[j]));
+          deviations.back()[j] = x - double(centroid[j]);
+          distance += deviations.back()[j] * deviations.back()[j];
         }
         radius = std::max(radius, std::sqrt(distance));
         squares += distance / (end - begin);
@@ -65,6 +107,7 @@ void check_index(const Cache& cache) {
       assert_true(stored_radius >= radius * (1 - 1e-6) && stored_radius <= radius * 1.008 + 1e-6);
       const double spread = std::sqrt(squares);
       assert_true(std::abs(double(cpu::wave_spread(index.extents[c])) - spread) <= spread * 0.0041 + 1e-6);
+      check_axis(index, c, cache.kv, deviations, spread);
       for (size_t j = 0; j < dim; j++) {  // rounded to codes; and the mean itself is a sum in f32
         const double half_step = 0.501 * double(index.scales[c]);
         assert_true(std::abs(mean[j] - double(centroid[j])) <= half_step + 1e-5 * (1 + std::abs(mean[j])));
@@ -172,7 +215,7 @@ void validator_rejects_damage(void**) {
   }
   const cpu::WaveHeader header = *reinterpret_cast<const cpu::WaveHeader*>(segment.index.data());
   const int32_t minus_one = static_cast<int32_t>(0xBF800000u);  // as f32
-  for (uint64_t array : {header.sizes, header.offsets, header.extents})
+  for (uint64_t array : {header.sizes, header.offsets, header.extents, header.residuals})
     for (int32_t bad : {-1, INT32_MAX, minus_one}) {
       for (int32_t at : {0, clusters / 2, clusters - 1}) {
         fresh();
@@ -183,6 +226,9 @@ void validator_rejects_damage(void**) {
   const uint16_t infinity = 0x7C00;
   fresh();
   std::memcpy(copy.data() + header.value_means + static_cast<uint64_t>(clusters) * 128 - 2, &infinity, 2);
+  assert_false(valid(segment.index_bytes));
+  fresh();
+  std::memcpy(copy.data() + header.axes + static_cast<uint64_t>(clusters) * 128 - 2, &infinity, 2);
   assert_false(valid(segment.index_bytes));
   for (uint64_t array : {header.scales, header.centre}) {
     fresh();

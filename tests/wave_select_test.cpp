@@ -63,95 +63,128 @@ std::vector<double> spreads_of(const Lane& lane) {
   return spreads;
 }
 
-// Rank by definition, in f64: the softmax of best scores, from scores in f64. doubts: by how much a score may
-// be off, since queries are rounded to integers of a 32,639th of their largest number (half a step for each
-// number of the centroid).
-std::vector<double> reference_ranks(Scene& scene, std::vector<double>* scores_out,
-                                    std::vector<double>* doubts_out = nullptr) {
+// Ranks by definition, in f64. A second look is taken at the first by the first rank, of `looked` tokens.
+struct Ranks {
+  std::vector<double> scores, doubts;  // (partitions, group); by how much a score may be off, since queries
+                                       // are rounded to integers of a 32,639th of their largest number (half
+                                       // a step for each number of the centroid)
+  std::vector<double> first, second;   // (partitions)
+  double threshold = INFINITY;         // the lowest first rank of those looked at twice
+};
+
+// (partitions, group) logarithms to the sum over the group of their softmax among `of`, or among all.
+std::vector<double> softmax_sums(const std::vector<double>& best, size_t group, const std::vector<bool>& of) {
+  const size_t count = best.size() / group;
+  std::vector<double> ranks(count);
+  for (size_t h = 0; h < group; h++) {
+    double max = -INFINITY, sum = 0;
+    for (size_t i = 0; i < count; i++)
+      if (of[i]) max = std::max(max, best[i * group + h]);
+    for (size_t i = 0; i < count; i++)
+      if (of[i]) sum += std::exp(best[i * group + h] - max);
+    for (size_t i = 0; i < count; i++) ranks[i] += std::exp(best[i * group + h] - max) / sum;
+  }
+  return ranks;
+}
+
+Ranks reference_ranks(Scene& scene, float looked_share) {
   const Lane& lane = scene.lane->lane;
-  const int64_t group = static_cast<int64_t>(scene.lane->lse.size());
-  std::vector<double> scores, doubts, best, ranks(static_cast<size_t>(lane.partition_count));
-  std::vector<float> row(64);
+  const size_t group = scene.lane->lse.size();
+  const DType kv = scene.args().kv;
+  Ranks out;
+  std::vector<double> best, best_along;
+  std::vector<float> row(64), axis(64);
   for (int32_t s = 0; s < lane.segment_count; s++) {
     const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
     for (int32_t c = 0; c < index.clusters; c++) {
       cpu::wave_centroid(index, c, 64, row.data());
-      for (int64_t h = 0; h < group; h++) {
+      cpu::from_kv(index.axes + static_cast<size_t>(c) * row_bytes(kv, 64), kv, axis.data(), 64);
+      for (size_t h = 0; h < group; h++) {
         const float* query = scene.lane->query.data() + h * 64;
-        double score = 0, squares = 0, length = 0, largest = 0;
+        double score = 0, squares = 0, length = 0, largest = 0, along = 0;
         for (size_t i = 0; i < 64; i++) {
           score += double(query[i]) * double(row[i]);
+          along += double(query[i]) * double(axis[i]);
           squares += double(query[i]) * double(query[i]);
           length += std::abs(double(row[i]) - double(index.centre[i]));
           largest = std::max(largest, std::abs(double(query[i])));
         }
-        scores.push_back(score / 8);
+        out.scores.push_back(score / 8);
+        out.doubts.push_back(0.51 * largest / 32639 * length / 8);
         best.push_back(score / 8 + double(cpu::kWaveBestAbove) * std::sqrt(squares) *
                                        double(cpu::wave_radius(index.extents[c])) / 64);
-        doubts.push_back(0.51 * largest / 32639 * length / 8);
+        const double across = squares * double(index.residuals[c]) * double(index.residuals[c]);
+        best_along.push_back(score / 8 + double(cpu::kWaveBestAlong) * std::sqrt(along * along + across) / 8);
       }
     }
   }
-  for (int64_t h = 0; h < group; h++) {
-    double max = -INFINITY, sum = 0;
-    for (size_t i = 0; i < ranks.size(); i++)
-      max = std::max(max, best[i * static_cast<size_t>(group) + static_cast<size_t>(h)]);
-    for (size_t i = 0; i < ranks.size(); i++)
-      sum += std::exp(best[i * static_cast<size_t>(group) + static_cast<size_t>(h)] - max);
-    for (size_t i = 0; i < ranks.size(); i++)
-      ranks[i] += std::exp(best[i * static_cast<size_t>(group) + static_cast<size_t>(h)] - max) / sum;
+  const size_t count = best.size() / group;
+  out.first = softmax_sums(best, group, std::vector<bool>(count, true));
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return out.first[a] > out.first[b]; });
+  const std::vector<int32_t> sizes = sizes_of(lane);
+  const double looked = std::ceil(double(looked_share * static_cast<float>(lane.indexed_tokens)));
+  std::vector<bool> twice(count);
+  double tokens = 0;
+  for (size_t i : order) {
+    if (tokens >= looked) break;
+    tokens += sizes[i];
+    twice[i] = true;
+    out.threshold = out.first[i];
   }
-  *scores_out = scores;
-  if (doubts_out) *doubts_out = doubts;
-  return ranks;
+  out.second = softmax_sums(best_along, group, twice);
+  return out;
 }
 
 // Each exp of a rank is up to 6.2 % above the true one, and so is what a head's are divided by: of two
-// partitions whose ranks come from different heads, the ratio may be off by both.
+// partitions whose ranks come from different heads, the ratio may be off by both. And which ones are looked
+// at twice, of those about as good as the last of them, changes a little what all are divided by.
 constexpr double kRankSlack = 1.0621 * 1.0621;
+constexpr double kSecondSlack = kRankSlack * 1.1;
+
+// Whether partition a surely comes after b.
+bool after(const Ranks& ranks, size_t a, size_t b) {
+  const auto maybe_twice = [&](size_t i) { return ranks.first[i] * kRankSlack >= ranks.threshold; };
+  const auto surely_twice = [&](size_t i) { return ranks.first[i] > ranks.threshold * kRankSlack; };
+  if (surely_twice(a) && surely_twice(b)) return ranks.second[a] * kSecondSlack < ranks.second[b];
+  if (!maybe_twice(a) && !maybe_twice(b)) return ranks.first[a] * kRankSlack < ranks.first[b];
+  return !maybe_twice(a) && surely_twice(b);
+}
 
 // Everything that holds of any selection: each partition in one zone, lists in order of place, counts,
-// tokens, no rank of a later zone above one of an earlier.
-void check_zones(Scene& scene, const std::vector<double>& ranks) {
+// tokens, no partition in an earlier zone than one that comes before it.
+void check_zones(Scene& scene, const Ranks& ranks) {
   const Lane& lane = scene.lane->lane;
   const std::vector<int32_t> sizes = sizes_of(lane);
-  std::set<int32_t> seen;
+  std::vector<int> zone(sizes.size(), 2);
   int64_t tokens = 0;
-  double lowest_retrieved = INFINITY, lowest_estimated = INFINITY, highest_estimated = 0, highest_dropped = 0;
-  const auto in_order = [&](const PartitionRef* list, int32_t i) {
-    return i == 0 || number(lane, list[i - 1]) < number(lane, list[i]);
+  const auto enter = [&](const PartitionRef* list, int32_t count, int which) {
+    for (int32_t i = 0; i < count; i++) {
+      const size_t at = static_cast<size_t>(number(lane, list[i]));
+      assert_true(zone[at] == 2 && (i == 0 || number(lane, list[i - 1]) < number(lane, list[i])));
+      zone[at] = which;
+      if (which == 0) tokens += sizes[at];
+    }
   };
-  for (int32_t i = 0; i < lane.retrieved_count; i++) {
-    const int32_t at = number(lane, lane.retrieved[i]);
-    assert_true(seen.insert(at).second && in_order(lane.retrieved, i));
-    tokens += sizes[static_cast<size_t>(at)];
-    lowest_retrieved = std::min(lowest_retrieved, ranks[static_cast<size_t>(at)]);
-  }
-  for (int32_t i = 0; i < lane.estimated_count; i++) {
-    const int32_t at = number(lane, lane.estimated[i]);
-    assert_true(seen.insert(at).second && in_order(lane.estimated, i));
-    lowest_estimated = std::min(lowest_estimated, ranks[static_cast<size_t>(at)]);
-    highest_estimated = std::max(highest_estimated, ranks[static_cast<size_t>(at)]);
-  }
-  for (int32_t i = 0; i < lane.partition_count; i++)
-    if (!seen.count(i)) highest_dropped = std::max(highest_dropped, ranks[static_cast<size_t>(i)]);
+  enter(lane.retrieved, lane.retrieved_count, 0);
+  enter(lane.estimated, lane.estimated_count, 1);
   assert_int_equal(tokens, lane.retrieved_tokens);
   assert_int_equal(lane.retrieved_count + lane.estimated_count + lane.dropped_count, lane.partition_count);
-  if (lane.estimated_count) assert_true(highest_estimated <= lowest_retrieved * kRankSlack);
-  if (lane.dropped_count)
-    assert_true(highest_dropped <= std::min(lowest_estimated, lowest_retrieved) * kRankSlack);
+  for (size_t a = 0; a < zone.size(); a++)
+    for (size_t b = 0; b < zone.size(); b++)
+      if (zone[a] < zone[b]) assert_false(after(ranks, a, b));
 }
 
 // The retrieved partitions any of which may be the last that was taken.
-std::vector<size_t> possibly_last(const Lane& lane, const std::vector<double>& ranks) {
-  double lowest = INFINITY;
+std::vector<size_t> possibly_last(const Lane& lane, const Ranks& ranks) {
+  std::vector<size_t> retrieved, out;
   for (int32_t i = 0; i < lane.retrieved_count; i++)
-    lowest = std::min(lowest, ranks[static_cast<size_t>(number(lane, lane.retrieved[i]))]);
-  std::vector<size_t> out;
-  for (int32_t i = 0; i < lane.retrieved_count; i++) {
-    const size_t at = static_cast<size_t>(number(lane, lane.retrieved[i]));
-    if (ranks[at] <= lowest * kRankSlack) out.push_back(at);
-  }
+    retrieved.push_back(static_cast<size_t>(number(lane, lane.retrieved[i])));
+  for (size_t a : retrieved)
+    if (std::none_of(retrieved.begin(), retrieved.end(), [&](size_t b) { return after(ranks, b, a); }))
+      out.push_back(a);
   return out;
 }
 
@@ -163,14 +196,12 @@ void select_ranks_and_splits_as_the_reference_does(void**) {
           Scene scene(kind, group, kv);
           ThreadStream stream(1);
           cpu::wave_policy.select(*stream, scene.args());
-          std::vector<double> scores, doubts;
-          const std::vector<double> ranks = reference_ranks(scene, &scores, &doubts);
+          const Ranks ranks = reference_ranks(scene, cpu::kWaveLooks * 0.018f);
           const Lane& lane = scene.lane->lane;
-          for (size_t i = 0; i < scores.size(); i++) {
-            assert_true(
-                std::abs(scores[i] - double(lane.scores[i % static_cast<size_t>(group) * ranks.size() +
-                                                        i / static_cast<size_t>(group)])) <
-                doubts[i] + 1e-5 * std::max(1.0, std::abs(scores[i])));
+          const size_t heads = static_cast<size_t>(group), count = ranks.first.size();
+          for (size_t i = 0; i < ranks.scores.size(); i++) {
+            const double score = ranks.scores[i], got = double(lane.scores[i % heads * count + i / heads]);
+            assert_true(std::abs(score - got) < ranks.doubts[i] + 1e-5 * std::max(1.0, std::abs(score)));
           }
           check_zones(scene, ranks);
           const int64_t budget =
@@ -194,8 +225,7 @@ void budgets_from_nothing_to_everything_are_respected(void**) {
       Scene scene(Keys::clustered, 4, DType::f16, params);
       ThreadStream stream(1);
       cpu::wave_policy.select(*stream, scene.args());
-      std::vector<double> scores;
-      check_zones(scene, reference_ranks(scene, &scores));
+      check_zones(scene, reference_ranks(scene, static_cast<float>(cpu::kWaveLooks) * budget));
       const Lane& lane = scene.lane->lane;
       if (budget == 0) assert_int_equal(lane.retrieved_count, 0);
       if (budget >= 1) assert_int_equal(lane.retrieved_tokens, lane.indexed_tokens);
@@ -241,8 +271,7 @@ void target_mass_is_reached_or_the_ceiling_is(void**) {
         Scene scene(kind, group, DType::f16, params);
         ThreadStream stream(1);
         cpu::wave_policy.select(*stream, scene.args());
-        std::vector<double> scores;
-        const std::vector<double> ranks = reference_ranks(scene, &scores);
+        const Ranks ranks = reference_ranks(scene, params.budget_ceiling);
         check_zones(scene, ranks);
 
         const Lane& lane = scene.lane->lane;
@@ -259,11 +288,11 @@ void target_mass_is_reached_or_the_ceiling_is(void**) {
           double squares = 0;
           for (size_t i = 0; i < 64; i++) squares += std::pow(double(scene.lane->query[h * 64 + i]), 2);
           const auto mass_of = [&](size_t at) {
-            return sizes[at] * std::exp(scores[at * static_cast<size_t>(group) + h] +
+            return sizes[at] * std::exp(ranks.scores[at * static_cast<size_t>(group) + h] +
                                         mass_above_centroid(std::sqrt(squares), spreads[at], 64));
           };
           double all = exact, covered = exact;
-          for (size_t i = 0; i < ranks.size(); i++) all += mass_of(i);
+          for (size_t i = 0; i < ranks.first.size(); i++) all += mass_of(i);
           for (int32_t i = 0; i < lane.retrieved_count; i++) {
             const size_t at = static_cast<size_t>(number(lane, lane.retrieved[i]));
             covered += mass_of(at);

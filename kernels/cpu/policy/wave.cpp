@@ -32,10 +32,13 @@ bool all_finite(const void* numbers, int64_t count, DType kv) {
 
 constexpr float kMostStored = 1.01f * kWaveMostExtent;  // rounded up
 
-// Select reads every code, scale, size and extent; estimate the value means of its zone.
+// Select reads every code, scale, size and extent, and the axes of what it looks at twice, about three for
+// each that is retrieved; estimate the value means of its zone.
 int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
   const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
-  return lane.partition_count * (int64_t{args.head_dim} + 12) + lane.estimated_count * row;
+  const int64_t looks = std::min<int64_t>(int64_t{kWaveLooks} * lane.retrieved_count, lane.partition_count);
+  return lane.partition_count * (int64_t{args.head_dim} + 12) + looks * (row + 4) +
+         lane.estimated_count * row;
 }
 
 }  // namespace
@@ -69,7 +72,9 @@ WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType
   header.value_means = header.centre + aligned(static_cast<uint64_t>(head_dim) * 4);
   header.sizes = header.value_means + aligned(count * row_bytes(kv, head_dim));
   header.extents = header.sizes + aligned(count * 4);
-  header.offsets = header.extents + aligned(count * 4);
+  header.axes = header.extents + aligned(count * 4);
+  header.residuals = header.axes + aligned(count * row_bytes(kv, head_dim));
+  header.offsets = header.residuals + aligned(count * 4);
   header.bytes = header.offsets + aligned((count + 1) * 4);
   return header;
 }
@@ -84,6 +89,8 @@ WaveIndex wave_view(const void* index) {
           .value_means = base + header.value_means,
           .sizes = reinterpret_cast<const int32_t*>(base + header.sizes),
           .extents = reinterpret_cast<const uint32_t*>(base + header.extents),
+          .axes = base + header.axes,
+          .residuals = reinterpret_cast<const float*>(base + header.residuals),
           .offsets = reinterpret_cast<const int32_t*>(base + header.offsets)};
 }
 
@@ -94,7 +101,7 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
   std::memcpy(&header, index, sizeof(header));
   if (header.clusters != partitions || partitions < 1 || partitions > tokens) return false;
   const WaveHeader expected = wave_header(header.clusters, tokens, head_dim, kv);
-  if (std::memcmp(&header, &expected, sizeof(header)) || expected.bytes > bytes) return false;
+  if (std::memcmp(&header, &expected, sizeof(header)) != 0 || expected.bytes > bytes) return false;
 
   const WaveIndex view = wave_view(index);
   if (view.offsets[0] != 0 || view.offsets[view.clusters] != tokens) return false;
@@ -103,10 +110,12 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
     if (view.offsets[i + 1] != view.offsets[i] + view.sizes[i]) return false;
     const float radius = wave_radius(view.extents[i]), spread = wave_spread(view.extents[i]);
     if (!(radius >= 0 && radius <= kMostStored && spread >= 0 && spread <= kMostStored)) return false;
+    if (!(view.residuals[i] >= 0 && view.residuals[i] <= kWaveMostExtent)) return false;
   }
   const int64_t padded = (int64_t{view.clusters} + kWaveTile - 1) / kWaveTile * kWaveTile;
   return all_finite(view.scales, padded, DType::f32) && all_finite(view.centre, head_dim, DType::f32) &&
-         all_finite(view.value_means, int64_t{view.clusters} * head_dim, kv);
+         all_finite(view.value_means, int64_t{view.clusters} * head_dim, kv) &&
+         all_finite(view.axes, int64_t{view.clusters} * head_dim, kv);
 }
 
 uint32_t wave_extent(float radius, float spread) {

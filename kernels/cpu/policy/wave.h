@@ -17,10 +17,10 @@ struct WaveHeader {
   int32_t head_dim;
   int32_t kv;  // DType
   // Where the arrays begin, in bytes from the header's start, and the bytes of all.
-  uint64_t codes, scales, centre, value_means, sizes, extents, offsets, bytes;
+  uint64_t codes, scales, centre, value_means, sizes, extents, axes, residuals, offsets, bytes;
 };
 constexpr uint32_t kWaveMagic = 0x45564157;  // "WAVE"
-constexpr uint32_t kWaveVersion = 3;
+constexpr uint32_t kWaveVersion = 4;
 constexpr int32_t kWaveTile = 16;
 constexpr int32_t kWaveQuad = 4;
 
@@ -30,6 +30,15 @@ constexpr int32_t kWaveQuad = 4;
 // alone leaves out wide clusters with the one key that is looked for. From 0.8 to 1.6 wi_trace found nearly
 // the same coverage.
 constexpr float kWaveBestAbove = 1.2f;
+
+// Of the best ranked clusters, three times the budget, ranking takes a second look: along the axis in which
+// its keys vary most a cluster is long, and a query that looks along that axis finds its best token this many
+// deviations above the centroid. A wide cluster with the one key that is looked for is mostly long, not
+// round. (Real activations, budget 1.8 %: of the attention mass, 0.060 was not read, now 0.053; on a document
+// of 32K tokens in which an answer was lost, 0.098 and 0.070. With an axis for every cluster it would be
+// 0.048 and 0.067.)
+constexpr int32_t kWaveLooks = 3;
+constexpr float kWaveBestAlong = 1.5f;
 
 // The variance of a cluster's scores, in units of |q|² · spread² / head_dim, which it would have if keys
 // varied in all directions alike; they vary more in those that queries look along. With 1.5, wi_trace's
@@ -55,7 +64,9 @@ struct WaveIndex {
   const std::byte* value_means = nullptr;  // (clusters, head_dim) KV dtype; value sums may not fit f16
   const int32_t* sizes = nullptr;          // (clusters) ≥ 1
   const uint32_t* extents = nullptr;       // (clusters) radius and spread
-  const int32_t* offsets = nullptr;        // (clusters + 1) into the segment's stored order
+  const std::byte* axes = nullptr;  // (clusters, head_dim) KV dtype: a deviation of the keys along their axis
+  const float* residuals = nullptr;  // (clusters) their deviation in every other direction, ≤ kWaveMostExtent
+  const int32_t* offsets = nullptr;  // (clusters + 1) into the segment's stored order
 };
 
 // How far a cluster's keys lie from its stored centroid, two bf16 in a word: the greatest distance, rounded

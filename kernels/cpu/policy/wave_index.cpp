@@ -1,6 +1,6 @@
 // Builds the wave index of one (layer, KV head) of a segment (RetroInfer §4.2): clusters the keys, lays
 // keys and values out cluster by cluster, and writes each cluster's centroid, value mean, size,
-// radius and spread.
+// radius, spread and axis.
 // Runs on one worker; heads run side by side. Numbers that are not finite count as 0 here, so that one bad
 // key spoils no centroid; exact attention still sees them.
 #include <algorithm>
@@ -25,6 +25,7 @@ struct Work {
   float* kmeans;        // k-means' own
   float* row;           // (head_dim)
   float* centre;        // (head_dim) mean of the keys
+  float* axis;          // (2 · head_dim)
   float* projections;   // (2 · tokens)
   int32_t* assignment;  // (tokens)
   int32_t* members;     // (tokens) token numbers, cluster by cluster
@@ -81,14 +82,13 @@ Work::Work(const Stream& stream, int worker, const IndexArgs& args) {
   const size_t unit_floats = static_cast<size_t>(kmeans_padded_tokens(args.tokens)) * dim;
   const size_t kmeans_floats = kmeans_scratch_floats(args.tokens, centroids, args.head_dim);
   const auto rounded = [](size_t count) { return (count + 15) / 16 * 16; };  // 64 bytes
-  const size_t sizes_of[] = {tokens * dim, unit_floats, kmeans_floats,
-                             dim,          dim,         2 * tokens,
-                             tokens,       tokens,      static_cast<size_t>(centroids),
+  const size_t sizes_of[] = {tokens * dim, unit_floats, kmeans_floats, dim,    dim,
+                             2 * dim,      2 * tokens,  tokens,        tokens, static_cast<size_t>(centroids),
                              tokens};
   size_t total = 0;
   for (size_t count : sizes_of) total += rounded(count);
   float* at = stream.worker_array<float>(worker, total);
-  float** const floats[] = {&keys, &units, &kmeans, &row, &centre, &projections};
+  float** const floats[] = {&keys, &units, &kmeans, &row, &centre, &axis, &projections};
   int32_t** const ints[] = {&assignment, &members, &ends, &sizes};
   size_t i = 0;
   for (float** array : floats) *array = at, at += rounded(sizes_of[i++]);
@@ -191,6 +191,63 @@ uint32_t extent_of(const float* keys, const int32_t* members, int32_t count, int
   return wave_extent(std::sqrt(most) * 1.00001f, std::sqrt(sum / static_cast<float>(count)));
 }
 
+// sum = Σ over members of the deviation from the centroid times its product with v; returns the sum of the
+// squared products.
+float spread_along(const float* keys, const int32_t* members, int32_t count, int32_t dim,
+                   const float* centroid, const float* v, float* sum) {
+  float squares = 0;
+  std::fill_n(sum, dim, 0.0f);
+  for (int32_t m = 0; m < count; m++) {
+    const float* key = keys + static_cast<int64_t>(members[m]) * dim;
+    float along = 0;
+    for (int32_t i = 0; i < dim; i++) along += (key[i] - centroid[i]) * v[i];
+    for (int32_t i = 0; i < dim; i++) sum[i] += (key[i] - centroid[i]) * along;
+    squares += along * along;
+  }
+  return squares;
+}
+
+// Makes v a unit vector; false if it is too short or too long to have a direction.
+bool normalise(float* v, int32_t dim) {
+  float squares = 0;
+  for (int32_t i = 0; i < dim; i++) squares += v[i] * v[i];
+  if (!(squares > 1e-30f && squares < 1e30f)) return false;
+  const float inverse = 1 / std::sqrt(squares);
+  for (int32_t i = 0; i < dim; i++) v[i] *= inverse;
+  return true;
+}
+
+// The axis in which a cluster's keys vary most, one deviation long, to axis (2 · head_dim; the first half
+// counts), by a few steps of the power method from the farthest key's direction: a rough axis does. Returns
+// the deviation in every other direction, were it the same in all.
+float axis_of(const float* keys, const int32_t* members, int32_t count, int32_t dim, const float* centroid,
+              float* axis) {
+  float* next = axis + dim;
+  float most = -1, all = 0;
+  int32_t farthest = members[0];
+  for (int32_t m = 0; m < count; m++) {
+    const float* key = keys + static_cast<int64_t>(members[m]) * dim;
+    float squares = 0;
+    for (int32_t i = 0; i < dim; i++) squares += (key[i] - centroid[i]) * (key[i] - centroid[i]);
+    if (squares > most) most = squares, farthest = members[m];
+    all += squares;
+  }
+  const float* key = keys + static_cast<int64_t>(farthest) * dim;
+  for (int32_t i = 0; i < dim; i++) axis[i] = key[i] - centroid[i];
+  bool found = normalise(axis, dim);
+  for (int step = 0; step < 3 && found; step++) {
+    spread_along(keys, members, count, dim, centroid, axis, next);
+    if (!(found = normalise(next, dim))) break;
+    std::copy_n(next, dim, axis);
+  }
+  const float share = 1 / static_cast<float>(count);
+  const float along = found ? spread_along(keys, members, count, dim, centroid, axis, next) : 0;
+  const float deviation = std::min(std::sqrt(along * share), 6e4f);  // f16 must hold it
+  for (int32_t i = 0; i < dim; i++) axis[i] = found ? axis[i] * deviation : 0;
+  const float rest = std::max(all - along, 0.0f) * share / static_cast<float>(dim);
+  return std::min(std::sqrt(rest), kWaveMostExtent);
+}
+
 // Rounds the mean of a cluster's keys into its column of its tile; mean becomes what is stored.
 void store_centroid(std::byte* base, const WaveHeader& header, int32_t cluster, float* mean) {
   constexpr float kMost = std::numeric_limits<float>::max();
@@ -219,6 +276,7 @@ void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
   std::byte* base = static_cast<std::byte*>(args.index);
   int32_t* sizes = reinterpret_cast<int32_t*>(base + header.sizes);
   uint32_t* extents = reinterpret_cast<uint32_t*>(base + header.extents);
+  float* residuals = reinterpret_cast<float*>(base + header.residuals);
   int32_t* offsets = reinterpret_cast<int32_t*>(base + header.offsets);
   std::copy_n(work.centre, dim, reinterpret_cast<float*>(base + header.centre));
   offsets[0] = 0;
@@ -229,6 +287,8 @@ void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
     mean_row(work.keys, members, sizes[c], dim, work.row);
     store_centroid(base, header, c, work.row);
     extents[c] = extent_of(work.keys, members, sizes[c], dim, work.row);
+    residuals[c] = axis_of(work.keys, members, sizes[c], dim, work.row, work.axis);
+    to_kv(work.axis, args.kv, base + header.axes + static_cast<size_t>(c) * row, dim);
   }
   float* values = work.units;
   load(args, true, values);

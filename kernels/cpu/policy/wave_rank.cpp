@@ -89,6 +89,83 @@ void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scrat
   }
 }
 
+// One block of up to kBlockHeads heads: look.scores, (rows, heads), becomes each row's softmax, and its sum
+// over the heads is added to the rank, or begins it.
+template <DType kKv, int kHeads>
+void look_along_axes(const LanesArgs& args, const Lane& lane, const SecondLook& look, int first) {
+  const Floats d;
+  constexpr size_t kRows = kLanes / kHeads;
+  const size_t head_dim = static_cast<size_t>(args.head_dim);
+  const size_t bytes = row_bytes(kKv, args.head_dim);
+  const int heads = HWY_MIN(kHeads, args.group - first);
+  const float* query = look.query + static_cast<size_t>(first) * padded_dim(head_dim);
+  const float* plane = lane.scores + static_cast<size_t>(first) * static_cast<size_t>(lane.partition_count);
+  HWY_ALIGN float lengths[kLanes];  // of the lane's head's scaled query
+  for (size_t i = 0; i < kLanes; i++) {
+    const float* of = query + i % kHeads * padded_dim(head_dim);
+    float squares = 0;
+    for (size_t j = 0; j < head_dim; j++) squares += of[j] * of[j];
+    lengths[i] = std::sqrt(squares);
+  }
+  const Vector length = hn::Load(d, lengths);
+  const Vector reach = hn::Set(d, kWaveBestAlong), limit = hn::Set(d, 1e30f);
+  Vector max = hn::Set(d, kLowest);
+  constexpr size_t kAhead = 8 * kRows;
+  for (size_t r = 0; r < HWY_MIN(kAhead, look.count); r++) prefetch_row(look.rows[r], bytes);
+  for (size_t row = 0; row < look.count; row += kRows) {
+    HWY_ALIGN float scores[kLanes], residuals[kLanes];
+    for (size_t r = 0; r < kRows; r++) {
+      if (row + r + kAhead < look.count) prefetch_row(look.rows[row + r + kAhead], bytes);
+      for (int h = 0; h < kHeads; h++) {
+        const bool real = row + r < look.count && h < heads;
+        const size_t at = r * kHeads + static_cast<size_t>(h);
+        scores[at] = real ? plane[static_cast<size_t>(h) * static_cast<size_t>(lane.partition_count) +
+                                  static_cast<size_t>(look.numbers[row + r])]
+                          : kLowest;
+        residuals[at] = look.residuals[row + r];
+      }
+    }
+    const Vector along = dot_rows<kKv, kHeads>(d, query, look.rows + row, head_dim);
+    const Vector across = hn::Mul(length, hn::Load(d, residuals));
+    const Vector deviation = hn::Sqrt(hn::MulAdd(along, along, hn::Mul(across, across)));
+    const Vector above = hn::Min(hn::Mul(reach, deviation), limit);
+    const Vector best = hn::Add(hn::Load(d, scores), above);
+    max = hn::Max(max, best);
+    hn::StoreU(best, d, look.scores + row * kHeads);
+  }
+  max = max_across_rows<kHeads>(d, max);
+  Vector sum = hn::Zero(d);
+  for (size_t i = 0; i < look.count * kHeads; i += kLanes) {
+    const Vector weight = upper_exp(d, hn::Sub(hn::LoadU(d, look.scores + i), max));
+    const size_t left = look.count * kHeads - i;
+    sum = hn::Add(sum, left >= kLanes ? weight : hn::IfThenElseZero(hn::FirstN(d, left), weight));
+    hn::StoreU(weight, d, look.scores + i);
+  }
+  HWY_ALIGN float sums[kLanes];
+  hn::Store(sum_across_rows<kHeads>(d, sum), d, sums);
+  for (size_t row = 0; row < look.count; row++) {
+    float rank = 0;
+    if (first > 0) std::memcpy(&rank, look.bits + row, sizeof(rank));
+    for (int h = 0; h < heads; h++) rank += look.scores[row * kHeads + static_cast<size_t>(h)] / sums[h];
+    rank = rank > 0 ? HWY_MIN(rank, kRankLimit) : 0;
+    std::memcpy(look.bits + row, &rank, sizeof(rank));
+  }
+}
+
+void look_again(const LanesArgs& args, const Lane& lane, const SecondLook& look) {
+  if (look.count == 0) return;
+  const size_t head_dim = static_cast<size_t>(args.head_dim);
+  pack_query(lane.query, args.group, head_dim, args.scale, look.query);
+  for (size_t i = 0; i < kRankRoom; i++) {  // whole tiles
+    look.rows[look.count + i] = look.rows[0];
+    look.residuals[look.count + i] = 0;
+  }
+  for (int first = 0; first < args.group; first += kBlockHeads)
+    with_type_and_width(args.kv, block_width(args.group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
+      look_along_axes<kKv, kHeads>(args, lane, look, first);
+    });
+}
+
 size_t padded_query_floats(const LanesArgs& args) {
   return static_cast<size_t>(head_blocks(args.group)) * kBlockHeads * padded_dim(args.head_dim);
 }
@@ -231,6 +308,7 @@ HWY_AFTER_NAMESPACE();
 namespace wi::cpu {
 
 HWY_EXPORT(rank_lane);
+HWY_EXPORT(look_again);
 HWY_EXPORT(padded_query_floats);
 HWY_EXPORT(weight_from);
 HWY_EXPORT(indices_from);
@@ -255,6 +333,9 @@ void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch&
     at += static_cast<size_t>(index.clusters);
   }
   HWY_DYNAMIC_DISPATCH(rank_lane)(args, lane, scratch);
+}
+void rank_again(const LanesArgs& args, const Lane& lane, const SecondLook& look) {
+  HWY_DYNAMIC_DISPATCH(look_again)(args, lane, look);
 }
 int64_t weight_ranked_from(const int32_t* bits, const int32_t* weights, size_t count, int32_t pivot) {
   return HWY_DYNAMIC_DISPATCH(weight_from)(bits, weights, count, pivot);

@@ -19,9 +19,14 @@ namespace {
 // with all that are lower. A bucket is the number of clusters, times 2^32, plus that of their tokens.
 // Neighbours count in different copies, for most fall into few buckets and would wait for each other.
 constexpr int32_t kBucketShift = 20;
-constexpr int32_t kFirstBucket = (127 - 40) << 3;               // ranks below 2^-40
-constexpr int32_t kBuckets = ((127 + 16) << 3) - kFirstBucket;  // ranks up to kRankLimit
+constexpr int32_t kFirstBucket = (127 - 40) << 3;                  // ranks below 2^-40
+constexpr int32_t kFirstLooks = ((127 + 16) << 3) - kFirstBucket;  // ranks up to kRankLimit
 constexpr int32_t kCopies = 4;
+
+// Ranks of a second look, with half their precision, lie above all of the first.
+constexpr int32_t kSecondLook = (127 + 16) << 23;
+constexpr int32_t kBuckets = kFirstLooks + (((127 + 16) << 3) + 1) / 2;
+int32_t second_rank(int32_t bits) { return kSecondLook + (bits >> 1); }
 
 // Clusters of a lane, numbered through its segments.
 struct Clusters {
@@ -32,12 +37,13 @@ struct Clusters {
   int32_t* candidates;  // (count + 16)
   int32_t* few_bits;    // (count + 16)
   int32_t* few_sizes;   // (count + 16)
-  uint64_t* buckets;    // (kCopies, kBuckets); the first is of all when filled
-  uint64_t* order;      // (count)
-  float* query;         // query_floats(), with target_mass
-  uint32_t* extents;    // (count + 16), with target_mass
-  float* masses;        // (group, count + 16), with target_mass
-  double* mass_sums;    // (3, group), with target_mass
+  uint64_t* buckets;    // (kBuckets)
+  uint64_t* copies;     // (kCopies - 1, kFirstLooks) while counting
+  uint64_t* order;      // (count + 16)
+  SecondLook look;
+  uint32_t* extents;  // (count + 16), with target_mass
+  float* masses;      // (group, count + 16), with target_mass
+  double* mass_sums;  // (3, group), with target_mass
 };
 
 // The clusters whose rank is above the pivot, and the first `ties` of those that have it.
@@ -49,6 +55,7 @@ struct Zone {
 Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, const Lane& lane);
 void number_clusters(const Lane& lane, Clusters& clusters);
 void fill_buckets(const Clusters& clusters);
+void look_twice(const LanesArgs& args, const Lane& lane, Clusters& clusters, int64_t tokens);
 enum class Count { clusters, tokens };
 Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted);
 int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens);
@@ -67,10 +74,12 @@ void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& 
 
   int64_t retrieved = 0;
   if (params.target_mass > 0) {
+    look_twice(args, lane, clusters, share_of(params.budget_ceiling, lane.indexed_tokens));
     retrieved = covering(args, lane, clusters);
   } else {
-    const Zone zone = first_ranked(clusters, Count::tokens, share_of(params.budget, lane.indexed_tokens));
-    retrieved = collect(clusters, zone, &lane.retrieved_tokens);
+    const int64_t budget = share_of(params.budget, lane.indexed_tokens);
+    look_twice(args, lane, clusters, kWaveLooks * budget);
+    retrieved = collect(clusters, first_ranked(clusters, Count::tokens, budget), &lane.retrieved_tokens);
   }
   const float share = std::clamp(params.estimation, 0.0f, 1.0f);
   const int64_t estimated = std::lround(share * static_cast<float>(clusters.count));
@@ -100,9 +109,12 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
                            n + kRankRoom,
                            n + kRankRoom,
                            n + kRankRoom,
-                           2 * kCopies * kBuckets,
-                           2 * n,
-                           masses ? query_floats(args) : 0,
+                           2 * kBuckets,
+                           2 * (kCopies - 1) * kFirstLooks,
+                           2 * (n + kRankRoom),
+                           n + kRankRoom,
+                           n + kRankRoom,
+                           query_floats(args),
                            extents,
                            masses,
                            6 * group};
@@ -127,8 +139,15 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   clusters.few_bits = take_ints();
   clusters.few_sizes = take_ints();
   clusters.buckets = reinterpret_cast<uint64_t*>(take());
+  clusters.copies = reinterpret_cast<uint64_t*>(take());
   clusters.order = reinterpret_cast<uint64_t*>(take());
-  clusters.query = take();
+  clusters.look = {.count = 0,
+                   .numbers = take_ints(),
+                   .rows = reinterpret_cast<const std::byte**>(clusters.order),
+                   .residuals = take(),
+                   .query = take(),
+                   .scores = clusters.rank.weights,
+                   .bits = clusters.few_bits};
   clusters.extents = reinterpret_cast<uint32_t*>(take());
   clusters.masses = take();
   clusters.mass_sums = reinterpret_cast<double*>(take());
@@ -147,18 +166,25 @@ void number_clusters(const Lane& lane, Clusters& clusters) {
   clusters.first[lane.segment_count] = at;
 }
 
+int32_t bucket_of(int32_t bits) { return std::max((bits >> kBucketShift) - kFirstBucket, 0); }
+uint64_t bucket_entry(int32_t tokens) { return uint64_t{1} << 32 | static_cast<uint32_t>(tokens); }
+
 void fill_buckets(const Clusters& clusters) {
-  std::fill_n(clusters.buckets, kCopies * kBuckets, 0);
-  const auto enter = [&](int32_t i, int32_t copy) {
-    const int32_t at = std::max((clusters.rank.bits[i] >> kBucketShift) - kFirstBucket, 0);
-    clusters.buckets[copy * kBuckets + at] += uint64_t{1} << 32 | static_cast<uint32_t>(clusters.sizes[i]);
+  std::fill_n(clusters.buckets, kBuckets, 0);
+  std::fill_n(clusters.copies, (kCopies - 1) * kFirstLooks, 0);
+  const auto enter = [&](int32_t i, uint64_t* buckets) {
+    buckets[bucket_of(clusters.rank.bits[i])] += bucket_entry(clusters.sizes[i]);
   };
   int32_t i = 0;
-  for (; i + kCopies <= clusters.count; i += kCopies)
-    for (int32_t copy = 0; copy < kCopies; copy++) enter(i + copy, copy);
-  for (; i < clusters.count; i++) enter(i, 0);
+  for (; i + kCopies <= clusters.count; i += kCopies) {
+    enter(i, clusters.buckets);
+    for (int32_t copy = 1; copy < kCopies; copy++)
+      enter(i + copy, clusters.copies + (copy - 1) * kFirstLooks);
+  }
+  for (; i < clusters.count; i++) enter(i, clusters.buckets);
   for (int32_t copy = 1; copy < kCopies; copy++)
-    for (int32_t at = 0; at < kBuckets; at++) clusters.buckets[at] += clusters.buckets[copy * kBuckets + at];
+    for (int32_t at = 0; at < kFirstLooks; at++)
+      clusters.buckets[at] += clusters.copies[(copy - 1) * kFirstLooks + at];
 }
 
 // The shortest prefix, in order of rank, that reaches `wanted` (all, if they don't).
@@ -219,6 +245,31 @@ void for_each(const Clusters& clusters, const Zone& zone, Visit visit) {
   }
 }
 
+// The best ranked clusters, of so many tokens, get their ranks anew, above all others'.
+void look_twice(const LanesArgs& args, const Lane& lane, Clusters& clusters, int64_t tokens) {
+  SecondLook& look = clusters.look;
+  int32_t segment = -1;
+  WaveIndex index;
+  const size_t row = row_bytes(args.kv, args.head_dim);
+  look.count = 0;
+  for_each(clusters, first_ranked(clusters, Count::tokens, tokens), [&](int32_t cluster) {
+    while (segment < 0 || cluster >= clusters.first[segment + 1])
+      if (lane.segments[++segment].partitions > 0) index = wave_view(lane.segments[segment].index);
+    const size_t at = static_cast<size_t>(cluster - clusters.first[segment]);
+    look.numbers[look.count] = cluster;
+    look.rows[look.count] = index.axes + at * row;
+    look.residuals[look.count++] = index.residuals[at];
+  });
+  rank_again(args, lane, look);
+  for (size_t i = 0; i < look.count; i++) {
+    const int32_t cluster = look.numbers[i];
+    int32_t& bits = clusters.rank.bits[cluster];
+    clusters.buckets[bucket_of(bits)] -= bucket_entry(clusters.sizes[cluster]);
+    bits = second_rank(look.bits[i]);
+    clusters.buckets[bucket_of(bits)] += bucket_entry(clusters.sizes[cluster]);
+  }
+}
+
 // Writes the zone's clusters to order, by number, and returns their count.
 int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens) {
   int64_t count = 0;
@@ -248,7 +299,7 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
   double* total = clusters.mass_sums;
   double* covered = total + group;
   double* steady = covered + group;
-  cluster_masses(args, lane, clusters.query, clusters.sizes, clusters.extents, clusters.masses, steady,
+  cluster_masses(args, lane, clusters.look.query, clusters.sizes, clusters.extents, clusters.masses, steady,
                  total);
   const auto reached = [&] {
     for (int h = 0; h < group; h++)
