@@ -32,7 +32,7 @@ bool all_finite(const void* numbers, int64_t count, DType kv) {
 
 constexpr float kMostStored = 1.01f * kWaveMostExtent;  // rounded up
 
-// Select reads every code, scale, size and extent, and the axes of what it looks at twice, about three for
+// Select reads every code, scale, size and extent, and the axes of what it looks at twice, about two for
 // each that is retrieved; estimate the value means of its zone.
 int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
   const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
