@@ -35,8 +35,7 @@ void decode_step(const Step& step, std::span<const DecodeRow> rows, StepStats& t
       select(step.backend, step.stream, lanes, times);    // rank partitions, split them into zones
       retrieve(step.backend, step.stream, lanes, times);  // bring what was picked to the fast tier
       attend(step.backend, step.stream, lanes, times);    // steady zone and retrieved partitions, exactly
-      estimate(step.backend, step.stream, lanes,
-               times);  // the next partitions by their centroids; merge by LSE
+      estimate(step.backend, step.stream, lanes, times);  // the next ones by their index; merge by LSE
     }
     throw_if_cancelled(step.stream);
 

@@ -283,6 +283,12 @@ HWY_INLINE void add_rows(const Weights& weights, const std::byte* const* rows, s
 
 // ---- queries
 
+HWY_INLINE float squared_length(const float* query, size_t head_dim) {
+  float squares = 0;
+  for (size_t i = 0; i < head_dim; i++) squares += query[i] * query[i];
+  return squares;
+}
+
 // query (group, head_dim) to (blocks of heads, padded_dim), scaled and padded with zeros. Block b starts at
 // row b * kBlockHeads. Returns rows written.
 HWY_INLINE size_t pack_query(const float* query, int group, size_t head_dim, float scale, float* packed) {

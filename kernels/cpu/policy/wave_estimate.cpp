@@ -140,9 +140,7 @@ size_t weigh_zone(const Lane& lane, const EstimateScratch& zone, const float* sc
 }
 
 float length(const float* query, size_t head_dim) {
-  float squares = 0;
-  for (size_t i = 0; i < head_dim; i++) squares += query[i] * query[i];
-  return std::sqrt(squares) * 1.00001f;  // not below the true one
+  return std::sqrt(squared_length(query, head_dim)) * 1.00001f;  // not below the true one
 }
 
 void merge(const Head& head, const float* acc, size_t head_dim, float* out, float* lse) {

@@ -177,18 +177,22 @@ void mean_row(const float* rows, const int32_t* members, int32_t count, int32_t 
   }
 }
 
-// Distances from the centroid as stored. The radius holds for the rounding of this sum, too.
-uint32_t extent_of(const float* keys, const int32_t* members, int32_t count, int32_t dim,
-                   const float* centroid) {
-  float most = 0, sum = 0;
+// Of a cluster's keys from the centroid as stored.
+struct Distances {
+  float most, sum;   // squared
+  int32_t farthest;  // token
+};
+Distances distances_of(const float* keys, const int32_t* members, int32_t count, int32_t dim,
+                       const float* centroid) {
+  Distances out = {.most = -1, .sum = 0, .farthest = members[0]};
   for (int32_t m = 0; m < count; m++) {
     const float* key = keys + static_cast<int64_t>(members[m]) * dim;
     float squares = 0;
     for (int32_t i = 0; i < dim; i++) squares += (key[i] - centroid[i]) * (key[i] - centroid[i]);
-    most = std::max(most, squares);
-    sum += squares;
+    if (squares > out.most) out.most = squares, out.farthest = members[m];
+    out.sum += squares;
   }
-  return wave_extent(std::sqrt(most) * 1.00001f, std::sqrt(sum / static_cast<float>(count)));
+  return out;
 }
 
 // sum = Σ over members of the deviation from the centroid times its product with v; returns the sum of the
@@ -221,18 +225,9 @@ bool normalise(float* v, int32_t dim) {
 // counts), by a few steps of the power method from the farthest key's direction: a rough axis does. Returns
 // the deviation in every other direction, were it the same in all.
 float axis_of(const float* keys, const int32_t* members, int32_t count, int32_t dim, const float* centroid,
-              float* axis) {
+              const Distances& distances, float* axis) {
   float* next = axis + dim;
-  float most = -1, all = 0;
-  int32_t farthest = members[0];
-  for (int32_t m = 0; m < count; m++) {
-    const float* key = keys + static_cast<int64_t>(members[m]) * dim;
-    float squares = 0;
-    for (int32_t i = 0; i < dim; i++) squares += (key[i] - centroid[i]) * (key[i] - centroid[i]);
-    if (squares > most) most = squares, farthest = members[m];
-    all += squares;
-  }
-  const float* key = keys + static_cast<int64_t>(farthest) * dim;
+  const float* key = keys + static_cast<int64_t>(distances.farthest) * dim;
   for (int32_t i = 0; i < dim; i++) axis[i] = key[i] - centroid[i];
   bool found = normalise(axis, dim);
   for (int step = 0; step < 3 && found; step++) {
@@ -244,7 +239,7 @@ float axis_of(const float* keys, const int32_t* members, int32_t count, int32_t 
   const float along = found ? spread_along(keys, members, count, dim, centroid, axis, next) : 0;
   const float deviation = std::min(std::sqrt(along * share), 6e4f);  // f16 must hold it
   for (int32_t i = 0; i < dim; i++) axis[i] = found ? axis[i] * deviation : 0;
-  const float rest = std::max(all - along, 0.0f) * share / static_cast<float>(dim);
+  const float rest = std::max(distances.sum - along, 0.0f) * share / static_cast<float>(dim);
   return std::min(std::sqrt(rest), kWaveMostExtent);
 }
 
@@ -286,8 +281,11 @@ void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
     offsets[c + 1] = offsets[c] + sizes[c];
     mean_row(work.keys, members, sizes[c], dim, work.row);
     store_centroid(base, header, c, work.row);
-    extents[c] = extent_of(work.keys, members, sizes[c], dim, work.row);
-    residuals[c] = axis_of(work.keys, members, sizes[c], dim, work.row, work.axis);
+    const Distances distances = distances_of(work.keys, members, sizes[c], dim, work.row);
+    // The radius holds for the rounding of the sum, too.
+    extents[c] = wave_extent(std::sqrt(distances.most) * 1.00001f,
+                             std::sqrt(distances.sum / static_cast<float>(sizes[c])));
+    residuals[c] = axis_of(work.keys, members, sizes[c], dim, work.row, distances, work.axis);
     to_kv(work.axis, args.kv, base + header.axes + static_cast<size_t>(c) * row, dim);
   }
   float* values = work.units;

@@ -28,9 +28,8 @@ HWY_INLINE Vector spread_in(Floats d, hn::Vec<Words> extents) {
 
 // What a cluster's spread is multiplied by to give σ of this query's scores.
 HWY_INLINE float deviation_per_spread(const float* query, size_t head_dim, float scale) {
-  float squares = 0;
-  for (size_t i = 0; i < head_dim; i++) squares += query[i] * query[i];
-  const float slope = scale * std::sqrt(kWaveAlong * squares / static_cast<float>(head_dim));
+  const float slope =
+      scale * std::sqrt(kWaveAlong * squared_length(query, head_dim) / static_cast<float>(head_dim));
   return HWY_MIN(slope, 1e15f);  // products with a spread stay finite
 }
 

@@ -78,9 +78,8 @@ void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scrat
     float shares[kBlockHeads];
     for (int h = 0; h < heads; h++) {
       const float* query = lane.query + (first + h) * head_dim;
-      float squares = 0;
-      for (size_t i = 0; i < head_dim; i++) squares += query[i] * query[i];
-      const float reach = kWaveBestAbove * args.scale * std::sqrt(squares / static_cast<float>(head_dim));
+      const float reach = kWaveBestAbove * args.scale *
+                          std::sqrt(squared_length(query, head_dim) / static_cast<float>(head_dim));
       shares[h] = head_weights(lane, lane.scores + (first + h) * count, reach, scratch.weights + h * plane);
     }
     with_heads(heads, [&]<int kHeads>() HWY_ATTR {
@@ -96,26 +95,19 @@ void look_along_axes(const LanesArgs& args, const Lane& lane, const SecondLook& 
   const Floats d;
   constexpr size_t kRows = kLanes / kHeads;
   const size_t head_dim = static_cast<size_t>(args.head_dim);
-  const size_t bytes = row_bytes(kKv, args.head_dim);
   const int heads = HWY_MIN(kHeads, args.group - first);
   const float* query = look.query + static_cast<size_t>(first) * padded_dim(head_dim);
   const float* plane = lane.scores + static_cast<size_t>(first) * static_cast<size_t>(lane.partition_count);
   HWY_ALIGN float lengths[kLanes];  // of the lane's head's scaled query
   for (size_t i = 0; i < kLanes; i++) {
-    const float* of = query + i % kHeads * padded_dim(head_dim);
-    float squares = 0;
-    for (size_t j = 0; j < head_dim; j++) squares += of[j] * of[j];
-    lengths[i] = std::sqrt(squares);
+    lengths[i] = std::sqrt(squared_length(query + i % kHeads * padded_dim(head_dim), head_dim));
   }
   const Vector length = hn::Load(d, lengths);
   const Vector reach = hn::Set(d, kWaveBestAlong), limit = hn::Set(d, 1e30f);
   Vector max = hn::Set(d, kLowest);
-  constexpr size_t kAhead = 8 * kRows;
-  for (size_t r = 0; r < HWY_MIN(kAhead, look.count); r++) prefetch_row(look.rows[r], bytes);
   for (size_t row = 0; row < look.count; row += kRows) {
     HWY_ALIGN float scores[kLanes], residuals[kLanes];
     for (size_t r = 0; r < kRows; r++) {
-      if (row + r + kAhead < look.count) prefetch_row(look.rows[row + r + kAhead], bytes);
       for (int h = 0; h < kHeads; h++) {
         const bool real = row + r < look.count && h < heads;
         const size_t at = r * kHeads + static_cast<size_t>(h);

@@ -20,17 +20,18 @@ struct RankScratch {
 // of a float in [0, kRankLimit], which compare as the ranks do (NaN counts as 0).
 void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch);
 
-// A second look at the `count` clusters that scratch.rows and the others describe, in any order; the lists
-// have room for kRankRoom more.
+// A second look at some clusters: rank_again() fills bits with their ranks among each other, the sum over the
+// group of the softmax of what their best tokens likely score, knowing their axes; in [0, kRankLimit]
+// likewise. The lists have room for kRankRoom more.
 struct SecondLook {
   size_t count;
   int32_t* numbers;        // in the lane
-  const std::byte** rows;  // their axes
+  const std::byte** rows;  // their axes, on their way into the cache
   float* residuals;
   float* query;   // query_floats()
   float* scores;  // (kRankHeads, count + kRankRoom)
-  int32_t* bits;  // out: ranks among them, the sum over the group of the softmax of what their best
-};                // tokens likely score, knowing the axes; likewise in [0, kRankLimit]
+  int32_t* bits;  // out
+};
 void rank_again(const LanesArgs& args, const Lane& lane, const SecondLook& look);
 
 // Σ weights[i] over bits[i] ≥ pivot ≥ 0; null weights count 1 each. All weights together fit 31 bits.
