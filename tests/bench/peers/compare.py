@@ -27,7 +27,7 @@ OURS = {"waveinfer full": "full", "waveinfer wave": "wave"}
 TORCH = {"transformers": "cpu", "transformers GPU": "cuda"}
 # (prefill, decode) of a part. waveinfer and transformers decode behind a cache filled with random numbers, at any depth;
 # llama.cpp has to read a prompt to get there.
-FULL_SIZE = {"short": ((512, 2048, 4096), (64, 1024, 4096)), "long": ((8192, 16384), (16384,)), "filled": (16384, 32768)}
+FULL_SIZE = {"short": ((512, 2048, 8192), (64, 1024, 4096, 8192)), "long": ((16384,), (16384,)), "filled": (16384, 32768)}
 QUICK = {"short": ((512, 1024), (64, 1024)), "long": ((2048,), (2048,)), "filled": (2048, 4096)}
 
 
