@@ -136,7 +136,7 @@ HWY_EXPORT(QuantizeRow);
 namespace {
 
 // A task reads about this much: long enough to hide its start, short enough to even out the workers.
-constexpr int64_t kTaskBytes = 128 << 10;
+constexpr int64_t kTaskBytes = 512 << 10;
 constexpr int64_t kWholeTiles = 4;  // outputs of a tile
 
 Activations prepare(const Stream& stream, const MatmulArgs& args) {

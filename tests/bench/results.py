@@ -14,6 +14,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 
 
 def machine():
@@ -60,6 +61,47 @@ def peak_rss_bytes():
     """Of this process. Not getrusage's, which starts from the parent's."""
     status = pathlib.Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def answer_turns(measures):
+    """A contestant's side of taking turns, so that all see the machine in the same minute: says that it is ready, then
+    answers each line of standard input, `decode DEPTH` or `prefill TOKENS`, with one JSON object.
+
+    measures: word -> function of a number of tokens that returns the measured values by name."""
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        what, tokens = line.split()
+        values = measures[what](int(tokens))
+        print(json.dumps({"what": what, "tokens": int(tokens), **values, "peak_rss_bytes": peak_rss_bytes()}), flush=True)
+
+
+class Contestant:
+    """The other side: a process that answers turns."""
+
+    def __init__(self, command):
+        self.command = [str(word) for word in command]
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.answer()  # ready
+
+    def turn(self, what, tokens):
+        self.process.stdin.write(f"{what} {tokens}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def answer(self):
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        self.process.wait()
+        self.errors.seek(0)
+        raise SystemExit(f"{' '.join(self.command)}\nreturned {self.process.returncode}:\n{self.errors.read()[-2000:]}")
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
 
 
 class Log:

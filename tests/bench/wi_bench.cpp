@@ -24,7 +24,7 @@ struct Options {
   int64_t batch = 1, steps = 20;
   int32_t threads = 0;
   uint64_t seed = 1;
-  bool check = true;
+  bool check = true, turns = false;
 };
 
 const char* const kUsage =
@@ -33,13 +33,26 @@ const char* const kUsage =
     "f32|f16|bf16|q8_0|q4_0|q4_k]\n"
     "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--threads "
     "N]\n"
-    "                [--fill prefill|synthetic] [--kv f16|bf16|f32] [--seed N] [--no-check]\n";
+    "                [--fill prefill|synthetic] [--kv f16|bf16|f32] [--seed N] [--no-check] [--turns]\n"
+    "--turns: with one policy and context, a measurement for each line of standard input, so that it can\n"
+    "alternate with other programs: of decoding, the same tokens each time, or of another prefill.\n";
 
 Options parse(int argc, char** argv);
 void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                    const Options& options);
-void run(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
-         const Options& options, const std::string& policy, int64_t context);
+
+// Sessions that hold the context.
+struct Batch {
+  std::vector<std::shared_ptr<Session>> sessions;
+  wi_session_stats filled{};  // of the first
+};
+Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                 const Options& options, const std::string& policy, int64_t context);
+// Decodes, prints a line, and takes the tokens back.
+void measure(const Batch& batch, const Runtime& runtime, const Model& model, const Options& options,
+             const std::string& policy, int64_t context);
+void take_turns(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                const Options& options);
 
 SessionParams session_params(const Runtime& runtime, const std::string& policy, const Options& options) {
   SessionParams params;
@@ -93,8 +106,14 @@ int main(int argc, char** argv) {
                          : Model::open(options.model, {}, false,
                                        options.load == "copied" ? runtime->weights_pool.get() : nullptr);
   if (options.check) check_results(runtime, model, options);
+  if (options.turns) {
+    take_turns(runtime, model, options);
+    return 0;
+  }
   for (int64_t context : options.contexts) {
-    for (const std::string& policy : options.policies) run(runtime, model, options, policy, context);
+    for (const std::string& policy : options.policies)
+      measure(make_batch(runtime, model, options, policy, context), *runtime, *model, options, policy,
+              context);
   }
   return 0;
 }
@@ -128,17 +147,42 @@ void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_pt
   }
 }
 
-void run(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
-         const Options& options, const std::string& policy, int64_t context) {
-  std::vector<std::shared_ptr<Session>> sessions;
-  std::vector<Session*> batch;
-  for (int64_t i = 0; i < options.batch; ++i) {
-    sessions.push_back(Session::create(runtime, model, session_params(*runtime, policy, options)));
-    fill(*sessions.back(), *model, options, context, options.seed + static_cast<uint64_t>(i));
-    batch.push_back(sessions.back().get());
+void take_turns(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                const Options& options) {
+  check(options.policies.size() == 1 && options.contexts.size() == 1, WI_E_ARGUMENT,
+        "--turns wants one policy and one context");
+  const std::string& policy = options.policies[0];
+  const int64_t context = options.contexts[0];
+  const bool reads_anew = options.fill == "prefill";
+  Batch batch;
+  if (!reads_anew) batch = make_batch(runtime, model, options, policy, context);
+  std::cout << "{\"ready\":true}" << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    if (reads_anew) {
+      batch = {};  // first: the memory of one is enough
+      batch = make_batch(runtime, model, options, policy, context);
+    }
+    measure(batch, *runtime, *model, options, policy, context);
   }
-  const wi_session_stats filled = sessions[0]->stats();
-  std::vector<Event> events(batch.size());
+}
+
+Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                 const Options& options, const std::string& policy, int64_t context) {
+  Batch batch;
+  for (int64_t i = 0; i < options.batch; ++i) {
+    batch.sessions.push_back(Session::create(runtime, model, session_params(*runtime, policy, options)));
+    fill(*batch.sessions.back(), *model, options, context, options.seed + static_cast<uint64_t>(i));
+  }
+  batch.filled = batch.sessions[0]->stats();
+  return batch;
+}
+
+void measure(const Batch& batch, const Runtime& runtime, const Model& model, const Options& options,
+             const std::string& policy, int64_t context) {
+  const auto& [sessions, filled] = batch;
+  std::vector<Session*> together;
+  for (const auto& session : sessions) together.push_back(session.get());
+  std::vector<Event> events(together.size());
   constexpr int kWarmUp = 3;
   std::vector<double> step_ms;
   wi_session_stats before{};
@@ -147,7 +191,7 @@ void run(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Mo
     uint64_t ns = 0;
     {
       StageTimer timer(ns);
-      Session::decode_batch(batch, nullptr, events.data());
+      Session::decode_batch(together, nullptr, events.data());
     }
     if (step >= kWarmUp) step_ms.push_back(static_cast<double>(ns) * 1e-6);
   }
@@ -167,9 +211,9 @@ void run(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Mo
 
   std::ostringstream line;
   line << "{\"policy\":\"" << policy << "\",\"device\":\"" << options.device << "\",\"shape\":\""
-       << (options.model.empty() ? options.shape : model->config.name) << "\",\"weights\":\""
-       << model->weight_type << "\",\"context\":" << context << ",\"batch\":" << options.batch
-       << ",\"threads\":" << runtime->workers.threads()
+       << (options.model.empty() ? options.shape : model.config.name) << "\",\"weights\":\""
+       << model.weight_type << "\",\"context\":" << context << ",\"batch\":" << options.batch
+       << ",\"threads\":" << runtime.workers.threads()
        << ",\"tokens_per_second\":" << static_cast<double>(options.batch) * steps / (total_ms * 1e-3)
        << ",\"ms_per_token_p50\":" << percentile(step_ms, 0.5)
        << ",\"ms_per_token_p99\":" << percentile(step_ms, 0.99)
@@ -191,6 +235,7 @@ void run(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Mo
        << ",\"prefill_ms\":" << static_cast<double>(filled.prefill_ns) * 1e-6 << ",\"kv\":\"" << options.kv
        << "\",\"fill\":\"" << options.fill << "\",\"load\":\"" << options.load << "\"}";
   std::cout << line.str() << std::endl;
+  for (Session* session : together) session->truncate(context);
 }
 
 std::vector<std::string> split(const std::string& text) {
@@ -218,6 +263,10 @@ Options parse(int argc, char** argv) {
     }
     if (name == "--no-check") {
       options.check = false;
+      continue;
+    }
+    if (name == "--turns") {
+      options.turns = true;
       continue;
     }
     check(i + 1 < argc, WI_E_ARGUMENT, name, " needs a value");

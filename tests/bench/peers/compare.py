@@ -1,14 +1,14 @@
-"""waveinfer, llama.cpp and transformers on one file's weights, alternating; writes docs/results/peers.{jsonl,md} and plots.
+"""waveinfer, llama.cpp and transformers on one file's weights, taking turns; writes docs/results/peers.{jsonl,md} and plots.
 
     compare.py --bin build/bin [--shape small] [--weights f16,q8_0] [--rounds 5] [--budget MINUTES] [--only WORD]... [--quick]
 
-Every round runs each contestant in a process of its own, starting with another one each time. Short contexts come first, in
-all rounds; then the long prompts, as often as the time that is left allows, up to the number of rounds. What they do not
-reach is on a line fitted through what was measured, and marked. A run that was broken off goes on where it stopped.
---only takes a contestant, a weight type, or one of the parts "short" and "long"; the tables hold all that the log has.
+Every contestant is a process that waits for its turn. A turn is one measurement, of some seconds at most where that can be,
+and a round is a turn of each, starting with another one each time: what else the machine does then hits all alike. Short
+contexts come first; prompts as long as minutes are read as often as the time that is left allows, up to the number of rounds.
+What llama.cpp does not reach is on a line fitted through what was measured, and marked. A run that was broken off goes on
+where it stopped. --only takes a contestant, a weight type, "decode" or "prefill"; the tables hold all that the log has.
 """
 import argparse
-import itertools
 import json
 import os
 import pathlib
@@ -25,50 +25,98 @@ import results
 LLAMA = {"llama.cpp": 0, "llama.cpp flash": 1}
 OURS = {"waveinfer full": "full", "waveinfer wave": "wave"}
 TORCH = {"transformers": "cpu", "transformers GPU": "cuda"}
-# (prefill, decode) of a part. waveinfer and transformers decode behind a cache filled with random numbers, at any depth;
-# llama.cpp has to read a prompt to get there.
-FULL_SIZE = {"short": ((512, 2048, 8192), (64, 1024, 4096, 8192)), "long": ((16384,), (16384,)), "filled": (16384, 32768)}
-QUICK = {"short": ((512, 1024), (64, 1024)), "long": ((2048,), (2048,)), "filled": (2048, 4096)}
+# waveinfer and transformers decode behind a cache filled with random numbers, at any depth; llama.cpp has to read a prompt to
+# get there: up to `read`, the longest with the better one of its settings alone.
+FULL_SIZE = {"decode": (64, 1024, 4096, 8192, 16384, 32768), "prefill": (512, 2048, 8192, 16384), "read": 16384, "both": 8192}
+QUICK = {"decode": (64, 1024, 2048, 4096), "prefill": (512, 1024, 2048), "read": 2048, "both": 1024}
 
 
 def main():
     args = arguments()
-    started = time.monotonic()
-    parts = QUICK if args.quick else FULL_SIZE
+    sizes = QUICK if args.quick else FULL_SIZE
     log = results.Log(args.out / "peers.jsonl", results.command_line("tests/bench/peers/run.sh"),
-                      {"shape": args.shape, "threads": args.threads, "steps": args.steps, "quick": args.quick, "load": "copied"},
+                      {"shape": args.shape, "threads": args.threads, "steps": args.steps, "quick": args.quick, "load": "copied", "turns": True},
                       args.fresh)
     files = {weights: model_file(args, weights) for weights in args.weights}
     log.head["files"] = {weights: path.stat().st_size for weights, path in files.items()}
     contestants = [*OURS, *LLAMA, *(name for name, device in TORCH.items() if device == "cpu" or gpu())]
-    costs = {}  # (weights, contestant, part) -> seconds
+    for weights in args.weights:
+        Match(args, log, sizes, weights, files[weights], runners(contestants, weights, args.weights)).run()
+    report(args, log, sizes)
 
-    def measure(weights, contestant, part, number):
-        named = all(word in args.only or not args.only & set(group)
-                    for word, group in ((contestant, contestants), (weights, args.weights), (part, parts)))
-        if not named or log.has((weights, contestant, part, number)):
-            return
-        begin = time.monotonic()
-        lines = run(args, contestant, files[weights], part, parts)
-        costs[weights, contestant, part] = time.monotonic() - begin
-        log.add((weights, contestant, part, number), {"lines": lines})
-        print(f"[{(time.monotonic() - started) / 60:5.1f} min] {weights} {contestant}, {part}, round {number + 1}: {summary(lines)}", flush=True)
 
-    if not log.has(("bandwidth",)):
-        log.add(("bandwidth",), {"gb_per_s": bandwidth(args)})
-    for weights, number in itertools.product(args.weights, range(args.rounds)):
-        for contestant in rotated(runners(contestants, weights, args.weights), number):
-            measure(weights, contestant, "short", number)
-    for number, weights in itertools.product(range(args.rounds), args.weights):
-        names = [name for name in better_flash(log, contestants, weights, parts) if name != "waveinfer full"]  # nothing left for it
-        for contestant in rotated(runners(names, weights, args.weights), number):
-            left = args.budget * 60 - (time.monotonic() - started)
-            if (cost := costs.get((weights, contestant, "long"), expected(log, weights, contestant, parts))) < left:
-                measure(weights, contestant, "long", number)
-            elif not log.has((weights, contestant, "long", number)):
-                print(f"left out: {weights} {contestant}, long, round {number + 1}: about {cost:.0f} s, {max(left, 0):.0f} s left of --budget",
-                      flush=True)
-    report(args, log, parts)
+class Match:
+    """All measurements of one file."""
+
+    def __init__(self, args, log, sizes, weights, path, names):
+        self.args, self.log, self.sizes, self.weights, self.path, self.names = args, log, sizes, weights, path, names
+        self.started = time.monotonic()
+        self.standing = {}  # processes that stay for all measurements
+
+    def run(self):
+        for depth in self.sizes["decode"]:
+            if not self.log.has(("bandwidth", self.weights, depth)):
+                self.log.add(("bandwidth", self.weights, depth), {"gb_per_s": bandwidth(self.args)})
+            self.measure("decode", depth, [name for name in self.names if name not in LLAMA or name in self.readers(depth)])
+        for tokens in self.sizes["prefill"]:  # wave's index is built on the way, so it is the dearer one of ours
+            self.measure("prefill", tokens, [name for name in self.names if name != "waveinfer full" and
+                                             (name not in LLAMA or name in self.readers(tokens))])
+        for process in self.standing.values():
+            process.close()
+
+    def readers(self, tokens):
+        if tokens > self.sizes["read"]:
+            return []
+        return LLAMA if tokens <= self.sizes["both"] else better_flash(self.log, self.weights, self.sizes["both"])
+
+    def measure(self, what, tokens, names):
+        todo = [(number, name) for number in range(self.args.rounds) for name in rotated(names, number)
+                if self.wanted(what, name) and not self.log.has((self.weights, name, what, tokens, number))]
+        own = {name: results.Contestant(self.command(what, tokens, name)) for name in OURS if any(name == n for _, n in todo)}
+        for number, name in todo:
+            left = self.args.budget * 60 - (time.monotonic() - self.started)
+            if what == "prefill" and (cost := self.expected(name, tokens)) > left:
+                print(f"left out: {self.weights} {name}, {what} of {tokens}, round {number + 1}: about {cost:.0f} s, "
+                      f"{max(left, 0):.0f} s left of --budget", flush=True)
+                continue
+            line = (own.get(name) or self.stand(name)).turn(what, tokens)
+            if name in OURS:
+                line = {"what": what, "tokens": tokens, "peak_rss_bytes": line["peak_rss_bytes"],
+                        **({"ms": [line["ms_per_token_p50"]]} if what == "decode" else {"seconds": line["prefill_ms"] / 1e3})}
+            self.log.add((self.weights, name, what, tokens, number), line)
+            print(f"[{(time.monotonic() - self.started) / 60:5.1f} min] {self.weights} {name}, round {number + 1}: {summary(line)}", flush=True)
+        for process in own.values():
+            process.close()
+
+    def wanted(self, what, name):
+        only = self.args.only
+        return all(word in only or not only & set(group)
+                   for word, group in ((name, [*OURS, *LLAMA, *TORCH]), (self.weights, self.args.weights), (what, ("decode", "prefill"))))
+
+    def expected(self, name, tokens):
+        """Seconds of a prompt: what it took before, or prefill's times so far, carried on as a n + b n^2"""
+        found = values(self.log, self.weights, name, "prefill")
+        if tokens in found:
+            return tokens / min(found[tokens])
+        curve = fit_prefill(self.log, self.weights, name)
+        return 1.1 * curve(tokens) if curve else 0
+
+    def stand(self, name):
+        if name not in self.standing:
+            self.standing[name] = results.Contestant(self.command(None, None, name))
+        return self.standing[name]
+
+    def command(self, what, tokens, name):
+        args = self.args
+        if name in OURS:
+            return [args.bin / "wi_bench", "--model", self.path, "--load", "copied", "--policy", OURS[name], "--context", tokens, "--threads",
+                    args.threads, "--no-check", "--turns",
+                    *(["--fill", "synthetic", "--steps", args.steps] if what == "decode" else ["--fill", "prefill", "--steps", 1])]
+        if name in LLAMA:
+            return [sys.executable, HERE / "llama_cpp_turns.py", self.path, "--threads", args.threads, "--flash", LLAMA[name], "--room",
+                    self.sizes["read"], "--steps", args.steps]
+        return [sys.executable, HERE / "transformers_turns.py", self.path, "--threads", args.threads, "--device", TORCH[name], "--steps",
+                args.steps]
 
 
 def runners(contestants, weights, all_weights):
@@ -78,29 +126,6 @@ def runners(contestants, weights, all_weights):
 
 def rotated(names, number):
     return names[number % len(names):] + names[:number % len(names)]
-
-
-def run(args, contestant, path, part, parts):
-    """The measurements of one process (waveinfer: one process each, so that each has its own peak of memory)"""
-    prefill, decode = parts[part]
-    if contestant in LLAMA:
-        return lines_of([sys.executable, HERE / "llama_cpp_pass.py", path, "--threads", args.threads, "--flash", LLAMA[contestant],
-                         "--prefill", joined(prefill), "--decode", joined(decode), "--steps", args.steps])
-    depths = (*decode, *parts["filled"]) if part == "short" else ()
-    if contestant in TORCH:
-        return lines_of([sys.executable, HERE / "transformers_pass.py", path, "--threads", args.threads, "--device", TORCH[contestant],
-                         "--prefill", joined(prefill), "--decode", joined(depths), "--steps", args.steps])
-    bench = lambda context, fill, steps: lines_of([args.bin / "wi_bench", "--model", path, "--load", "copied", "--policy", OURS[contestant],
-                                                   "--context", context, "--steps", steps, "--threads", args.threads, "--fill", fill,
-                                                   "--no-check"])[0]
-    lines = []
-    for depth in depths:
-        one = bench(depth, "synthetic", args.steps)
-        lines.append({"what": "decode", "tokens": depth, "ms": [one["ms_per_token_p50"]], "peak_rss_bytes": one["peak_rss_bytes"]})
-    for tokens in prefill if contestant == "waveinfer wave" else ():  # its index is built on the way, so it is the dearer one
-        one = bench(tokens, "prefill", 1)
-        lines.append({"what": "prefill", "tokens": tokens, "seconds": one["prefill_ms"] / 1e3, "peak_rss_bytes": one["peak_rss_bytes"]})
-    return lines
 
 
 def lines_of(command):
@@ -134,9 +159,10 @@ def joined(numbers):
     return ",".join(map(str, numbers))
 
 
-def summary(lines):
-    return "; ".join(f"prefill {results.size(l['tokens'])} {l['tokens'] / l['seconds']:.0f} t/s" if l["what"] == "prefill" else
-                     f"decode {results.size(l['tokens'])} {statistics.median(l['ms']):.1f} ms" for l in lines)
+def summary(line):
+    size = results.size(line["tokens"])
+    return (f"prefill {size} {line['tokens'] / line['seconds']:.0f} t/s" if line["what"] == "prefill" else
+            f"decode {size} {statistics.median(line['ms']):.1f} ms")
 
 
 # ---- what the log says ----
@@ -144,39 +170,27 @@ def summary(lines):
 def values(log, weights, contestant, what):
     """tokens -> one value a round: ms per token (the median of a round's steps) or tokens/s of prefill"""
     found = {}
-    for key, entry in log.entries.items():
-        if key[:2] == (weights, contestant):
-            for line in entry["lines"]:
-                if line["what"] == what:
-                    value = statistics.median(line["ms"]) if what == "decode" else line["tokens"] / line["seconds"]
-                    found.setdefault(line["tokens"], []).append(value)
+    for key, line in log.entries.items():
+        if key[:3] == (weights, contestant, what):
+            value = statistics.median(line["ms"]) if what == "decode" else line["tokens"] / line["seconds"]
+            found.setdefault(line["tokens"], []).append(value)
     return found
 
 
 def memory(log, weights, contestant, depth):
-    peaks = [line["peak_rss_bytes"] for key, entry in log.entries.items() if key[:2] == (weights, contestant)
-             for line in entry["lines"] if line["what"] == "decode" and line["tokens"] == depth]
+    peaks = [line["peak_rss_bytes"] for key, line in log.entries.items() if key[:4] == (weights, contestant, "decode", depth)]
     return statistics.median(peaks) if peaks else None
 
 
-def better_flash(log, contestants, weights, parts):
-    """The long prompts are read with flash attention on or off, whichever was faster at the longest short one; both if they
-    disagree on prefill and decode."""
-    deepest = parts["short"][0][-1]
-    best = set()
-    for what, better in (("prefill", max), ("decode", min)):
-        medians = {name: statistics.median(v[deepest]) for name in LLAMA if deepest in (v := values(log, weights, name, what))}
-        best |= {better(medians, key=medians.get)} if medians else set(LLAMA)
-    return [name for name in contestants if name not in LLAMA or name in best]
+def better_flash(log, weights, deepest):
+    """The longest prompt is read with flash attention on or off, whichever decoded faster at the longest short one."""
+    medians = {name: statistics.median(v[deepest]) for name in LLAMA if deepest in (v := values(log, weights, name, "decode"))}
+    return [min(medians, key=medians.get)] if medians else list(LLAMA)
 
 
-def expected(log, weights, contestant, parts):
-    """Seconds for the long part before it was ever run: prefill's times so far, carried on as a n + b n^2"""
-    prompts = parts["long"][0]
-    curve = fit_prefill(log, weights, contestant)
-    if not curve:
-        return 0
-    return 1.1 * (curve(max(prompts)) if contestant in LLAMA else sum(map(curve, prompts))) + 10
+def rates(log):
+    """GB/s that plain reads got, at the beginning of each depth"""
+    return results.Spread([line["gb_per_s"] for key, line in log.entries.items() if key[0] == "bandwidth"])
 
 
 def fit_prefill(log, weights, contestant):
@@ -203,30 +217,31 @@ def fit_decode(medians):
     return lambda depth: float(a + b * depth)
 
 
-def report(args, log, parts):
-    sections = [f"`{args.shape}` shape, random weights, {args.threads} threads. Median of the rounds (a round's value is the median of "
-                f"{args.steps} steps), in brackets the least and the greatest. *Slanted*: from a fitted line, not measured. Ratios are the "
-                "other's time over `wave`'s: above 1, waveinfer is faster. Both of llama.cpp's settings are shown; the better one of each "
-                "row counts. Weights are read into memory when the file is opened, mapped by none (waveinfer: `--load copied`; llama.cpp: without "
-                "mmap; transformers: always so). waveinfer and transformers decode behind a "
-                "synthetic cache of the depth named, llama.cpp behind a prompt that it has read. Peak memory is the process's: weights, cache, and for the two others Python and what they import (PyTorch: most of "
-                f"what its weights do not take). Memory bandwidth measured in this run: {log.entries[('bandwidth',)]['gb_per_s']:.1f} GB/s read."]
+def report(args, log, sizes):
+    sections = [f"`{args.shape}` shape, random weights, {args.threads} threads. The contestants take turns, one measurement each. Median of the "
+                f"turns (a turn's value is the median of {args.steps} steps), in brackets the least and the greatest. *Slanted*: from a fitted "
+                "line, not measured. Ratios are the other's time over `wave`'s: above 1, waveinfer is faster. Both of llama.cpp's settings are "
+                "shown; the better one of each row counts. Weights are read into memory when the file is opened, mapped by none (waveinfer: "
+                "`--load copied`; llama.cpp: without mmap; transformers: always so). waveinfer and transformers decode behind a synthetic cache "
+                "of the depth named, llama.cpp behind a prompt that it has read. Peak memory is the process's: weights, cache, and for the two "
+                "others Python and what they import (PyTorch: most of what its weights do not take). Plain reads of memory between the depths: "
+                f"{rates(log)} GB/s."]
     contestants = [*OURS, *LLAMA, *TORCH]
-    seen = list(dict.fromkeys(key[0] for key in log.entries if len(key) == 4))
+    seen = list(dict.fromkeys(key[0] for key in log.entries if key[0] != "bandwidth"))
     for weights in seen:
         names = [name for name in contestants if any(key[:2] == (weights, name) for key in log.entries)]
         first = [name for name in TORCH if name not in names and any(key[:2] == (seen[0], name) for key in log.entries)]
         sources = {name: weights for name in names} | {name: seen[0] for name in first}
         sections.append(f"## {weights}\n\n" + (f"transformers computes in bf16 whatever the file holds: as under {seen[0]}.\n\n" if first else "") +
-                        decode_table(log, sources, parts) + "\n\n" + prefill_table(log, sources, parts) + "\n\n" +
-                        memory_table(log, sources, parts) + f"\n\n![ms per token over context](peers-{weights}.png)")
-        plot(args, log, sources, weights, parts)
+                        decode_table(log, sources, sizes) + "\n\n" + prefill_table(log, sources, sizes) + "\n\n" +
+                        memory_table(log, sources, sizes) + f"\n\n![ms per token over context](peers-{weights}.png)")
+        plot(args, log, sources, weights, sizes)
     results.write_markdown(args.out / "peers.md", "waveinfer, llama.cpp and transformers side by side", log.head, sections)
     print((args.out / "peers.md").read_text())
 
 
-def decode_table(log, sources, parts):
-    depths = sorted({*parts["short"][1], *parts["filled"]})
+def decode_table(log, sources, sizes):
+    depths = sizes["decode"]
     data = {name: values(log, weights, name, "decode") for name, weights in sources.items()}
     return compared("decode, ms per token at depth", depths, data, fitted_decode(data, depths), min, lambda other, ours: other / ours)
 
@@ -239,8 +254,8 @@ def fitted_decode(data, depths):
     return fits
 
 
-def prefill_table(log, sources, parts):
-    lengths = [n for n in (*parts["short"][0], *parts["long"][0])]
+def prefill_table(log, sources, sizes):
+    lengths = sizes["prefill"]
     data = {name: values(log, weights, name, "prefill") for name, weights in sources.items()}
     curves = {name: fit_prefill(log, weights, name) for name, weights in sources.items()}
     fits = {name: {n: n / curves[name](n) for n in lengths if n not in found and curves[name]} for name, found in data.items()}
@@ -271,25 +286,24 @@ def compared(title, rows, data, fits, better, ratio):
     return results.table([title, *data, *(f"{peer} : wave" for peer in peers)], lines)
 
 
-def memory_table(log, sources, parts):
-    depths = sorted({*parts["short"][1], *parts["filled"]})
-    # llama.cpp's context is as long as its pass, so only the passes' own depths are its memory
-    own = {part[1][-1] for part in (parts["short"], parts["long"])}
-    cell = lambda name, weights, depth: (f"{peak / 1e6:,.0f}" if (name not in LLAMA or depth in own) and
+def memory_table(log, sources, sizes):
+    depths = sizes["decode"]
+    # llama.cpp's context is as long as the longest prompt from the start
+    cell = lambda name, weights, depth: (f"{peak / 1e6:,.0f}" if (name not in LLAMA or depth == sizes["read"]) and
                                          (peak := memory(log, weights, name, depth)) else "")
     return results.table(["peak memory at depth, MB", *sources],
                          [[results.size(d)] + [cell(name, weights, d) for name, weights in sources.items()] for d in depths])
 
 
-def plot(args, log, sources, weights, parts):
-    depths = sorted({*parts["short"][1], *parts["filled"]})
+def plot(args, log, sources, weights, sizes):
+    depths = sizes["decode"]
     data = {name: values(log, source, name, "decode") for name, source in sources.items()}
     fits = fitted_decode(data, depths)
     series = []
     for name, found in data.items():
         spreads = {depth: results.Spread(v) for depth, v in found.items()}
         series.append({"label": name, "points": [(d, s.median, s.low, s.high) for d, s in spreads.items()], "fitted": list(fits[name].items())})
-    rate = log.entries[("bandwidth",)]["gb_per_s"] * 1e6  # bytes per ms
+    rate = rates(log).median * 1e6  # bytes per ms
     size, per_token = model_file(args, weights).stat().st_size, kv_bytes_per_token(args.shape)
     series.append({"label": f"weights + whole KV at {rate / 1e6:.1f} GB/s", "style": "line",
                    "points": [(depth, (size + per_token * depth) / rate) for depth in depths]})
@@ -313,7 +327,7 @@ def arguments():
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--budget", type=float, default=25, help="minutes after which no long prompt is begun")
+    parser.add_argument("--budget", type=float, default=25, help="minutes for each weight type after which no prompt is begun that would end later")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--quick", action="store_true", help="tiny model, one round: whether it works")
     parser.add_argument("--fresh", action="store_true")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# waveinfer, llama.cpp (flash attention on and off) and transformers on the same weights in the same run, alternating:
+# waveinfer, llama.cpp (flash attention on and off) and transformers on the same weights in the same run, taking turns:
 # prefill, decode over depth, memory. Writes docs/results/peers.md, .jsonl and plots.
 #
 #   tests/bench/peers/run.sh [--shape small] [--weights f16,q8_0] [--rounds 5] [--budget 25] [--only WORD]... [--fresh]

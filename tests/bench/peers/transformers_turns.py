@@ -1,16 +1,15 @@
-"""transformers with PyTorch's SDPA on one GGUF file's weights: prints one JSON object per measurement.
+"""transformers with PyTorch's SDPA on one GGUF file's weights, a measurement for each line of standard input
+(results.answer_turns has the words):
 
-    transformers_pass.py MODEL --threads N [--device cpu|cuda] [--dtype bfloat16|float16|float32] [--prefill N,N…]
-                         [--decode DEPTH,DEPTH…] [--steps N]
+    transformers_turns.py MODEL --threads N [--device cpu|cuda] [--dtype bfloat16|float16|float32] [--steps N]
 
-PyTorch has no products with GGUF's quantised types: weights and cache are of --dtype whatever the file holds. Decoding uses a static cache of just the length needed (its SDPA reads the whole of
-it, masked), filled with random numbers; prefill is one forward pass, which only keeps the last token's logits. On a GPU the
-decode step is compiled (reduce-overhead).
+PyTorch has no products with GGUF's quantised types: weights and cache are of --dtype whatever the file holds. Decoding uses
+a static cache of just the length needed (its SDPA reads the whole of it, masked), filled with random numbers; prefill is one
+forward pass, which only keeps the last token's logits. On a GPU the decode step is compiled (reduce-overhead).
 """
 import argparse
 import ctypes
 import gc
-import json
 import pathlib
 import sys
 import time
@@ -45,21 +44,22 @@ def main():
         wait()
         return time.perf_counter() - start
 
-    def report(what, tokens, **values):
-        if args.device == "cuda":
-            values["peak_device_bytes"] = torch.cuda.max_memory_allocated()
-        print(json.dumps({"what": what, "tokens": tokens, **values, "peak_rss_bytes": results.peak_rss_bytes()}), flush=True)
+    def answer(**values):
+        return values | ({"peak_device_bytes": torch.cuda.max_memory_allocated()} if args.device == "cuda" else {})
 
     ids = lambda count: torch.arange(count, device=args.device)[None] * 7919 % 32000
-    for depth in args.decode:
+    step = torch.compile(model, mode="reduce-overhead", fullgraph=False) if args.device == "cuda" else model
+
+    def decode(depth):
         cache = filled_cache(model, depth, depth + args.steps + WARM_UP, args.device)
-        step = torch.compile(model, mode="reduce-overhead", fullgraph=False) if args.device == "cuda" else model
         times = [forward(step, ids(1), cache) for _ in range(args.steps + WARM_UP)][WARM_UP:]
-        report("decode", depth, ms=[t * 1e3 for t in times])
-        del cache
-    forward(model, ids(64), DynamicCache(config=model.config))  # warms up
-    for tokens in args.prefill:
-        report("prefill", tokens, seconds=forward(model, ids(tokens), DynamicCache(config=model.config)))
+        return answer(ms=[t * 1e3 for t in times])
+
+    def prefill(tokens):
+        return answer(seconds=forward(model, ids(tokens), DynamicCache(config=model.config)))
+
+    prefill(64)  # warms up
+    results.answer_turns({"decode": decode, "prefill": prefill})
 
 
 def load(path, dtype):
@@ -87,14 +87,11 @@ def filled_cache(model, depth, room, device):
 
 
 def arguments():
-    numbers = lambda text: [int(word) for word in text.split(",") if word]
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--prefill", type=numbers, default=[])
-    parser.add_argument("--decode", type=numbers, default=[])
     parser.add_argument("--steps", type=int, default=16)
     return parser.parse_args()
 
