@@ -19,6 +19,7 @@ struct PolicyParams {
   float target_mass = 0;            // > 0: retrieve until this share of the mass is covered
   float budget_floor = 0.00225f;    // with target_mass
   float budget_ceiling = 0.072f;
+  int32_t repeats = 2;  // places where the newest tokens stood before, to be followed
 };
 
 // One sealed segment as a policy sees it: one layer, one KV head.
@@ -56,6 +57,12 @@ struct PartitionRef {
   int32_t partition;  // in the segment
 };
 
+// Positions [begin, end) of a segment that a query should see whatever their rank.
+struct WantedTokens {
+  int32_t segment;  // in the lane's list
+  int32_t begin, end;
+};
+
 // One query position of one session at one KV head: the unit of select, retrieve, attend and estimate.
 // The pipeline fills the inputs, select and retrieve fill the middle, attend and estimate the output.
 struct Lane {
@@ -65,6 +72,8 @@ struct Lane {
   int32_t segment_count = 0;
   int32_t partition_count = 0;  // over all segments
   int64_t indexed_tokens = 0;
+  const WantedTokens* wanted = nullptr;  // the most wanted first
+  int32_t wanted_count = 0;
   // steady zone: the head, the unsealed tail up to the query's own position
   const KvRun* steady = nullptr;
   int32_t steady_count = 0;
@@ -100,6 +109,7 @@ struct LanesArgs {
 
 struct Policy {
   const char* name;
+  bool wants_repeats = false;  // whether select looks at the lanes' wanted tokens
   // Upper bound of index bytes for one head of a segment of this many tokens.
   size_t (*index_capacity)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
   IndexResult (*index)(const Stream& stream, int worker, const IndexArgs& args);

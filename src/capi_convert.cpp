@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "src/capi_struct.h"
+#include "src/repeats.h"
 
 namespace wi {
 namespace {
@@ -87,7 +88,8 @@ PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend) {
   check_above("wi_policy_params.budget_ceiling", to.budget_ceiling, 0, 1);
   check(to.budget_floor <= to.budget_ceiling, WI_E_ARGUMENT, "wi_policy_params.budget_floor is ",
         to.budget_floor, ", more than budget_ceiling, which is ", to.budget_ceiling);
-  check_reserved("wi_policy_params.reserved", p.reserved);
+  to.repeats = p.repeats < 0 ? 0 : or_default(p.repeats, to.repeats);
+  check_range("wi_policy_params.repeats", to.repeats, 0, kMostRepeats);
   return out;
 }
 

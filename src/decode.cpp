@@ -57,7 +57,8 @@ void gather(const Step& step, std::span<const DecodeRow> rows) {
     const DecodeRow& row = rows[i];
     work.tokens[i] = row.token;
     rotation_tables(step, static_cast<int64_t>(i), row.position, 1);
-    work.attend_rows.push_back({row.sequence, row.position + 1, row.policy, row.params, row.stats});
+    work.attend_rows.push_back(
+        {row.sequence, row.position + 1, row.policy, row.params, row.stats, row.wanted});
   }
 }
 

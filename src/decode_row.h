@@ -1,6 +1,8 @@
 // A row of a decode step: one position of one session.
 #pragma once
 
+#include <span>
+
 #include "kernels/policy.h"
 #include "src/stats.h"
 #include "src/store/sequence.h"
@@ -15,6 +17,7 @@ struct DecodeRow {
   const PolicyParams* params = nullptr;
   StepStats* stats = nullptr;  // counters of this row
   float* logits = nullptr;     // out (vocab), or null if nobody asks
+  std::span<const WantedTokens> wanted = {};
 };
 
 }  // namespace wi

@@ -5,6 +5,7 @@
 
 #include "src/decode.h"
 #include "src/prefill.h"
+#include "src/repeats.h"
 #include "src/store/session_file.h"
 
 namespace wi {
@@ -257,6 +258,7 @@ void Session::compute_pending(std::span<Session* const> sessions, const CancelTo
   rows.clear();
   workspace->row_stats.assign(sessions.size(), StepStats{});
   const size_t vocab = static_cast<size_t>(sessions[0]->model_->config.vocab);
+  workspace->wanted.resize(sessions.size() * kMostWanted);
   if (workspace->row_logits.size() < sessions.size() * vocab)
     workspace->row_logits.resize(sessions.size() * vocab);
   StepStats times;
@@ -274,7 +276,8 @@ void Session::compute_pending(std::span<Session* const> sessions, const CancelTo
       rows.push_back({&session->sequence_, session->sequence_.tokens(),
                       session->tokens_[session->tokens_.size() - 1], session->params_.policy,
                       &session->params_.policy_params, &workspace->row_stats[row],
-                      workspace->row_logits.data() + row * vocab});
+                      workspace->row_logits.data() + row * vocab,
+                      session->wanted_tokens({workspace->wanted.data() + row * kMostWanted, kMostWanted})});
     }
     if (rows.empty()) return;
     decode_step(Step{runtime.backend, stream, *sessions[0]->model_, *workspace}, rows, times);
@@ -297,6 +300,25 @@ void Session::compute_pending(std::span<Session* const> sessions, const CancelTo
   }
   const uint64_t step_ns = elapsed_ns;
   for (Session* session : sessions) session->totals_.decode_ns += step_ns;
+}
+
+// What followed the newest tokens where they stood before.
+std::span<const WantedTokens> Session::wanted_tokens(std::span<WantedTokens> room) const {
+  if (!params_.policy->wants_repeats) return {};
+  Repeat repeats[kMostRepeats];
+  const int32_t count = find_repeats(tokens_, kSinkTokens, sequence_.sealed_end(),
+                                     std::min(params_.policy_params.repeats, kMostRepeats), repeats);
+  size_t wanted = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const auto& segments = sequence_.segments();
+    for (size_t s = 0; s < segments.size(); ++s) {
+      const int64_t begin = std::max(repeats[i].last, segments[s]->first_position());
+      const int64_t end = std::min(repeats[i].last + kFollowed, segments[s]->end_position());
+      if (begin < end)
+        room[wanted++] = {static_cast<int32_t>(s), static_cast<int32_t>(begin), static_cast<int32_t>(end)};
+    }
+  }
+  return room.first(wanted);
 }
 
 Event Session::sample_event() {

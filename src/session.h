@@ -89,6 +89,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const SessionParams& params);
   class Use;  // the right to be inside; throws WI_E_BUSY
 
+  std::span<const WantedTokens> wanted_tokens(std::span<WantedTokens> room) const;
   static void compute_pending(std::span<Session* const> sessions, const CancelToken* cancel);
   void run_prefill(std::span<const int32_t> tokens, const PrefillParams& params, const CancelToken* cancel);
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,

@@ -49,6 +49,11 @@ class TokenLog {
       tail_.resize(static_cast<size_t>(size) - full_.size() * kChunk);
     }
   }
+  // ids [i * kChunk, (i + 1) * kChunk), fewer in the last chunk
+  size_t chunks() const { return full_.size() + 1; }
+  std::span<const int32_t> chunk(size_t i) const {
+    return i < full_.size() ? std::span<const int32_t>(*full_[i]) : std::span<const int32_t>(tail_);
+  }
   // ids [first, first + out.size())
   void copy(int64_t first, std::span<int32_t> out) const {
     for (size_t i = 0; i < out.size(); ++i) out[i] = (*this)[first + static_cast<int64_t>(i)];

@@ -27,6 +27,7 @@ class Workspace {
   Lanes lanes;
   std::vector<AttendRow> attend_rows;
   std::vector<DecodeRow> decode_rows;
+  std::vector<WantedTokens> wanted;  // (decode rows, kMostWanted)
   std::vector<StepStats> row_stats;
   std::vector<float> row_logits;  // (decode rows, vocab)
   std::vector<KvRun> runs;        // of prefill: (kv_heads, runs)

@@ -188,7 +188,7 @@ void policy_parameters_are_checked(void**) {
       {WI_E_ARGUMENT, "budget_ceiling is -1", [](auto& p) { p.budget_ceiling = -1; }},
       {WI_E_ARGUMENT, "budget_floor is 0.5, more than budget_ceiling, which is 0.25",
        [](auto& p) { p.budget_floor = 0.5f, p.budget_ceiling = 0.25f; }},
-      {WI_E_ARGUMENT, "wi_policy_params.reserved is 9", [](auto& p) { p.reserved = 9; }},
+      {WI_E_ARGUMENT, "wi_policy_params.repeats is 9", [](auto& p) { p.repeats = 9; }},
   };
   for (const Bad& bad : table) {
     auto policy = sized<wi_policy_params>();

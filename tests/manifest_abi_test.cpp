@@ -113,7 +113,7 @@ const std::vector<Line> kLayout = {
     FIELD(wi_policy_params, target_mass),
     FIELD(wi_policy_params, budget_floor),
     FIELD(wi_policy_params, budget_ceiling),
-    FIELD(wi_policy_params, reserved),
+    FIELD(wi_policy_params, repeats),
     STRUCT(wi_sampling_params),
     FIELD(wi_sampling_params, struct_size),
     FIELD(wi_sampling_params, temperature),

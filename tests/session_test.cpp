@@ -105,6 +105,38 @@ void whole_budget_without_estimation_equals_full(void**) {
   }
 }
 
+// Seen from outside by what select reads: the positions of the one segment where the newest tokens stood
+// before, once for each layer and KV head.
+void a_step_looks_up_where_its_newest_tokens_stood_before(void**) {
+  auto rt = runtime();
+  auto ids = prompt(900);
+  ids.insert(ids.end(), {91, 92, 93, 94});
+  std::copy_n(ids.end() - 3, 3, ids.begin() + 400);  // 3 of them stand in a sealed segment
+  const ModelConfig& config = model()->config;
+  const int64_t width = int64_t{config.kv_heads} * config.head_dim;
+  const auto read_by_a_step = [&](int32_t repeats) {
+    auto params = session_params(rt, "wave");
+    params.policy_params.repeats = repeats;
+    params.prefix_reuse = false;
+    auto session = Session::create(rt, model(), params);
+    session->append_computed(
+        ids,
+        [&](int32_t, int64_t first, int64_t count, float* keys, float* values) {
+          for (int64_t i = 0; i < count * width; ++i)
+            keys[i] = values[i] = std::sin(static_cast<float>(first * width + i));
+        },
+        nullptr);
+    session->logits(nullptr);  // of the last token, which was left pending
+    return session->stats().index_bytes_read;
+  };
+  const uint64_t without = read_by_a_step(0), with = read_by_a_step(2);
+  const auto lanes = static_cast<uint64_t>(config.layers * config.kv_heads);
+  assert_true(without > 0);
+  assert_int_equal(with - without,
+                   lanes * sizeof(int32_t) *
+                       static_cast<uint64_t>(session_params(rt, "wave").policy_params.segment_tokens));
+}
+
 void prefill_and_token_by_token_agree(void**) {
   auto rt = runtime();
   const auto ids = prompt(70);
@@ -406,6 +438,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(append_by_chunks_equals_one_prefill),
       cmocka_unit_test(whole_budget_without_estimation_equals_full),
+      cmocka_unit_test(a_step_looks_up_where_its_newest_tokens_stood_before),
       cmocka_unit_test(prefill_and_token_by_token_agree),
       cmocka_unit_test(logits_of_every_token_end_with_the_last),
       cmocka_unit_test(short_sessions_work),

@@ -250,6 +250,67 @@ void equal_ranks_go_to_the_lower_partition(void**) {
   }
 }
 
+std::set<int32_t> retrieved_positions(const Lane& lane) {
+  std::set<int32_t> positions;
+  for (int32_t i = 0; i < lane.retrieved_count; i++) {
+    const SegmentView& segment = lane.segments[lane.retrieved[i].segment];
+    int32_t begin = 0, end = 0;
+    cpu::wave_policy.partition_range(segment, lane.retrieved[i].partition, &begin, &end);
+    positions.insert(segment.positions + begin, segment.positions + end);
+  }
+  return positions;
+}
+
+void wanted_tokens_are_retrieved_whatever_their_rank(void**) {
+  for (float target : {0.0f, 0.5f}) {
+    PolicyParams params;
+    params.budget = 0.1f;
+    params.target_mass = target;
+    Scene scene(Keys::clustered, 4, DType::f16, params);
+    Lane& lane = scene.lane->lane;
+    ThreadStream stream(1);
+    cpu::wave_policy.select(*stream, scene.args());
+    const std::set<int32_t> before = retrieved_positions(lane);
+    // Two that were left out, at either end of a segment, and one that is there anyway.
+    std::vector<WantedTokens> wanted;
+    for (int32_t s : {0, 1}) {
+      const SegmentView& segment = lane.segments[s];
+      std::vector<int32_t> positions(segment.positions, segment.positions + segment.tokens);
+      std::sort(positions.begin(), positions.end());
+      if (s == 1) std::reverse(positions.begin(), positions.end());
+      const auto left_out = std::find_if(positions.begin(), positions.end(),
+                                         [&](int32_t position) { return !before.count(position); });
+      wanted.push_back({s, *left_out, *left_out + 1});
+    }
+    lane.wanted = wanted.data();
+    lane.wanted_count = static_cast<int32_t>(wanted.size());
+    cpu::wave_policy.select(*stream, scene.args());
+    const std::set<int32_t> after = retrieved_positions(lane);
+    for (const WantedTokens& one : wanted) assert_true(after.count(one.begin));
+    assert_int_equal(lane.retrieved_count + lane.estimated_count + lane.dropped_count, lane.partition_count);
+  }
+}
+
+void wanted_tokens_take_at_most_half_of_the_budget(void**) {
+  PolicyParams params;
+  params.budget = 0.1f;
+  Scene scene(Keys::clustered, 4, DType::f16, params);
+  Lane& lane = scene.lane->lane;
+  ThreadStream stream(1);
+  cpu::wave_policy.select(*stream, scene.args());
+  const std::set<int32_t> before = retrieved_positions(lane);
+  const std::vector<WantedTokens> wanted = {{0, 0, INT32_MAX}, {1, 0, INT32_MAX}};  // all there are
+  lane.wanted = wanted.data();
+  lane.wanted_count = 2;
+  cpu::wave_policy.select(*stream, scene.args());
+  size_t kept = 0;
+  for (int32_t position : retrieved_positions(lane)) kept += before.count(position);
+  // What ranks best without being wanted has the other half, but for a cluster that was wanted, too.
+  assert_true(static_cast<double>(kept) >=
+              0.5 * static_cast<double>(before.size()) - params.max_cluster_tokens);
+  assert_true(lane.retrieved_tokens < static_cast<int64_t>(before.size()) + params.max_cluster_tokens);
+}
+
 void not_a_number_selects_within_bounds(void**) {
   for (float bad : {NAN, INFINITY, -INFINITY, 3e38f}) {
     Scene scene(Keys::clustered, 4, DType::f16);
@@ -321,6 +382,8 @@ int main() {
       cmocka_unit_test(select_ranks_and_splits_as_the_reference_does),
       cmocka_unit_test(budgets_from_nothing_to_everything_are_respected),
       cmocka_unit_test(equal_ranks_go_to_the_lower_partition),
+      cmocka_unit_test(wanted_tokens_are_retrieved_whatever_their_rank),
+      cmocka_unit_test(wanted_tokens_take_at_most_half_of_the_budget),
       cmocka_unit_test(not_a_number_selects_within_bounds),
       cmocka_unit_test(target_mass_is_reached_or_the_ceiling_is),
   };

@@ -68,6 +68,8 @@ bool Lanes::next_pass() {
       lane->segment_count = static_cast<int32_t>(row.sequence->segments().size());
       lane->partition_count = static_cast<int32_t>(room);
       lane->indexed_tokens = row.sequence->indexed_tokens();
+      lane->wanted = row.wanted.data();
+      lane->wanted_count = static_cast<int32_t>(row.wanted.size());
       lane->steady = steady_at;
       lane->steady_count = row.sequence->steady_runs(layer_, head, row.end, steady_at);
       steady_at += row.sequence->max_steady_runs();

@@ -20,6 +20,7 @@ struct AttendRow {
   const Policy* policy = nullptr;
   const PolicyParams* params = nullptr;
   StepStats* stats = nullptr;
+  std::span<const WantedTokens> wanted = {};
 };
 
 class Lanes {

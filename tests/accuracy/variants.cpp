@@ -19,6 +19,7 @@ void set_parameter(const std::string& key, const std::string& value, wi_policy_p
   if (key == "tokens_per_centroid") return whole(&params->tokens_per_centroid);
   if (key == "kmeans_iterations") return whole(&params->kmeans_iterations);
   if (key == "local_window") return whole(&params->local_window);
+  if (key == "repeats") return whole(&params->repeats);
   if (key == "estimation") return real(&params->estimation);
   if (key == "target_mass") return real(&params->target_mass);
   throw std::runtime_error("a policy has no parameter \"" + key + "\"");

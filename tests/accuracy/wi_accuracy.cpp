@@ -23,7 +23,7 @@ struct Options {
   std::string model, text, out;
   std::string reference = "full";
   std::string load = "mapped";
-  std::string policies = "wave wave:estimation=-1 wave:target_mass=0.95 streaming blocks";
+  std::string policies = "wave wave:estimation=-1 wave:repeats=-1 wave:target_mass=0.95 streaming blocks";
   std::vector<double> budgets = {0.009, 0.018, 0.036, 0.072};
   std::vector<int64_t> lengths = {4096, 16384};
   std::vector<std::string> kinds = document_kinds();

@@ -33,18 +33,22 @@ bool all_finite(const void* numbers, int64_t count, DType kv) {
 constexpr float kMostStored = 1.01f * kWaveMostExtent;  // rounded up
 
 // Select reads every code, scale, size and extent, and the axes of what it looks at twice, about two for
-// each that is retrieved; estimate the value means of its zone.
+// each that is retrieved, and the positions of segments in which it looks for wanted tokens; estimate the
+// value means of its zone.
 int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
   const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
   const int64_t looks = std::min<int64_t>(int64_t{kWaveLooks} * lane.retrieved_count, lane.partition_count);
+  int64_t searched = 0;  // tokens
+  for (int32_t w = 0; w < lane.wanted_count; w++) searched += lane.segments[lane.wanted[w].segment].tokens;
   return lane.partition_count * (int64_t{args.head_dim} + 12) + looks * (row + 4) +
-         lane.estimated_count * row;
+         searched * static_cast<int64_t>(sizeof(int32_t)) + lane.estimated_count * row;
 }
 
 }  // namespace
 
 constinit const Policy wave_policy = {
     .name = "wave",
+    .wants_repeats = true,
     .index_capacity = wave_index_capacity,
     .index = wave_index,
     .select = wave_select,

@@ -27,6 +27,7 @@ constexpr int32_t kCopies = 4;
 constexpr int32_t kSecondLook = (127 + 16) << 23;
 constexpr int32_t kBuckets = kFirstLooks + (((127 + 16) << 3) + 1) / 2;
 int32_t second_rank(int32_t bits) { return kSecondLook + (bits >> 1); }
+constexpr int32_t kWantedRank = kSecondLook + ((127 + 16) << 22) - 1;  // above all of those
 
 // Clusters of a lane, numbered through its segments.
 struct Clusters {
@@ -56,6 +57,7 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
 void number_clusters(const Lane& lane, Clusters& clusters);
 void fill_buckets(const Clusters& clusters);
 void look_twice(const LanesArgs& args, const Lane& lane, Clusters& clusters, int64_t tokens);
+void take_wanted(const Lane& lane, Clusters& clusters, int64_t most_tokens);
 enum class Count { clusters, tokens };
 Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted);
 int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens);
@@ -74,11 +76,14 @@ void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& 
 
   int64_t retrieved = 0;
   if (params.target_mass > 0) {
-    look_twice(args, lane, clusters, share_of(params.budget_ceiling, lane.indexed_tokens));
+    const int64_t ceiling = share_of(params.budget_ceiling, lane.indexed_tokens);
+    look_twice(args, lane, clusters, ceiling);
+    take_wanted(lane, clusters, ceiling / 2);
     retrieved = covering(args, lane, clusters);
   } else {
     const int64_t budget = share_of(params.budget, lane.indexed_tokens);
     look_twice(args, lane, clusters, kWaveLooks * budget);
+    take_wanted(lane, clusters, budget / 2);
     retrieved = collect(clusters, first_ranked(clusters, Count::tokens, budget), &lane.retrieved_tokens);
   }
   const float share = std::clamp(params.estimation, 0.0f, 1.0f);
@@ -245,6 +250,28 @@ void for_each(const Clusters& clusters, const Zone& zone, Visit visit) {
   }
 }
 
+void set_rank(Clusters& clusters, int32_t cluster, int32_t rank) {
+  int32_t& bits = clusters.rank.bits[cluster];
+  clusters.buckets[bucket_of(bits)] -= bucket_entry(clusters.sizes[cluster]);
+  bits = rank;
+  clusters.buckets[bucket_of(bits)] += bucket_entry(clusters.sizes[cluster]);
+}
+
+// Calls visit(i) for the tokens of the stored order whose positions are in [begin, end).
+template <class Visit>
+void for_each_position(const SegmentView& segment, int32_t begin, int32_t end, Visit visit) {
+  constexpr int32_t kBlock = 64;
+  const uint32_t length = static_cast<uint32_t>(end - begin);
+  const auto within = [&](int32_t i) { return static_cast<uint32_t>(segment.positions[i] - begin) < length; };
+  for (int32_t first = 0; first < segment.tokens; first += kBlock) {
+    const int32_t last = std::min(first + kBlock, segment.tokens);
+    int32_t found = 0;  // without a branch, so that it vectorises
+    for (int32_t i = first; i < last; i++) found |= within(i);
+    for (int32_t i = first; found && i < last; i++)
+      if (within(i)) visit(i);
+  }
+}
+
 // The best ranked clusters, of so many tokens, get their ranks anew, above all others'.
 void look_twice(const LanesArgs& args, const Lane& lane, Clusters& clusters, int64_t tokens) {
   SecondLook& look = clusters.look;
@@ -264,12 +291,24 @@ void look_twice(const LanesArgs& args, const Lane& lane, Clusters& clusters, int
     look.residuals[look.count++] = index.residuals[at];
   });
   rank_again(args, lane, look);
-  for (size_t i = 0; i < look.count; i++) {
-    const int32_t cluster = look.numbers[i];
-    int32_t& bits = clusters.rank.bits[cluster];
-    clusters.buckets[bucket_of(bits)] -= bucket_entry(clusters.sizes[cluster]);
-    bits = second_rank(look.bits[i]);
-    clusters.buckets[bucket_of(bits)] += bucket_entry(clusters.sizes[cluster]);
+  for (size_t i = 0; i < look.count; i++) set_rank(clusters, look.numbers[i], second_rank(look.bits[i]));
+}
+
+// Clusters with wanted tokens rank above all others, until they have `most_tokens`.
+void take_wanted(const Lane& lane, Clusters& clusters, int64_t most_tokens) {
+  int64_t taken = 0;
+  for (int32_t w = 0; w < lane.wanted_count; w++) {
+    const WantedTokens& wanted = lane.wanted[w];
+    const SegmentView& segment = lane.segments[wanted.segment];
+    if (segment.partitions == 0) continue;
+    const WaveIndex index = wave_view(segment.index);
+    for_each_position(segment, wanted.begin, wanted.end, [&](int32_t token) {
+      const int32_t* end = std::upper_bound(index.offsets, index.offsets + index.clusters, token);
+      const int32_t cluster = clusters.first[wanted.segment] + static_cast<int32_t>(end - index.offsets) - 1;
+      if (clusters.rank.bits[cluster] == kWantedRank || taken + clusters.sizes[cluster] > most_tokens) return;
+      taken += clusters.sizes[cluster];
+      set_rank(clusters, cluster, kWantedRank);
+    });
   }
 }
 
