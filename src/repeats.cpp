@@ -42,6 +42,7 @@ int32_t find_repeats(const TokenLog& tokens, int64_t first, int64_t end, int32_t
     if (!contains(ids + (low - block), high - low, newest)) continue;
     for (int64_t i = high; i-- > low;)
       if (ids[i - block] == newest) consider(i);
+    if (count == most && out[count - 1].tokens == kLongestRepeat) break;  // a million spaces
   }
   return count;
 }

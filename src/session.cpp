@@ -314,7 +314,7 @@ std::span<const WantedTokens> Session::wanted_tokens(std::span<WantedTokens> roo
     for (size_t s = 0; s < segments.size(); ++s) {
       const int64_t begin = std::max(repeats[i].last, segments[s]->first_position());
       const int64_t end = std::min(repeats[i].last + kFollowed, segments[s]->end_position());
-      if (begin < end)
+      if (begin < end && wanted < room.size())
         room[wanted++] = {static_cast<int32_t>(s), static_cast<int32_t>(begin), static_cast<int32_t>(end)};
     }
   }

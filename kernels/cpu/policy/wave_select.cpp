@@ -261,8 +261,11 @@ void set_rank(Clusters& clusters, int32_t cluster, int32_t rank) {
 template <class Visit>
 void for_each_position(const SegmentView& segment, int32_t begin, int32_t end, Visit visit) {
   constexpr int32_t kBlock = 64;
-  const uint32_t length = static_cast<uint32_t>(end - begin);
-  const auto within = [&](int32_t i) { return static_cast<uint32_t>(segment.positions[i] - begin) < length; };
+  const uint32_t first_wanted = static_cast<uint32_t>(begin),
+                 length = static_cast<uint32_t>(end) - first_wanted;
+  const auto within = [&](int32_t i) {  // unsigned, for a file may hold any positions
+    return static_cast<uint32_t>(segment.positions[i]) - first_wanted < length;
+  };
   for (int32_t first = 0; first < segment.tokens; first += kBlock) {
     const int32_t last = std::min(first + kBlock, segment.tokens);
     int32_t found = 0;  // without a branch, so that it vectorises
