@@ -371,9 +371,9 @@ typedef struct wi_policy_params {
   float target_mass;
   float budget_floor;   /* with target_mass: at least this share, in (0, budget_ceiling]. 0: budget / 8 */
   float budget_ceiling; /* with target_mass: at most this share, in (0, 1]. 0: budget * 4, at most 1 */
-  /* Under "wave": where the newest tokens, at least three of them, stood before, the clusters of what came then
-   * are read whatever their rank, from at most half of the budget. So many such places, at most 8, the longest
-   * repeats. Not in RetroInfer. 0: 2; negative: none */
+  /* Under "wave": where the newest tokens, at least three of them, stood before, the clusters of what came
+   * then are read whatever their rank, from at most half of the budget. So many such places, at most 8, the
+   * longest repeats. Not in RetroInfer. 0: 2; negative: none */
   int32_t repeats;
 } wi_policy_params;
 
