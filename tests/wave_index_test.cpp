@@ -180,6 +180,31 @@ void degenerate_keys_are_indexed(void**) {
   }
 }
 
+// Of 1,600 keys in seven tight clusters a few are far from all others. There is room for 20 lone keys.
+void keys_that_no_cluster_suits_are_clusters_of_their_own(void**) {
+  constexpr int32_t kTokens = 1600, kDim = 64, kFar = 20;
+  std::mt19937_64 random = generator(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> keys;
+  for (int32_t t = 0; t < kTokens; t++)
+    for (int32_t i = 0; i < kDim; i++) keys.push_back((t % 7 == i ? 20.0f : 0.0f) + 0.1f * normal(random));
+  std::vector<int32_t> far;
+  for (int32_t n = 0; n < kFar; n++) {
+    far.push_back(n * kTokens / kFar + 3);
+    for (int32_t i = 0; i < kDim; i++) keys[size_t(far.back()) * kDim + size_t(i)] += 3 * normal(random);
+  }
+  Cache cache(cpu::wave_policy, {}, DType::f16, kDim);
+  cache.seal(keys, drawn(Keys::uniform, kTokens, kDim, 1));
+  check_index(cache);
+  const SegmentView& view = cache.views[0];
+  const cpu::WaveIndex index = cpu::wave_view(view.index);
+  std::vector<int32_t> alone;
+  for (int32_t c = 0; c < index.clusters; c++)
+    if (index.sizes[c] == 1) alone.push_back(view.positions[index.offsets[c]]);
+  std::sort(alone.begin(), alone.end());
+  for (int32_t token : far) assert_true(std::binary_search(alone.begin(), alone.end(), token));
+}
+
 void small_limits_still_bound_every_cluster(void**) {
   for (int32_t most : {1, 2, 3, 16}) {
     PolicyParams params;
@@ -246,6 +271,7 @@ int main() {
       cmocka_unit_test(index_takes_any_head_dim_and_pieces_of_runs),
       cmocka_unit_test(equal_inputs_give_equal_bytes),
       cmocka_unit_test(degenerate_keys_are_indexed),
+      cmocka_unit_test(keys_that_no_cluster_suits_are_clusters_of_their_own),
       cmocka_unit_test(small_limits_still_bound_every_cluster),
       cmocka_unit_test(validator_rejects_damage),
   };

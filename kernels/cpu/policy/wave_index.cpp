@@ -1,8 +1,8 @@
-// Builds the wave index of one (layer, KV head) of a segment (RetroInfer §4.2): clusters the keys, lays
-// keys and values out cluster by cluster, and writes each cluster's centroid, value mean, size,
-// radius, spread and axis.
-// Runs on one worker; heads run side by side. Numbers that are not finite count as 0 here, so that one bad
-// key spoils no centroid; exact attention still sees them.
+// Builds the wave index of one (layer, KV head) of a segment (RetroInfer §4.2): clusters the keys, sets those
+// apart that no cluster suits, lays keys and values out cluster by cluster, and writes each cluster's
+// centroid, value mean, size, radius, spread and axis. Runs on one worker; heads run side by side. Numbers
+// that are not finite count as 0 here, so that one bad key spoils no centroid; exact attention still sees
+// them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -33,15 +33,23 @@ struct Work {
   int32_t* sizes;       // (tokens) of the final clusters
 };
 
-int32_t centroid_count(const PolicyParams& params, int32_t tokens) {
+// Of a segment, but for what splits large ones: those of k-means and the lone keys.
+int32_t cluster_count(const PolicyParams& params, int32_t tokens) {
   const int32_t per_centroid = std::max(1, params.tokens_per_centroid);
   return std::max(1, tokens / per_centroid + (tokens % per_centroid != 0));
+}
+int32_t lone_count(const PolicyParams& params, int32_t tokens) {
+  return cluster_count(params, tokens) / kWaveLoneShare;
+}
+int32_t centroid_count(const PolicyParams& params, int32_t tokens) {
+  return cluster_count(params, tokens) - lone_count(params, tokens);
 }
 
 void load(const IndexArgs& args, bool want_values, float* out);
 void centre_and_normalise(const IndexArgs& args, const Work& work);
 void group_members(const IndexArgs& args, const Work& work);
 int32_t split_large(const IndexArgs& args, const Work& work);
+int32_t set_apart(const IndexArgs& args, const Work& work, int32_t clusters);
 void lay_out(const IndexArgs& args, const int32_t* members);
 void describe(const IndexArgs& args, const Work& work, int32_t clusters);
 
@@ -60,7 +68,7 @@ IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args) 
                             .scratch = work.kmeans,
                             .assignment = work.assignment});
   group_members(args, work);
-  const int32_t clusters = split_large(args, work);
+  const int32_t clusters = set_apart(args, work, split_large(args, work));
   lay_out(args, work.members);
   describe(args, work, clusters);
   return {.partitions = clusters, .index_bytes = static_cast<const WaveHeader*>(args.index)->bytes};
@@ -69,7 +77,7 @@ IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args) 
 // A split piece has at least half of max_cluster_tokens tokens, which bounds their number.
 size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) {
   const int32_t smallest_piece = std::max(1, (params.max_cluster_tokens + 1) / 2);
-  const int64_t most = int64_t{centroid_count(params, tokens)} + tokens / smallest_piece;
+  const int64_t most = int64_t{cluster_count(params, tokens)} + tokens / smallest_piece;
   return wave_header(static_cast<int32_t>(std::min<int64_t>(most, tokens)), tokens, head_dim, kv).bytes;
 }
 
@@ -150,6 +158,60 @@ int32_t split_large(const IndexArgs& args, const Work& work) {
   return clusters;
 }
 
+void mean_row(const float* rows, const int32_t* members, int32_t count, int32_t dim, float* mean) {
+  const float share = 1.0f / static_cast<float>(count);
+  std::fill_n(mean, dim, 0.0f);
+  for (int32_t m = 0; m < count; m++) {
+    const float* row = rows + static_cast<int64_t>(members[m]) * dim;
+    for (int32_t i = 0; i < dim; i++) mean[i] += row[i] * share;
+  }
+}
+
+float squared_distance(const float* a, const float* b, int32_t dim) {
+  float squares = 0;
+  for (int32_t i = 0; i < dim; i++) squares += (a[i] - b[i]) * (a[i] - b[i]);
+  return squares;
+}
+
+// The keys that lie farthest from their clusters' means become clusters of their own, behind all others and
+// by position; returns the clusters' new count.
+int32_t set_apart(const IndexArgs& args, const Work& work, int32_t clusters) {
+  const int32_t dim = args.head_dim;
+  constexpr float kMost = std::numeric_limits<float>::max();
+  float* distances = work.projections;  // (tokens), in the order of members
+  int32_t* order = reinterpret_cast<int32_t*>(work.projections + args.tokens);
+  for (int32_t c = 0, m = 0; c < clusters; c++) {
+    mean_row(work.keys, work.members + m, work.sizes[c], dim, work.row);
+    for (const int32_t end = m + work.sizes[c]; m < end; m++) {
+      const float distance =
+          squared_distance(work.keys + static_cast<int64_t>(work.members[m]) * dim, work.row, dim);
+      distances[m] = distance < kMost ? distance : kMost;
+    }
+  }
+  const int32_t lone = lone_count(*args.params, args.tokens);
+  std::iota(order, order + args.tokens, 0);
+  std::nth_element(order, order + lone, order + args.tokens, [&](int32_t a, int32_t b) {
+    return distances[a] != distances[b] ? distances[a] > distances[b] : a < b;
+  });
+  for (int32_t i = 0; i < lone; i++) {
+    const int32_t token = work.members[order[i]];
+    distances[order[i]] = -1;
+    order[i] = token;
+  }
+  std::sort(order, order + lone);
+
+  int32_t kept = 0, kept_clusters = 0;  // what stays moves up
+  for (int32_t c = 0, m = 0; c < clusters; c++) {
+    const int32_t first = kept;
+    for (const int32_t end = m + work.sizes[c]; m < end; m++)
+      if (distances[m] >= 0) work.members[kept++] = work.members[m];
+    if (kept > first) work.sizes[kept_clusters++] = kept - first;
+  }
+  std::copy_n(order, lone, work.members + kept);
+  std::fill_n(work.sizes + kept_clusters, lone, 1);
+  return kept_clusters + lone;
+}
+
 void lay_out(const IndexArgs& args, const int32_t* members) {
   const size_t row = row_bytes(args.kv, args.head_dim);
   std::byte* keys = static_cast<std::byte*>(args.keys);
@@ -168,15 +230,6 @@ void lay_out(const IndexArgs& args, const int32_t* members) {
   }
 }
 
-void mean_row(const float* rows, const int32_t* members, int32_t count, int32_t dim, float* mean) {
-  const float share = 1.0f / static_cast<float>(count);
-  std::fill_n(mean, dim, 0.0f);
-  for (int32_t m = 0; m < count; m++) {
-    const float* row = rows + static_cast<int64_t>(members[m]) * dim;
-    for (int32_t i = 0; i < dim; i++) mean[i] += row[i] * share;
-  }
-}
-
 // Of a cluster's keys from the centroid as stored.
 struct Distances {
   float most, sum;   // squared
@@ -186,9 +239,7 @@ Distances distances_of(const float* keys, const int32_t* members, int32_t count,
                        const float* centroid) {
   Distances out = {.most = -1, .sum = 0, .farthest = members[0]};
   for (int32_t m = 0; m < count; m++) {
-    const float* key = keys + static_cast<int64_t>(members[m]) * dim;
-    float squares = 0;
-    for (int32_t i = 0; i < dim; i++) squares += (key[i] - centroid[i]) * (key[i] - centroid[i]);
+    const float squares = squared_distance(keys + static_cast<int64_t>(members[m]) * dim, centroid, dim);
     if (squares > out.most) out.most = squares, out.farthest = members[m];
     out.sum += squares;
   }
