@@ -476,10 +476,11 @@ typedef struct wi_session_stats {
   uint64_t retrieve_ns; /* of decode_ns: bringing them to the fast tier */
   uint64_t attend_ns;   /* of decode_ns: exact attention */
   uint64_t estimate_ns; /* of decode_ns: the estimation zone */
-  /* Share of the attention mass that was covered exactly, mean over steps, layers and heads; 1 before the
-   * first such step. The estimate takes each cluster that was not read by its centroid and by how far its
-   * keys spread about it (at the centroid alone, section 4.2, a cluster's mass is only bounded from below);
-   * the certified value an upper bound from its radius, and is thus a lower bound of the true share. */
+  /* Share of the attention mass that was covered exactly, mean over steps, layers and heads (of the query
+   * heads that share a KV head one a step, in turns); 1 before the first such step. The estimate takes each
+   * cluster that was not read by its centroid and by how far its keys spread about it (at the centroid alone,
+   * section 4.2, a cluster's mass is only bounded from below); the certified value an upper bound from its
+   * radius, and is thus a lower bound of the true share. */
   double estimated_coverage;
   double certified_coverage;
   double certified_coverage_min; /* over steps, layers and heads */

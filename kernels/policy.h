@@ -82,7 +82,8 @@ struct Lane {
   int32_t retrieved_count = 0;
   PartitionRef* estimated = nullptr;
   int32_t estimated_count = 0;
-  float* scores = nullptr;  // (group, partition_count) q·c/√d, lane order: segments, then partitions
+  // (group, partition_count) q·c/√d, lane order: segments, then partitions. Estimate may spoil them.
+  float* scores = nullptr;
   // retrieve writes these: the retrieved partitions as runs in the fast tier; room for partition_count
   KvRun* runs = nullptr;
   int32_t run_count = 0;
@@ -92,7 +93,8 @@ struct Lane {
   // report
   int64_t retrieved_tokens = 0;
   int32_t dropped_count = 0;        // partitions neither retrieved nor estimated
-  float estimated_coverage = 1.0f;  // mean over the group, of the attention mass
+  int32_t coverage_head = 0;        // the query head of the group that coverage is reported of
+  float estimated_coverage = 1.0f;  // of its attention mass
   float certified_coverage = 1.0f;
 };
 

@@ -142,11 +142,12 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
             const double lse = exact.lse + std::log(mass);
             assert_true(std::abs(double(scene.lane->lse[h]) - lse) <
                         kRounding * std::max(1.0, std::abs(lse)));
-            coverage += 1 / (1 + missing) / group;
-            jensen += 1 / (1 + at_centroids) / group;
-            certified += 1 / (1 + most) / group;
-            least_certified += 1 / (1 + 1.062 * most) / group;  // its exp is up to 6.2 % too high
-            truth += std::exp(exact.lse - dense.lse) / group;
+            if (static_cast<int32_t>(h) != lane.coverage_head) continue;
+            coverage = 1 / (1 + missing);
+            jensen = 1 / (1 + at_centroids);
+            certified = 1 / (1 + most);
+            least_certified = 1 / (1 + 1.062 * most);  // its exp is up to 6.2 % too high
+            truth = std::exp(exact.lse - dense.lse);
           }
           assert_true(std::abs(double(lane.estimated_coverage) - coverage) < 1e-4);
           assert_true(double(lane.certified_coverage) < certified + 1e-5);

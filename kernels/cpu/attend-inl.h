@@ -91,17 +91,32 @@ HWY_INLINE Vector sum_across_rows(Floats, Vector v) {
 
 #else
 
-// One vector whose lane i is the sum of sums[i]'s lanes, for kLanes vectors.
+// One vector whose lane i is the sum of sums[i]'s lanes, for kLanes vectors. Two vectors become one by
+// adding, to what each has in its own half of the places, what it has in the other's: one shuffle, where
+// picking even and odd lanes takes two that most processors have fewer units for than for anything else.
 HWY_INLINE Vector sum_each(Floats d, Vector (&sums)[kLanes]) {
-  HWY_UNROLL(16)
-  for (size_t n = kLanes / 2; n > 0; n /= 2) {
+  const hn::Repartition<uint64_t, Floats> pairs;
+  if constexpr (kLanes > 4) {
     HWY_UNROLL(16)
-    for (size_t i = 0; i < n; i++) {
-      sums[i] = hn::Add(hn::ConcatEven(d, sums[2 * i + 1], sums[2 * i]),
-                        hn::ConcatOdd(d, sums[2 * i + 1], sums[2 * i]));
+    for (size_t i = 0; i < kLanes / 2; i++) {
+      const Vector a = sums[i], b = sums[i + kLanes / 2];
+      sums[i] = hn::Add(hn::ConcatUpperLower(d, b, a), hn::ConcatLowerUpper(d, b, a));
     }
   }
-  return sums[0];
+  if constexpr (kLanes > 8) {
+    HWY_UNROLL(16)
+    for (size_t i = 0; i < 4; i++) {
+      const Vector a = sums[i], b = sums[i + 4];
+      sums[i] = hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
+    }
+  }
+  HWY_UNROLL(16)
+  for (size_t i = 0; i < 2; i++) {
+    const Vector a = sums[i], b = sums[i + 2];
+    const auto own = hn::OddEven(hn::BitCast(pairs, b), hn::BitCast(pairs, a));
+    sums[i] = hn::Add(hn::BitCast(d, own), hn::CombineShiftRightBytes<8>(d, b, a));
+  }
+  return hn::Add(hn::OddEven(sums[1], sums[0]), hn::Shuffle2301(hn::OddEven(sums[0], sums[1])));
 }
 
 // Combines the lanes of each head; every lane of a head ends with the same value.

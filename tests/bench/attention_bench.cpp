@@ -1,8 +1,9 @@
 // Decode attention of one layer, full and wave, stage by stage: 32 query heads over 8 KV heads of 64 in f16.
 // One JSON object per line. Results are checked before anything is timed; each measured run comes after a
 // read of more memory than the caches hold, as other layers' KV and weights would be, and that read is the
-// measure of the machine's bandwidth.
-//   attention_bench [--context N[,N…]] [--threads N] [--repeat N] [--target-mass X]
+// measure of the machine's bandwidth. With --hot 1 wave's runs come after another of its kind instead: what
+// it takes to compute, where the last cache holds what one reads.
+//   attention_bench [--context N[,N…]] [--threads N] [--repeat N] [--target-mass X] [--hot 0|1]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -30,6 +31,7 @@ struct Options {
   int threads = 0;
   int repeat = 15;
   float target_mass = 0;
+  bool hot = false;
 };
 Options parse(int count, char** words);
 
@@ -129,7 +131,11 @@ void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Optio
   for (int i = 0; i < options.repeat; i++) {
     times.read.push_back(seconds([&] { sum += read_all(stream, other); }));
     times.full.push_back(seconds([&] { decode_lanes(stream, cpu::full_policy, full.args); }));
-    sum += read_all(stream, other);
+    if (options.hot) {
+      for (int warm = 0; warm < 3; warm++) decode_lanes(stream, policy, wave.args);
+    } else {
+      sum += read_all(stream, other);
+    }
     times.select.push_back(seconds([&] { policy.select(stream, wave.args); }));
     times.retrieve.push_back(seconds([&] { retrieve(policy, wave.args); }));
     times.attend.push_back(seconds([&] { cpu::attend(stream, wave.args); }));
@@ -259,6 +265,8 @@ Options parse(int count, char** words) {
       options.repeat = std::max(1, std::atoi(words[i + 1]));
     else if (name == "--target-mass")
       options.target_mass = static_cast<float>(std::atof(words[i + 1]));
+    else if (name == "--hot")
+      options.hot = std::atoi(words[i + 1]) != 0;
     else if (name == "--context") {
       options.contexts.clear();
       for (const char* at = words[i + 1]; *at;) {

@@ -1,4 +1,4 @@
-// One lane's working memory in wave_estimate.cpp, n = lane.partition_count.
+// One lane's working memory in wave_estimate.cpp: its estimation zone.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +7,17 @@
 namespace wi::cpu {
 
 struct EstimateScratch {
-  float* sizes;            // (n + 16); 0 where retrieved
-  uint32_t* extents;       // (n + 16)
-  float* acc;              // (4, head_dim padded)
+  size_t count;            // estimated clusters; lists have room for 16 more
   int32_t* first;          // (segments) number of each segment's first cluster
-  int32_t* clusters;       // (estimated + 64) numbers of the estimated clusters, then 0
-  const std::byte** rows;  // (estimated) their value means
-  // Of one block of heads: the estimated clusters that matter.
-  float* kept;                  // (4, kept_stride) mass
-  size_t kept_stride;           // > estimated
-  const std::byte** kept_rows;  // (estimated + 1) value means
+  int32_t* clusters;       // (count) their numbers
+  float* sizes;            // (count), then 0
+  float* spreads;          // (count), then 0
+  const std::byte** rows;  // (count) their value means
+  float* acc;              // (4, head_dim padded)
+  // Of one block of heads: the estimated clusters' scores, then the masses of those that matter.
+  float* kept;  // (4, kept_stride)
+  size_t kept_stride;
+  const std::byte** kept_rows;  // value means
 };
 
 }  // namespace wi::cpu

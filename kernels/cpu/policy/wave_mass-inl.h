@@ -17,6 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 
 using Words = hn::Rebind<uint32_t, Floats>;
+using Ints = hn::Rebind<int32_t, Floats>;
 
 // The two halves of extents.
 HWY_INLINE Vector radius_in(Floats d, hn::Vec<Words> extents) {

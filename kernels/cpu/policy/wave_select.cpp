@@ -372,24 +372,31 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
 
 // The first `retrieved` of order and the `estimated` clusters ranked next, each by number; and what is left.
 void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_t estimated) {
-  int32_t segment = 0;
-  const auto place = [&](int32_t cluster) {
-    while (cluster >= clusters.first[segment + 1]) segment++;
-    return PartitionRef{.segment = segment, .partition = cluster - clusters.first[segment]};
+  struct Places {
+    const int32_t* first;
+    int32_t segment = 0;
+    PartitionRef operator()(int32_t cluster) {
+      while (cluster >= first[segment + 1]) segment++;
+      return {.segment = segment, .partition = cluster - first[segment]};
+    }
   };
   uint64_t last = 0;
+  Places place = {clusters.first};
   for (int64_t i = 0; i < retrieved; i++) {
     last = std::max(last, clusters.order[i]);
     lane.retrieved[i] = place(number_in(clusters.order[i]));
   }
   lane.retrieved_count = static_cast<int32_t>(retrieved);
-  segment = 0;
+  PartitionRef* next = lane.estimated;
+  place = {clusters.first};
   if (estimated > 0) {
-    for_each(clusters, first_ranked(clusters, Count::clusters, retrieved + estimated), [&](int32_t cluster) {
-      if (retrieved > 0 && order_key(clusters, cluster) <= last) return;
-      lane.estimated[lane.estimated_count++] = place(cluster);
-    });
+    for_each(clusters, first_ranked(clusters, Count::clusters, retrieved + estimated),
+             [&](int32_t contender) {
+               if (retrieved > 0 && order_key(clusters, contender) <= last) return;
+               *next++ = place(contender);
+             });
   }
+  lane.estimated_count = static_cast<int32_t>(next - lane.estimated);
   lane.dropped_count = clusters.count - lane.retrieved_count - lane.estimated_count;
 }
 
