@@ -74,6 +74,7 @@ struct Lane {
   int64_t indexed_tokens = 0;
   const WantedTokens* wanted = nullptr;  // the most wanted first
   int32_t wanted_count = 0;
+  int32_t coverage_head = 0;  // the query head of the group whose coverage is to be reported
   // steady zone: the head, the unsealed tail up to the query's own position
   const KvRun* steady = nullptr;
   int32_t steady_count = 0;
@@ -93,8 +94,7 @@ struct Lane {
   // report
   int64_t retrieved_tokens = 0;
   int32_t dropped_count = 0;        // partitions neither retrieved nor estimated
-  int32_t coverage_head = 0;        // the query head of the group that coverage is reported of
-  float estimated_coverage = 1.0f;  // of its attention mass
+  float estimated_coverage = 1.0f;  // of coverage_head's attention mass
   float certified_coverage = 1.0f;
 };
 
@@ -112,6 +112,9 @@ struct LanesArgs {
 struct Policy {
   const char* name;
   bool wants_repeats = false;  // whether select looks at the lanes' wanted tokens
+  // Whether a lane's stages have more in common than a lane has parts: one worker then does them all, while
+  // its cache has what select wrote and estimate reads.
+  bool lane_by_lane = false;
   // Upper bound of index bytes for one head of a segment of this many tokens.
   size_t (*index_capacity)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
   IndexResult (*index)(const Stream& stream, int worker, const IndexArgs& args);

@@ -58,6 +58,9 @@ struct Stream {
   // operation). Both grow at need and are kept, so a decode step allocates nothing after warm-up.
   std::byte* (*worker_scratch)(void* self, int worker, size_t bytes) = nullptr;
   std::byte* (*shared_scratch)(void* self, size_t bytes) = nullptr;
+  // For a body that goes through several operations itself: a stream whose loops it runs alone, one task
+  // after the other, under its own worker number. Null: there is none.
+  Stream (*alone)(const Stream& stream, int worker) = nullptr;
   int workers = 1;
   const std::atomic<bool>* cancel = nullptr;
 

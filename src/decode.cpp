@@ -32,10 +32,12 @@ void decode_step(const Step& step, std::span<const DecodeRow> rows, StepStats& t
 
     lanes.open(step.work.attend_rows, layer, model.config.group(), step.work.q, step.work.attention, nullptr);
     while (lanes.next_pass()) {
-      select(step.backend, step.stream, lanes, times);    // rank partitions, split them into zones
-      retrieve(step.backend, step.stream, lanes, times);  // bring what was picked to the fast tier
-      attend(step.backend, step.stream, lanes, times);    // steady zone and retrieved partitions, exactly
-      estimate(step.backend, step.stream, lanes, times);  // the next ones by their index; merge by LSE
+      lanes.run(step.stream, times, [&](const Stream& stream, const LanePart& part) {
+        select(stream, part);                // rank partitions, split them into zones
+        retrieve(stream, part);              // bring what was picked to the fast tier
+        attend(step.backend, stream, part);  // steady zone and retrieved partitions, exactly
+        estimate(stream, part);              // the next ones by their index; merge by LSE
+      });
     }
     throw_if_cancelled(step.stream);
 

@@ -72,10 +72,12 @@ void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const Ca
     lanes.open(workspace->attend_rows, layer, params_.query_heads / params_.shape.kv_heads, queries, out,
                lse);
     while (lanes.next_pass()) {
-      select(backend, stream, lanes, stats);
-      retrieve(backend, stream, lanes, stats);
-      wi::attend(backend, stream, lanes, stats);
-      estimate(backend, stream, lanes, stats);
+      lanes.run(stream, stats, [&](const Stream& on, const LanePart& part) {
+        select(on, part);
+        retrieve(on, part);
+        wi::attend(backend, on, part);
+        estimate(on, part);
+      });
     }
     throw_if_cancelled(stream);
   });

@@ -135,6 +135,34 @@ void small_budgets_stay_near_and_read_less(void**) {
   assert_true(stats.certified_coverage <= stats.estimated_coverage + 1e-6 && stats.estimated_coverage < 1);
 }
 
+// Two KV heads: two workers take one each, through all stages; seven do one stage after the other together.
+void lanes_give_the_same_bits_one_by_one_and_all_at_once(void**) {
+  const Data data(3000);
+  for (const char* policy : {"wave", "blocks", "full"}) {
+    const std::vector<float> query = normals(kQueryWidth, 5);
+    std::vector<std::vector<float>> outs;
+    std::vector<wi_session_stats> stats;
+    for (int32_t threads : {1, 2, 7}) {
+      RuntimeParams params;
+      params.threads = threads;
+      params.kv_budget_bytes = uint64_t{1} << 28;
+      KvStore store(Runtime::create(params), store_params(policy, 0.1f));
+      data.append(store, 0, 3000);
+      store.seal();
+      outs.emplace_back(kQueryWidth + kKvHeads * kGroup);
+      store.attend(1, 1, query.data(), nullptr, outs.back().data(), outs.back().data() + kQueryWidth);
+      assert_true(outs.back() == outs.front());
+      stats.push_back(store.stats());
+      assert_int_equal(stats.back().kv_bytes_read, stats.front().kv_bytes_read);
+      assert_int_equal(stats.back().index_bytes_read, stats.front().index_bytes_read);
+      assert_int_equal(stats.back().retrieved_tokens, stats.front().retrieved_tokens);
+      assert_int_equal(stats.back().buffer_hits, stats.front().buffer_hits);
+      assert_true(stats.back().certified_coverage == stats.front().certified_coverage);
+      assert_true(stats.back().attend_ns > 0);
+    }
+  }
+}
+
 void layers_may_run_ahead_of_each_other(void**) {
   const Data data(300);
   KvStore store(runtime(), store_params("full", 1));
@@ -191,6 +219,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(attend_equals_softmax_over_what_was_appended),
       cmocka_unit_test(small_budgets_stay_near_and_read_less),
+      cmocka_unit_test(lanes_give_the_same_bits_one_by_one_and_all_at_once),
       cmocka_unit_test(layers_may_run_ahead_of_each_other),
       cmocka_unit_test(forks_diverge_and_cuts_go_back),
       cmocka_unit_test(over_budget_append_changes_nothing),

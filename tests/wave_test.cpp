@@ -87,6 +87,7 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
         for (int32_t group : {1, 2, 3, 4, 7, 8}) {
           Scene scene(kind, group, kv, {}, {2048, 700, 33}, static_cast<uint64_t>(group));
+          scene.lane->lane.coverage_head = group / 2;
           ThreadStream stream(1);
           decode_lanes(*stream, cpu::wave_policy, scene.args());
           const Lane& lane = scene.lane->lane;

@@ -53,6 +53,37 @@ void every_task_runs_once_under_a_worker_number_of_its_own(void**) {
   }
 }
 
+void a_body_goes_through_several_loops_alone(void**) {
+  for (int threads : {1, 3}) {
+    Workers workers(threads);
+    std::atomic<bool> cancel{false};
+    workers.run(&cancel, [&](const Stream& stream) {
+      std::atomic<int64_t> wrong{0};
+      stream.each(100, [&](int64_t task, int worker) {
+        int64_t* outer = stream.worker_array<int64_t>(worker, 100);
+        std::fill_n(outer, 100, task);
+        const Stream own = stream.alone(stream, worker);
+        int64_t* shared = own.shared_array<int64_t>(100);  // nobody else's, while inner ones come and go
+        std::fill_n(shared, 100, task);
+        for (int64_t loop = 0; loop < 3; ++loop) {
+          int64_t next = 0;
+          own.each(10, [&](int64_t inner, int number) {
+            if (inner != next++ || number != worker) ++wrong;
+            std::fill_n(own.worker_array<int64_t>(number, 100), 100, -1);
+          });
+          if (next != 10) ++wrong;
+        }
+        for (int i = 0; i < 100; ++i) wrong += (outer[i] != task) + (shared[i] != task);
+      });
+      assert_int_equal(wrong.load(), 0);
+      cancel = true;
+      int64_t ran = 0;
+      stream.alone(stream, 0).each(10, [&](int64_t, int) { ++ran; });
+      assert_int_equal(ran, 0);
+    });
+  }
+}
+
 void what_a_body_wrote_is_seen_by_the_next_loop(void**) {
   Workers workers(2);
   std::vector<int64_t> from(1000), to(1000);  // plain memory: the loop's end is the only synchronisation
@@ -323,6 +354,7 @@ void print_the_cost_of_a_loop(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(every_task_runs_once_under_a_worker_number_of_its_own),
+      cmocka_unit_test(a_body_goes_through_several_loops_alone),
       cmocka_unit_test(what_a_body_wrote_is_seen_by_the_next_loop),
       cmocka_unit_test(helpers_really_help),
       cmocka_unit_test(two_host_threads_make_progress_at_the_same_time),

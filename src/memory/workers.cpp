@@ -103,10 +103,27 @@ struct Workers::Impl {
   // One run()'s place. Desks are reused and live as long as the Workers, so that a late helper finds one.
   struct Desk {
     Desk(Impl& impl, bool is_first)
-        : owner(impl), first(is_first), team(impl.count), worker(static_cast<size_t>(impl.count)) {}
+        : owner(impl),
+          first(is_first),
+          team(impl.count),
+          worker(static_cast<size_t>(impl.count)),
+          seats(static_cast<size_t>(impl.count)) {
+      for (int i = 0; i < impl.count; ++i) {
+        seats[static_cast<size_t>(i)].desk = this;
+        seats[static_cast<size_t>(i)].number = i;
+      }
+    }
     void parallel(int64_t tasks, Stream::Body body, void* context, const std::atomic<bool>* cancel);
     void recruit(int wanted);
     void help();
+
+    // A worker's own place at the desk, for what it does alone.
+    struct Seat {
+      Desk* desk = nullptr;
+      int number = 0;
+      Scratch worker, shared;
+    };
+    static Stream alone(const Stream& stream, int worker);
 
     Impl& owner;
     const bool first;
@@ -114,6 +131,7 @@ struct Workers::Impl {
     std::atomic<int> helpers{0};  // on duty or on their way
     std::vector<Scratch> worker;
     Scratch shared;
+    std::vector<Seat> seats;
   };
 
   explicit Impl(int threads) : count(threads), arena(threads - 1 + kCallers, kCallers) {
@@ -208,7 +226,27 @@ Stream Workers::Impl::stream_at(Desk& desk, const std::atomic<bool>* cancel) con
   stream.parallel = [](const Stream& s, int64_t tasks, Stream::Body body, void* body_context) {
     static_cast<Desk*>(s.self)->parallel(tasks, body, body_context, s.cancel);
   };
+  stream.alone = Desk::alone;
   return stream;
+}
+
+Stream Workers::Impl::Desk::alone(const Stream& stream, int worker) {
+  Stream own;
+  own.self = &static_cast<Desk*>(stream.self)->seats[static_cast<size_t>(worker)];
+  own.cancel = stream.cancel;
+  own.worker_scratch = [](void* self, int, size_t bytes) {
+    Seat& seat = *static_cast<Seat*>(self);
+    return seat.worker.at_least(bytes, *seat.desk->owner.scratch);
+  };
+  own.shared_scratch = [](void* self, size_t bytes) {
+    Seat& seat = *static_cast<Seat*>(self);
+    return seat.shared.at_least(bytes, *seat.desk->owner.scratch);
+  };
+  own.parallel = [](const Stream& s, int64_t tasks, Stream::Body body, void* context) {
+    const int number = static_cast<Seat*>(s.self)->number;
+    for (int64_t task = 0; task < tasks && !s.cancelled(); ++task) body(context, task, number);
+  };
+  return own;
 }
 
 void Workers::Impl::Desk::parallel(int64_t tasks, Stream::Body body, void* context,

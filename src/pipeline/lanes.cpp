@@ -70,6 +70,9 @@ bool Lanes::next_pass() {
       lane->indexed_tokens = row.sequence->indexed_tokens();
       lane->wanted = row.wanted.data();
       lane->wanted_count = static_cast<int32_t>(row.wanted.size());
+      // Coverage is a statistic, and that of one head costs a quarter of what that of four does: KV heads
+      // take turns, and so do steps.
+      lane->coverage_head = static_cast<int32_t>((row.end + head) % group_);
       lane->steady = steady_at;
       lane->steady_count = row.sequence->steady_runs(layer_, head, row.end, steady_at);
       steady_at += row.sequence->max_steady_runs();
@@ -86,6 +89,50 @@ bool Lanes::next_pass() {
     }
   }
   return true;
+}
+
+void Lanes::start_workers(int workers) {
+  times_of_.assign(static_cast<size_t>(workers), {});
+  start_ = std::chrono::steady_clock::now();
+}
+
+// Workers' times side by side, shrunk to the time that passed.
+void Lanes::add_times(StepStats& times) const {
+  constexpr uint64_t StepStats::*kStages[] = {&StepStats::select_ns, &StepStats::retrieve_ns,
+                                              &StepStats::attend_ns, &StepStats::estimate_ns};
+  const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - start_;
+  double all = 1;
+  for (const WorkerTimes& worker : times_of_)
+    for (auto stage : kStages) all += static_cast<double>(worker.times.*stage);
+  const double share = static_cast<double>(passed.count()) / all;
+  for (const WorkerTimes& worker : times_of_)
+    for (auto stage : kStages)
+      times.*stage += static_cast<uint64_t>(share * static_cast<double>(worker.times.*stage));
+}
+
+void Lanes::report() const {
+  const LanesArgs lanes = args();
+  const Policy& policy = *rows_[first_].policy;
+  const uint64_t token_bytes = 2 * row_bytes(lanes.kv, lanes.head_dim);
+  for (int32_t i = 0; i < lanes.lane_count; ++i) {
+    const Lane& lane = lanes.lanes[i];
+    StepStats& stats = *rows_[first_ + static_cast<size_t>(i / kv_heads_)].stats;
+    int64_t tokens = lane.retrieved_tokens;
+    for (int32_t r = 0; r < lane.steady_count; ++r) tokens += lane.steady[r].tokens;
+    stats.kv_bytes_read += static_cast<uint64_t>(tokens) * token_bytes;
+    stats.retrieved_tokens += static_cast<uint64_t>(lane.retrieved_tokens);
+    stats.estimated_clusters += static_cast<uint64_t>(lane.estimated_count);
+    stats.dropped_clusters += static_cast<uint64_t>(lane.dropped_count);
+    stats.buffer_hits += static_cast<uint64_t>(lane.run_count);
+    if (policy.index_bytes_read)
+      stats.index_bytes_read += static_cast<uint64_t>(policy.index_bytes_read(lane, lanes));
+    if (!policy.estimate) continue;
+    stats.estimated_coverage_sum += static_cast<double>(lane.estimated_coverage);
+    stats.certified_coverage_sum += static_cast<double>(lane.certified_coverage);
+    stats.certified_coverage_min =
+        std::min(stats.certified_coverage_min, static_cast<double>(lane.certified_coverage));
+    stats.coverage_count += 1;
+  }
 }
 
 LanesArgs Lanes::args() const {

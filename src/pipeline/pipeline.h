@@ -1,17 +1,17 @@
 // The stages of attention in a decode step, in their order (SPIN's unified framework): Select picks
 // partitions for each lane, Retrieve brings them to the fast tier, Attend reads them and the steady zone
-// exactly, Estimate adds what was not read. Index and Offload are index.h.
+// exactly, Estimate adds what was not read. Each is for the lanes of a part (lanes.h). Index and Offload are
+// index.h.
 #pragma once
 
 #include "kernels/ops.h"
 #include "src/pipeline/lanes.h"
-#include "src/stats.h"
 
 namespace wi {
 
-void select(const Backend& backend, const Stream& stream, Lanes& lanes, StepStats& stats);
-void retrieve(const Backend& backend, const Stream& stream, Lanes& lanes, StepStats& stats);
-void attend(const Backend& backend, const Stream& stream, Lanes& lanes, StepStats& stats);
-void estimate(const Backend& backend, const Stream& stream, Lanes& lanes, StepStats& stats);
+void select(const Stream& stream, const LanePart& part);
+void retrieve(const Stream& stream, const LanePart& part);
+void attend(const Backend& backend, const Stream& stream, const LanePart& part);
+void estimate(const Stream& stream, const LanePart& part);
 
 }  // namespace wi

@@ -269,9 +269,10 @@ int32_t Tracer::step(int64_t question, int64_t number, int32_t token, std::vecto
         contestant.sequence.write(step.backend, layer, position, 1, work.k, work.v, width);
       work.lanes.open({&row, 1}, layer, model_->config.group(), work.q, work.attention, nullptr);
       while (work.lanes.next_pass()) {
-        wi::select(step.backend, stream, work.lanes, stats);
-        wi::retrieve(step.backend, stream, work.lanes, stats);
-        wi::attend(step.backend, stream, work.lanes, stats);
+        const wi::LanePart part = {*full_, work.lanes.args(), stats};
+        wi::select(stream, part);
+        wi::retrieve(stream, part);
+        wi::attend(step.backend, stream, part);
       }
       observe(question, number, layer, step, position + 1, contestants);
       wi::project_output(step, weights, 0, 1);
@@ -306,11 +307,12 @@ void Tracer::observe(int64_t question, int64_t number, int32_t layer, const wi::
                               &stats};
       lanes_.open({&row, 1}, layer, model_->config.group(), step.work.q, out.data(), nullptr);
       while (lanes_.next_pass()) {
-        wi::select(step.backend, step.stream, lanes_, stats);
-        wi::retrieve(step.backend, step.stream, lanes_, stats);
-        wi::attend(step.backend, step.stream, lanes_, stats);
+        const wi::LanePart part = {*contestant.choice.policy, lanes_.args(), stats};
+        wi::select(step.stream, part);
+        wi::retrieve(step.stream, part);
+        wi::attend(step.backend, step.stream, part);
         exact = out;
-        wi::estimate(step.backend, step.stream, lanes_, stats);
+        wi::estimate(step.stream, part);
         judge(contestant, lanes_.args().lanes[head], found[c].data() + static_cast<size_t>(head) * group());
       }
       const auto error = [&](const std::vector<float>& ours, size_t h) {

@@ -49,6 +49,7 @@ int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
 constinit const Policy wave_policy = {
     .name = "wave",
     .wants_repeats = true,
+    .lane_by_lane = true,
     .index_capacity = wave_index_capacity,
     .index = wave_index,
     .select = wave_select,

@@ -205,7 +205,7 @@ HWY_EXPORT(estimate_lane);
 HWY_EXPORT(acc_floats);
 
 void open_zone(const LanesArgs& args, const Lane& lane, EstimateScratch& zone);
-void take_coverage_head(const LanesArgs& args, int64_t number, Lane& lane, int32_t* first);
+void hide_retrieved(Lane& lane, const int32_t* first);
 
 }  // namespace
 
@@ -231,7 +231,7 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     zone.kept_rows = zone.rows + estimated;
     zone.first = reinterpret_cast<int32_t*>(zone.kept_rows + estimated);
     open_zone(args, lane, zone);
-    take_coverage_head(args, number, lane, zone.first);
+    hide_retrieved(lane, zone.first);
     HWY_DYNAMIC_DISPATCH(estimate_lane)(args, lane, zone);
   });
 }
@@ -255,12 +255,7 @@ void open_zone(const LanesArgs& args, const Lane& lane, EstimateScratch& zone) {
   std::memset(zone.spreads + lane.estimated_count, 0, 16 * sizeof(float));
 }
 
-// Coverage is a statistic, and of one head of a lane's group costs a quarter of what it does of four: KV
-// heads take turns, and so do steps.
-void take_coverage_head(const LanesArgs& args, int64_t number, Lane& lane, int32_t* first) {
-  int64_t turn = number;
-  for (int32_t i = 0; i < lane.steady_count; i++) turn += lane.steady[i].tokens;
-  lane.coverage_head = static_cast<int32_t>(turn % args.group);
+void hide_retrieved(Lane& lane, const int32_t* first) {
   float* scores = lane.scores + int64_t{lane.coverage_head} * lane.partition_count;
   for (int32_t i = 0; i < lane.retrieved_count; i++)
     scores[first[lane.retrieved[i].segment] + lane.retrieved[i].partition] =
