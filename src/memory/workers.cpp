@@ -103,11 +103,11 @@ struct Workers::Impl {
   // One run()'s place. Desks are reused and live as long as the Workers, so that a late helper finds one.
   struct Desk {
     Desk(Impl& impl, bool is_first)
-        : owner(impl),
-          first(is_first),
-          team(impl.count),
+        : team(impl.count),
+          owner(impl),
           worker(static_cast<size_t>(impl.count)),
-          seats(static_cast<size_t>(impl.count)) {
+          seats(static_cast<size_t>(impl.count)),
+          first(is_first) {
       for (int i = 0; i < impl.count; ++i) {
         seats[static_cast<size_t>(i)].desk = this;
         seats[static_cast<size_t>(i)].number = i;
@@ -125,13 +125,13 @@ struct Workers::Impl {
     };
     static Stream alone(const Stream& stream, int worker);
 
-    Impl& owner;
-    const bool first;
     Team team;
-    std::atomic<int> helpers{0};  // on duty or on their way
+    Impl& owner;
     std::vector<Scratch> worker;
     Scratch shared;
     std::vector<Seat> seats;
+    std::atomic<int> helpers{0};  // on duty or on their way
+    const bool first;
   };
 
   explicit Impl(int threads) : count(threads), arena(threads - 1 + kCallers, kCallers) {
