@@ -44,8 +44,7 @@ void open_head(const float* plane, float lse, const EstimateScratch& zone, float
   for (size_t i = 0; i < zone.count; i++) scores[i] = plane[zone.clusters[i]];
   for (size_t i = zone.count; i < zone.count + kLanes; i++) scores[i] = kLowest;  // to a whole vector
   Vector highest = hn::Set(d, lse > kLowest ? lse : kLowest);
-  for (size_t i = 0; i < zone.count; i += kLanes)
-    highest = hn::Max(highest, hn::LoadU(d, scores + i));
+  for (size_t i = 0; i < zone.count; i += kLanes) highest = hn::Max(highest, hn::LoadU(d, scores + i));
   head.shift = hn::GetLane(hn::MaxOfLanes(d, highest));
   head.exact = std::exp(lse - head.shift);
 }
