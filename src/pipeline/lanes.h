@@ -3,12 +3,12 @@
 // not need every row's lists at once. Buffers only grow.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "kernels/ops.h"
+#include "src/pipeline/stage_runner.h"
 #include "src/stats.h"
 #include "src/store/sequence.h"
 
@@ -24,13 +24,6 @@ struct AttendRow {
   std::span<const WantedTokens> wanted = {};
 };
 
-// Lanes that go through the stages together, and where the stages note how long they took.
-struct LanePart {
-  const Policy& policy;
-  const LanesArgs args;
-  StepStats& times;
-};
-
 class Lanes {
  public:
   // queries and out: (rows, kv_heads * group, head_dim); lse: (rows, kv_heads * group) or null.
@@ -39,26 +32,11 @@ class Lanes {
   // Fills the lanes of the next rows that share a policy and fit the buffers. False: no rows are left.
   bool next_pass();
 
-  // Calls stages(stream, part) for this pass: once, with all its lanes, or for each of them on some worker,
-  // as the policy likes it; then adds what the lanes report to their rows' statistics, and the stages' shares
-  // of the time that passed to `times`.
+  // Takes this pass through the stages (StageRunner); then adds what the lanes report to their rows'
+  // statistics.
   template <class Stages>
   void run(const Stream& stream, StepStats& times, Stages&& stages) {
-    const Policy& policy = *rows_[first_].policy;
-    const LanesArgs all = args();
-    if (policy.lane_by_lane && stream.alone && all.lane_count >= stream.workers) {
-      start_workers(stream.workers);
-      stream.each(all.lane_count, [&](int64_t i, int worker) {
-        LanesArgs one = all;
-        one.lanes += i;
-        one.lane_count = 1;
-        stages(stream.alone(stream, worker),
-               LanePart{policy, one, times_of_[static_cast<size_t>(worker)].times});
-      });
-      add_times(times);
-    } else {
-      stages(stream, LanePart{policy, all, times});
-    }
+    runner_.run(stream, *rows_[first_].policy, args(), times, stages);
     report();
   }
 
@@ -67,8 +45,6 @@ class Lanes {
 
  private:
   size_t lane_bytes(const AttendRow& row) const;
-  void start_workers(int workers);
-  void add_times(StepStats& times) const;
   void report() const;
 
   std::span<const AttendRow> rows_;
@@ -86,11 +62,7 @@ class Lanes {
   std::vector<float> scores_;
   std::vector<float> own_lse_;  // where the caller wants none
 
-  struct alignas(64) WorkerTimes {
-    StepStats times;
-  };
-  std::vector<WorkerTimes> times_of_;
-  std::chrono::steady_clock::time_point start_;
+  StageRunner runner_;
 };
 
 }  // namespace wi

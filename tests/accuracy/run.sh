@@ -2,8 +2,8 @@
 # What the sparse policies cost in accuracy, in one command: sets up, builds, makes the tasks, asks under every
 # policy and budget, traces where attention is lost, and writes JSON lines, a table and plots to docs/results/.
 #
-#   tests/accuracy/run.sh                        the bundled model, 4K to 64K tokens
-#   tests/accuracy/run.sh --long                 also 128K
+#   tests/accuracy/run.sh                        the bundled model, 4K to 128K tokens
+#   tests/accuracy/run.sh --long                 also 256K
 #   tests/accuracy/run.sh --quick                the smallest run, about a minute, to build/accuracy/
 #   tests/accuracy/run.sh --model FILE           your own model, in its own chat template
 #   tests/accuracy/run.sh --policies LIST        e.g. "wave wave:estimation=-1 blocks"
@@ -24,7 +24,7 @@ from=3606700
 policies="wave wave:estimation=-1 wave:repeats=-1 wave:target_mass=0.95 streaming blocks"
 # Tokens, documents of each kind, and how many more of the kinds in which a task has a question or four: in a mean
 # over tasks each of those counts as much as fifty of a list.
-sizes=(4096:2 16384:2:8 32768:2:12 65536:1:5)
+sizes=(4096:2 16384:2:8 32768:2:12 65536:1:5 131072:1)
 traces=("list-50 16384" "multikey-64 65536")
 others=()
 
@@ -66,7 +66,7 @@ read_arguments() {
   while [ $# -gt 0 ]; do
     case $1 in
       --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-      --long) sizes+=(131072:1); shift ;;
+      --long) sizes+=(262144:1); shift ;;
       --quick) sizes=(4096:1) traces=("few 4096") results=$work; others+=(--documents few,list-5,list-20); shift ;;
       --model | --policies | --sizes)
         [ $# -gt 1 ] || { echo "tests/accuracy/run.sh: $1 needs a value" >&2; exit 1; }

@@ -1,8 +1,8 @@
-// Decode attention of one layer, full and wave, stage by stage: 32 query heads over 8 KV heads of 64 in f16.
-// One JSON object per line. Results are checked before anything is timed; each measured run comes after a
-// read of more memory than the caches hold, as other layers' KV and weights would be, and that read is the
-// measure of the machine's bandwidth. With --hot 1 wave's runs come after another of its kind instead: what
-// it takes to compute, where the last cache holds what one reads.
+// Decode attention of one layer, full and wave, as the decode step runs it: 32 query heads over 8 KV heads of
+// 64 in f16. One JSON object per line. Results are checked before anything is timed; each measured run comes
+// after a read of more memory than the caches hold, as other layers' KV and weights would be, and that read
+// is the measure of the machine's bandwidth. With --hot 1 wave's runs come after another of its kind instead:
+// what it takes to compute, where the last cache holds what one reads.
 //   attention_bench [--context N[,N…]] [--threads N] [--repeat N] [--target-mass X] [--hot 0|1]
 #include <algorithm>
 #include <chrono>
@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/policy/wave.h"
 #include "src/memory/workers.h"
+#include "src/pipeline/pipeline.h"
 #include "tests/lanes.h"
 
 using namespace wi;
@@ -102,6 +103,18 @@ struct Times {
   std::vector<double> full, select, retrieve, attend, estimate, wave, read;
 };
 
+// The stages as the decode step has them, and their times.
+StepStats run_stages(const Stream& stream, StageRunner& runner, const Policy& policy, const LanesArgs& args) {
+  StepStats times;
+  runner.run(stream, policy, args, times, [](const Stream& on, const LanePart& part) {
+    select(on, part);
+    wi::retrieve(on, part);
+    attend(cpu_backend(), on, part);
+    estimate(on, part);
+  });
+  return times;
+}
+
 void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Options& options) {
   const size_t segments = static_cast<size_t>(std::max<int64_t>(1, tokens / kSegment));
   Lanes full(layer, segments, false), wave(layer, segments, true);
@@ -127,21 +140,22 @@ void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Optio
   if (!(error < 0.3)) std::exit(std::fprintf(stderr, "wave differs from full by %g\n", error));
 
   Times times;
+  StageRunner runner;
   double sum = 0;
   for (int i = 0; i < options.repeat; i++) {
     times.read.push_back(seconds([&] { sum += read_all(stream, other); }));
-    times.full.push_back(seconds([&] { decode_lanes(stream, cpu::full_policy, full.args); }));
+    times.full.push_back(seconds([&] { run_stages(stream, runner, cpu::full_policy, full.args); }));
     if (options.hot) {
-      for (int warm = 0; warm < 3; warm++) decode_lanes(stream, policy, wave.args);
+      for (int warm = 0; warm < 3; warm++) run_stages(stream, runner, policy, wave.args);
     } else {
       sum += read_all(stream, other);
     }
-    times.select.push_back(seconds([&] { policy.select(stream, wave.args); }));
-    times.retrieve.push_back(seconds([&] { retrieve(policy, wave.args); }));
-    times.attend.push_back(seconds([&] { cpu::attend(stream, wave.args); }));
-    times.estimate.push_back(seconds([&] { policy.estimate(stream, wave.args); }));
-    times.wave.push_back(times.select.back() + times.retrieve.back() + times.attend.back() +
-                         times.estimate.back());
+    StepStats stages;
+    times.wave.push_back(seconds([&] { stages = run_stages(stream, runner, policy, wave.args); }));
+    times.select.push_back(static_cast<double>(stages.select_ns) * 1e-9);
+    times.retrieve.push_back(static_cast<double>(stages.retrieve_ns) * 1e-9);
+    times.attend.push_back(static_cast<double>(stages.attend_ns) * 1e-9);
+    times.estimate.push_back(static_cast<double>(stages.estimate_ns) * 1e-9);
   }
   const double bandwidth = static_cast<double>(other.size() * 8) / median(times.read) * 1e-9;
   const double full_rate = static_cast<double>(kv_bytes) / median(times.full) * 1e-9;

@@ -8,6 +8,7 @@
 #include "kernels/cpu/policy/wave_estimate.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "hwy/foreach_target.h"  // must come before highway.h
@@ -38,13 +39,73 @@ struct Head {
   float estimated;  // of the estimation zone
 };
 
-// zone.kept becomes one head's scores of the zone, and gives it its unit.
-void open_head(const float* plane, float lse, const EstimateScratch& zone, float* scores, Head& head) {
+// Calls visit(index, i, number, members, kept) for vectors of clusters: those of a segment from its i-th, the
+// lane's from `number`, with a mask of those in the zone and how many came before. Every fourth cluster or so
+// is in it: to compress whole vectors takes less than to collect them one by one.
+template <class Visit>
+HWY_INLINE void for_each_vector(const Lane& lane, const EstimateScratch& zone, Visit visit) {
   const Floats d;
-  for (size_t i = 0; i < zone.count; i++) scores[i] = plane[zone.clusters[i]];
-  for (size_t i = zone.count; i < zone.count + kLanes; i++) scores[i] = kLowest;  // to a whole vector
+  static_assert(kLanes <= 32);
+  const uint64_t* members = zone.members;
+  size_t first = 0, kept = 0;
+  for (int32_t s = 0; s < lane.segment_count; s++) {
+    if (lane.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lane.segments[s].index);
+    const size_t count = static_cast<size_t>(index.clusters);
+    for (size_t i = 0; i < count; i += kLanes) {
+      const uint64_t bits = members[i / 64] >> (i % 64) & ((uint64_t{1} << kLanes) - 1);
+      uint8_t bytes[8];
+      std::memcpy(bytes, &bits, sizeof bits);
+      visit(index, i, first + i, hn::LoadMaskBits(d, bytes), kept);
+      kept += static_cast<size_t>(std::popcount(bits));
+    }
+    members += (count + 63) / 64;
+    first += count;
+  }
+}
+
+// Fills zone.sizes and zone.spreads.
+void gather_extents(const Lane& lane, const EstimateScratch& zone) {
+  const Floats d;
+  const Ints di;
+  for_each_vector(lane, zone,
+                  [&](const WaveIndex& index, size_t i, size_t, auto members, size_t kept) HWY_ATTR {
+                    const size_t left = static_cast<size_t>(index.clusters) - i;
+                    const Vector size = hn::ConvertTo(d, load_some(di, index.sizes + i, left, 0));
+                    const Vector spread = spread_in(d, load_some(Words(), index.extents + i, left, 0u));
+                    hn::StoreU(hn::Compress(size, members), d, zone.sizes + kept);
+                    hn::StoreU(hn::Compress(spread, members), d, zone.spreads + kept);
+                  });
+  hn::StoreU(hn::Zero(d), d, zone.sizes + zone.count);  // to a whole vector
+  hn::StoreU(hn::Zero(d), d, zone.spreads + zone.count);
+}
+
+// zone.kept becomes the zone's scores of a block of heads from `first`.
+template <int kHeads>
+void gather_scores(const Lane& lane, const EstimateScratch& zone, int first, int real_heads) {
+  const Floats d;
+  const size_t plane = static_cast<size_t>(lane.partition_count);
+  const float* scores = lane.scores + static_cast<size_t>(first) * plane;
+  for_each_vector(lane, zone,
+                  [&](const WaveIndex&, size_t, size_t number, auto members, size_t kept) HWY_ATTR {
+                    HWY_UNROLL(4)
+                    for (int h = 0; h < kHeads; h++) {
+                      if (h >= real_heads) continue;
+                      const float* from = scores + static_cast<size_t>(h) * plane + number;
+                      const Vector score = load_some(d, from, plane - number, kLowest);
+                      hn::StoreU(hn::Compress(score, members), d,
+                                 zone.kept + static_cast<size_t>(h) * zone.kept_stride + kept);
+                    }
+                  });
+  for (int h = 0; h < real_heads; h++)
+    hn::StoreU(hn::Set(d, kLowest), d, zone.kept + static_cast<size_t>(h) * zone.kept_stride + zone.count);
+}
+
+// Gives a head its unit, from its scores of the zone.
+void open_head(const float* scores, size_t count, float lse, Head& head) {
+  const Floats d;
   Vector highest = hn::Set(d, lse > kLowest ? lse : kLowest);
-  for (size_t i = 0; i < zone.count; i += kLanes) highest = hn::Max(highest, hn::LoadU(d, scores + i));
+  for (size_t i = 0; i < count; i += kLanes) highest = hn::Max(highest, hn::LoadU(d, scores + i));
   head.shift = hn::GetLane(hn::MaxOfLanes(d, highest));
   head.exact = std::exp(lse - head.shift);
 }
@@ -152,11 +213,11 @@ void estimate_heads(const LanesArgs& args, Lane& lane, const EstimateScratch& zo
   const size_t bytes = row_bytes(kKv, args.head_dim);
   const int real_heads = HWY_MIN(kHeads, args.group - first);
   Head heads[kHeads];
+  gather_scores<kHeads>(lane, zone, first, real_heads);
   for (int h = 0; h < real_heads; h++) {
     const size_t head = static_cast<size_t>(first + h);
     heads[h].deviation = deviation_per_spread(lane.query + head * head_dim, head_dim, args.scale);
-    open_head(lane.scores + head * plane, lane.lse[head], zone,
-              zone.kept + static_cast<size_t>(h) * zone.kept_stride, heads[h]);
+    open_head(zone.kept + static_cast<size_t>(h) * zone.kept_stride, zone.count, lane.lse[head], heads[h]);
   }
   const size_t kept = weigh_zone<kHeads>(zone, real_heads, heads);
 
@@ -183,6 +244,7 @@ void estimate_heads(const LanesArgs& args, Lane& lane, const EstimateScratch& zo
 }
 
 void estimate_lane(const LanesArgs& args, Lane& lane, const EstimateScratch& zone) {
+  gather_extents(lane, zone);
   for (int first = 0; first < args.group; first += kBlockHeads) {
     with_type_and_width(args.kv, block_width(args.group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
       estimate_heads<kKv, kHeads>(args, lane, zone, first);
@@ -218,7 +280,9 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     const size_t acc = rounded(HWY_DYNAMIC_DISPATCH(acc_floats)(args));
     const size_t segments = rounded(static_cast<size_t>(lane.segment_count));
     const size_t estimated = rounded(static_cast<size_t>(lane.estimated_count) + 16);
-    float* at = stream.worker_array<float>(worker, acc + segments + 11 * estimated);
+    const size_t words =
+        static_cast<size_t>(lane.partition_count) / 64 + static_cast<size_t>(lane.segment_count);
+    float* at = stream.worker_array<float>(worker, acc + segments + rounded(2 * words) + 10 * estimated);
     EstimateScratch zone;
     zone.count = static_cast<size_t>(lane.estimated_count);
     zone.acc = at;
@@ -226,10 +290,11 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     zone.spreads = zone.sizes + estimated;
     zone.kept = zone.spreads + estimated;
     zone.kept_stride = estimated;
-    zone.clusters = reinterpret_cast<int32_t*>(zone.kept + 4 * estimated);
-    zone.rows = reinterpret_cast<const std::byte**>(zone.clusters + estimated);
+    zone.rows = reinterpret_cast<const std::byte**>(zone.kept + 4 * estimated);
     zone.kept_rows = zone.rows + estimated;
-    zone.first = reinterpret_cast<int32_t*>(zone.kept_rows + estimated);
+    zone.members = reinterpret_cast<uint64_t*>(zone.kept_rows + estimated);
+    std::fill_n(zone.members, words, 0);
+    zone.first = reinterpret_cast<int32_t*>(zone.members + rounded(2 * words) / 2);
     open_zone(args, lane, zone);
     hide_retrieved(lane, zone.first);
     HWY_DYNAMIC_DISPATCH(estimate_lane)(args, lane, zone);
@@ -238,21 +303,24 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
 
 namespace {
 
+// Fills first, members and rows.
 void open_zone(const LanesArgs& args, const Lane& lane, EstimateScratch& zone) {
   for (int32_t s = 0, at = 0; s < lane.segment_count; at += lane.segments[s++].partitions) zone.first[s] = at;
   const size_t bytes = row_bytes(args.kv, args.head_dim);
-  int32_t open = -1;
-  WaveIndex index;
-  for (int32_t i = 0; i < lane.estimated_count; i++) {
-    const PartitionRef ref = lane.estimated[i];
-    if (ref.segment != open) index = wave_view(lane.segments[open = ref.segment].index);
-    zone.clusters[i] = zone.first[ref.segment] + ref.partition;
-    zone.sizes[i] = static_cast<float>(index.sizes[ref.partition]);
-    zone.spreads[i] = wave_spread(index.extents[ref.partition]);
-    zone.rows[i] = index.value_means + static_cast<size_t>(ref.partition) * bytes;
+  uint64_t* members = zone.members;
+  const PartitionRef* ref = lane.estimated;
+  const PartitionRef* const end = ref + lane.estimated_count;
+  const std::byte** row = zone.rows;
+  for (int32_t s = 0; s < lane.segment_count && ref < end; s++) {
+    if (lane.segments[s].partitions == 0) continue;
+    const std::byte* means = wave_view(lane.segments[s].index).value_means;
+    for (; ref < end && ref->segment == s; ref++) {
+      const size_t partition = static_cast<size_t>(ref->partition);
+      members[partition / 64] |= uint64_t{1} << (partition % 64);
+      *row++ = means + partition * bytes;
+    }
+    members += (static_cast<size_t>(lane.segments[s].partitions) + 63) / 64;
   }
-  std::memset(zone.sizes + lane.estimated_count, 0, 16 * sizeof(float));
-  std::memset(zone.spreads + lane.estimated_count, 0, 16 * sizeof(float));
 }
 
 void hide_retrieved(Lane& lane, const int32_t* first) {

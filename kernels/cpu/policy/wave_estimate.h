@@ -7,11 +7,11 @@
 namespace wi::cpu {
 
 struct EstimateScratch {
-  size_t count;            // estimated clusters; lists have room for 16 more
-  int32_t* first;          // (segments) number of each segment's first cluster
-  int32_t* clusters;       // (count) their numbers
-  float* sizes;            // (count), then 0
-  float* spreads;          // (count), then 0
+  size_t count;       // estimated clusters; lists have room for 16 more
+  int32_t* first;     // (segments) number of each segment's first cluster
+  uint64_t* members;  // for each segment (⌈clusters / 64⌉): a bit for each cluster, whether it is estimated
+  float* sizes;       // (count), then 0
+  float* spreads;     // (count), then 0
   const std::byte** rows;  // (count) their value means
   float* acc;              // (4, head_dim padded)
   // Of one block of heads: the estimated clusters' scores, then the masses of those that matter.

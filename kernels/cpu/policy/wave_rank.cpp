@@ -4,6 +4,8 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/policy/wave_rank.cpp"
 #include "kernels/cpu/policy/wave_rank.h"
 
+#include <algorithm>
+
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/attend-inl.h"
 #include "kernels/cpu/policy/wave_mass-inl.h"
@@ -13,57 +15,71 @@ HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 namespace {
 
-// weights = scores + reach · radius, the likely scores of each cluster's best token; returns the highest.
-HWY_INLINE Vector best_scores(const Lane& lane, const float* scores, float reach, float* weights) {
+// One block of up to kBlockHeads heads: weights, (heads, n + kRankRoom), = scores + reach · radius, the
+// likely scores of each cluster's best token; and the highest of each head.
+template <int kHeads>
+void best_scores(const Lane& lane, const float* scores, const float* reach, float* weights, float* highest) {
   const Floats d;
-  const Vector slope = hn::Set(d, reach);
+  const size_t plane = static_cast<size_t>(lane.partition_count);
   const Vector limit = hn::Set(d, 1e30f);  // so that sums stay finite
-  Vector max = hn::Set(d, kLowest);
+  Vector max[kHeads];
+  for (int h = 0; h < kHeads; h++) max[h] = hn::Set(d, kLowest);
   for (int32_t s = 0; s < lane.segment_count; s++) {
     if (lane.segments[s].partitions == 0) continue;
     const WaveIndex index = wave_view(lane.segments[s].index);
     const size_t count = static_cast<size_t>(index.clusters);
     for (size_t i = 0; i < count; i += kLanes) {
       const Vector radius = radius_in(d, load_some(Words(), index.extents + i, count - i, 0u));
-      const Vector above = hn::Min(hn::Mul(slope, radius), limit);
-      const Vector score = hn::Add(load_some(d, scores + i, count - i, kLowest), above);
-      max = hn::Max(max, score);
-      hn::StoreU(score, d, weights + i);
+      HWY_UNROLL(4)
+      for (int h = 0; h < kHeads; h++) {
+        const size_t head = static_cast<size_t>(h);
+        const Vector above = hn::Min(hn::Mul(hn::Set(d, reach[h]), radius), limit);
+        const Vector score = hn::Add(load_some(d, scores + head * plane + i, count - i, kLowest), above);
+        max[h] = hn::Max(max[h], score);
+        hn::StoreU(score, d, weights + head * (plane + kRankRoom) + i);
+      }
     }
     scores += count;
     weights += count;
   }
-  return hn::MaxOfLanes(d, max);
+  for (int h = 0; h < kHeads; h++) highest[h] = hn::GetLane(hn::MaxOfLanes(d, max[h]));
 }
 
-// weights = exp of one head's best scores, for a softmax over all clusters; returns what to multiply them by.
+// weights = exp of the best scores, for softmaxes over all clusters; shares: what to multiply each head's by.
 // How likely a best token is as good as its guess is known far less well than upper_exp is exact. One more
 // vector of weights is written.
-float head_weights(const Lane& lane, const float* scores, float reach, float* weights) {
+template <int kHeads>
+void softmax_weights(size_t count, const float* highest, float* weights, float* shares) {
   const Floats d;
-  const size_t count = static_cast<size_t>(lane.partition_count);
-  const Vector max = best_scores(lane, scores, reach, weights);
-  Vector sum = hn::Zero(d);
+  const size_t plane = count + kRankRoom;
+  Vector sum[kHeads];
+  for (int h = 0; h < kHeads; h++) sum[h] = hn::Zero(d);
   for (size_t i = 0; i < count; i += kLanes) {
-    const Vector weight = upper_exp(d, hn::Sub(load_some(d, weights + i, count - i, kLowest), max));
-    sum = hn::Add(sum, weight);
-    hn::StoreU(weight, d, weights + i);
+    HWY_UNROLL(4)
+    for (int h = 0; h < kHeads; h++) {
+      float* at = weights + static_cast<size_t>(h) * plane + i;
+      const Vector score = load_some(d, at, count - i, kLowest);
+      const Vector weight = upper_exp(d, hn::Sub(score, hn::Set(d, highest[h])));
+      sum[h] = hn::Add(sum[h], weight);
+      hn::StoreU(weight, d, at);
+    }
   }
-  return 1 / hn::GetLane(hn::SumOfLanes(d, sum));
+  for (int h = 0; h < kHeads; h++) shares[h] = 1 / hn::GetLane(hn::SumOfLanes(d, sum[h]));
 }
 
 // Adds up to kBlockHeads heads' softmax to rank, or begins it. Ranks are ≥ 0 (NaN counts as 0), so that they
 // compare as their bits do, and at most kRankLimit, whatever the query.
 template <int kHeads>
-void add_ranks(const float* weights, size_t plane, const float* shares, bool first, size_t count,
-               int32_t* bits) {
+void add_ranks(const float* weights, const float* shares, bool first, size_t count, int32_t* bits) {
   const Floats d;
+  const size_t plane = count + kRankRoom;
   const hn::Rebind<int32_t, Floats> di;
   for (size_t i = 0; i < count; i += kLanes) {
     Vector sum = first ? hn::Zero(d) : hn::BitCast(d, hn::LoadU(di, bits + i));
     HWY_UNROLL(4)
     for (int h = 0; h < kHeads; h++)
-      sum = hn::MulAdd(hn::LoadU(d, weights + h * plane + i), hn::Set(d, shares[h]), sum);
+      sum =
+          hn::MulAdd(hn::LoadU(d, weights + static_cast<size_t>(h) * plane + i), hn::Set(d, shares[h]), sum);
     const Vector rank = hn::Min(sum, hn::Set(d, kRankLimit));
     hn::StoreU(hn::BitCast(di, hn::IfThenElseZero(hn::Gt(sum, hn::Zero(d)), rank)), di, bits + i);
   }
@@ -71,19 +87,21 @@ void add_ranks(const float* weights, size_t plane, const float* shares, bool fir
 
 // Fills scratch.bits from lane.scores.
 void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
-  const size_t count = static_cast<size_t>(lane.partition_count), plane = count + kRankRoom;
+  const size_t count = static_cast<size_t>(lane.partition_count);
   const size_t head_dim = static_cast<size_t>(args.head_dim);
   for (int first = 0; first < args.group; first += kBlockHeads) {
     const int heads = HWY_MIN(kBlockHeads, args.group - first);
-    float shares[kBlockHeads];
+    float reach[kBlockHeads], highest[kBlockHeads], shares[kBlockHeads];
     for (int h = 0; h < heads; h++) {
-      const float* query = lane.query + (first + h) * head_dim;
-      const float reach = kWaveBestAbove * args.scale *
-                          std::sqrt(squared_length(query, head_dim) / static_cast<float>(head_dim));
-      shares[h] = head_weights(lane, lane.scores + (first + h) * count, reach, scratch.weights + h * plane);
+      const float* query = lane.query + static_cast<size_t>(first + h) * head_dim;
+      reach[h] = kWaveBestAbove * args.scale *
+                 std::sqrt(squared_length(query, head_dim) / static_cast<float>(head_dim));
     }
+    const float* scores = lane.scores + static_cast<size_t>(first) * count;
     with_heads(heads, [&]<int kHeads>() HWY_ATTR {
-      add_ranks<kHeads>(scratch.weights, plane, shares, first == 0, count, scratch.bits);
+      best_scores<kHeads>(lane, scores, reach, scratch.weights, highest);
+      softmax_weights<kHeads>(count, highest, scratch.weights, shares);
+      add_ranks<kHeads>(scratch.weights, shares, first == 0, count, scratch.bits);
     });
   }
 }
@@ -312,7 +330,9 @@ HWY_EXPORT(steady_lse);
 size_t query_floats(const LanesArgs& args) { return HWY_DYNAMIC_DISPATCH(padded_query_floats)(args); }
 void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
   // The headers tell where everything else is: ask for all of them at once.
-  for (int32_t s = 0; s < lane.segment_count; s++) __builtin_prefetch(lane.segments[s].index);
+  for (int32_t s = 0; s < lane.segment_count; s++)
+    for (size_t line = 0; line < sizeof(WaveHeader); line += 64)
+      __builtin_prefetch(static_cast<const std::byte*>(lane.segments[s].index) + line);
   pack_score_query(lane.query, args.group, args.head_dim, args.scale, scratch.query);
   size_t at = 0;
   for (int32_t s = 0; s < lane.segment_count; s++) {
@@ -322,6 +342,7 @@ void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch&
     score_centroids(scratch.query, args.group, args.head_dim, index,
                     more ? wave_view(lane.segments[s + 1].index) : index, lane.scores + at,
                     static_cast<size_t>(lane.partition_count));
+    std::copy_n(index.sizes, index.clusters, scratch.sizes + at);  // while it is in the cache
     at += static_cast<size_t>(index.clusters);
   }
   HWY_DYNAMIC_DISPATCH(rank_lane)(args, lane, scratch);

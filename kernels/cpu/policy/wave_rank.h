@@ -13,11 +13,12 @@ struct RankScratch {
   std::byte* query;  // score_query_bytes()
   float* weights;    // (kRankHeads, n + kRankRoom)
   int32_t* bits;     // (n + kRankRoom)
+  int32_t* sizes;    // (n + kRankRoom)
 };
 
-// Fills lane.scores, and each partition's rank: the sum over the group of the softmax, over the lane's
-// partitions, of what its best token likely scores, q·c/√d + kWaveBestAbove · |q| · radius / d; as the bits
-// of a float in [0, kRankLimit], which compare as the ranks do (NaN counts as 0).
+// Fills lane.scores, the partitions' sizes, and each partition's rank: the sum over the group of the softmax,
+// over the lane's partitions, of what its best token likely scores, q·c/√d + kWaveBestAbove · |q| · radius /
+// d; as the bits of a float in [0, kRankLimit], which compare as the ranks do (NaN counts as 0).
 void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch);
 
 // A second look at some clusters: rank_again() fills bits with their ranks among each other, the sum over the

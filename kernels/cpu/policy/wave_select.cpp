@@ -33,7 +33,6 @@ constexpr int32_t kWantedRank = kSecondLook + ((127 + 16) << 22) - 1;  // above 
 struct Clusters {
   int32_t count;
   RankScratch rank;
-  int32_t* sizes;       // (count + 16)
   int32_t* first;       // (segments + 1) number of each segment's first cluster
   int32_t* candidates;  // (count + 16)
   int32_t* few_bits;    // (count + 16)
@@ -138,7 +137,7 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   clusters.rank.query = reinterpret_cast<std::byte*>(take());
   clusters.rank.weights = take();
   clusters.rank.bits = take_ints();
-  clusters.sizes = take_ints();
+  clusters.rank.sizes = take_ints();
   clusters.first = take_ints();
   clusters.candidates = take_ints();
   clusters.few_bits = take_ints();
@@ -163,10 +162,7 @@ void number_clusters(const Lane& lane, Clusters& clusters) {
   int32_t at = 0;
   for (int32_t s = 0; s < lane.segment_count; s++) {
     clusters.first[s] = at;
-    if (lane.segments[s].partitions == 0) continue;
-    const WaveIndex index = wave_view(lane.segments[s].index);
-    std::copy_n(index.sizes, index.clusters, clusters.sizes + at);
-    at += index.clusters;
+    at += lane.segments[s].partitions;
   }
   clusters.first[lane.segment_count] = at;
 }
@@ -178,7 +174,7 @@ void fill_buckets(const Clusters& clusters) {
   std::fill_n(clusters.buckets, kBuckets, 0);
   std::fill_n(clusters.copies, (kCopies - 1) * kFirstLooks, 0);
   const auto enter = [&](int32_t i, uint64_t* buckets) {
-    buckets[bucket_of(clusters.rank.bits[i])] += bucket_entry(clusters.sizes[i]);
+    buckets[bucket_of(clusters.rank.bits[i])] += bucket_entry(clusters.rank.sizes[i]);
   };
   int32_t i = 0;
   for (; i + kCopies <= clusters.count; i += kCopies) {
@@ -207,7 +203,7 @@ Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted) {
   int32_t low = bucket == 0 ? 0 : (kFirstBucket + bucket) << kBucketShift;
   int32_t high = (kFirstBucket + bucket + 1) << kBucketShift;
   int32_t *bits = clusters.few_bits, *weights = clusters.few_sizes;
-  size_t count = ranked_between(clusters.rank.bits, unit == Count::tokens ? clusters.sizes : nullptr,
+  size_t count = ranked_between(clusters.rank.bits, unit == Count::tokens ? clusters.rank.sizes : nullptr,
                                 static_cast<size_t>(clusters.count), low, high, bits, weights);
   while (high - low > 1) {
     const int32_t middle = low + (high - low) / 2;
@@ -252,9 +248,9 @@ void for_each(const Clusters& clusters, const Zone& zone, Visit visit) {
 
 void set_rank(Clusters& clusters, int32_t cluster, int32_t rank) {
   int32_t& bits = clusters.rank.bits[cluster];
-  clusters.buckets[bucket_of(bits)] -= bucket_entry(clusters.sizes[cluster]);
+  clusters.buckets[bucket_of(bits)] -= bucket_entry(clusters.rank.sizes[cluster]);
   bits = rank;
-  clusters.buckets[bucket_of(bits)] += bucket_entry(clusters.sizes[cluster]);
+  clusters.buckets[bucket_of(bits)] += bucket_entry(clusters.rank.sizes[cluster]);
 }
 
 // Calls visit(i) for the tokens of the stored order whose positions are in [begin, end).
@@ -308,8 +304,9 @@ void take_wanted(const Lane& lane, Clusters& clusters, int64_t most_tokens) {
     for_each_position(segment, wanted.begin, wanted.end, [&](int32_t token) {
       const int32_t* end = std::upper_bound(index.offsets, index.offsets + index.clusters, token);
       const int32_t cluster = clusters.first[wanted.segment] + static_cast<int32_t>(end - index.offsets) - 1;
-      if (clusters.rank.bits[cluster] == kWantedRank || taken + clusters.sizes[cluster] > most_tokens) return;
-      taken += clusters.sizes[cluster];
+      if (clusters.rank.bits[cluster] == kWantedRank || taken + clusters.rank.sizes[cluster] > most_tokens)
+        return;
+      taken += clusters.rank.sizes[cluster];
       set_rank(clusters, cluster, kWantedRank);
     });
   }
@@ -320,7 +317,7 @@ int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens) {
   int64_t count = 0;
   *tokens = 0;
   for_each(clusters, zone, [&](int32_t cluster) {
-    *tokens += clusters.sizes[cluster];
+    *tokens += clusters.rank.sizes[cluster];
     clusters.order[count++] = order_key(clusters, cluster);
   });
   return count;
@@ -344,8 +341,8 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
   double* total = clusters.mass_sums;
   double* covered = total + group;
   double* steady = covered + group;
-  cluster_masses(args, lane, clusters.look.query, clusters.sizes, clusters.extents, clusters.masses, steady,
-                 total);
+  cluster_masses(args, lane, clusters.look.query, clusters.rank.sizes, clusters.extents, clusters.masses,
+                 steady, total);
   const auto reached = [&] {
     for (int h = 0; h < group; h++)
       if (covered[h] < params.target_mass * total[h]) return false;
@@ -359,7 +356,7 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
     int64_t count = 0;
     for (lane.retrieved_tokens = 0; count < most && (lane.retrieved_tokens < floor || !reached()); count++) {
       const int32_t cluster = number_in(clusters.order[count]);
-      lane.retrieved_tokens += clusters.sizes[cluster];
+      lane.retrieved_tokens += clusters.rank.sizes[cluster];
       for (int h = 0; h < group; h++) covered[h] += clusters.masses[h * plane + cluster];
     }
     if (budget >= ceiling || reached()) {
