@@ -105,30 +105,40 @@ class Contestant:
 
 
 class Log:
-    """One JSON object a line: first what was run on what, then one measurement each, with the key it is found by.
+    """One JSON object a line: what was run on what, then one measurement each, with the key it is found by. Where it was gone
+    on with later, what was run on what stands before those measurements again: a leg of the run.
 
     fresh: start anew. A log with other settings (anything that changes what a measurement means) starts anew too."""
 
     def __init__(self, path, command, settings, fresh=False):
-        self.path, self.entries = pathlib.Path(path), {}
+        self.path, self.entries, self.legs = pathlib.Path(path), {}, []
+        self.coming = {"command": command, "machine": machine(), "settings": settings}
         lines = [] if fresh or not self.path.exists() else [json.loads(line) for line in self.path.read_text().splitlines() if line]
         if lines and lines[0].get("settings") == settings:
-            self.head = lines[0]
-            self.entries = {tuple(line.pop("key")): line for line in lines[1:]}
+            for line in lines:
+                if "key" in line:
+                    self.entries[tuple(line.pop("key"))] = line
+                    self.legs[-1]["measurements"] += 1
+                else:
+                    self.legs.append({**line, "measurements": 0})
             if self.entries:
                 print(f"{self.path}: going on after {len(self.entries)} measurements (--fresh starts anew)", flush=True)
             return
-        self.head = {"command": command, "machine": machine(), "settings": settings}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.head) + "\n")
+        self.path.write_text("")
 
     def has(self, key):
         return tuple(key) in self.entries
 
     def add(self, key, entry):
-        self.entries[tuple(key)] = entry
         with self.path.open("a") as file:
+            if self.coming:
+                file.write(json.dumps(self.coming) + "\n")
+                self.legs.append({**self.coming, "measurements": 0})
+                self.coming = None
             file.write(json.dumps({"key": list(key), **entry}) + "\n")
+        self.entries[tuple(key)] = entry
+        self.legs[-1]["measurements"] += 1
 
 
 class Spread:
@@ -161,9 +171,13 @@ def table(header, rows):
     return "\n".join([line(header), line(["---"] + ["---:"] * (len(header) - 1)), *map(line, rows)])
 
 
-def write_markdown(path, title, head, sections):
-    """sections: Markdown texts. head: a log's"""
-    text = "\n\n".join([f"# {title}", f"    {head['command']}", "On " + machine_line(head["machine"]) + ".", *sections]) + "\n"
+def write_markdown(path, title, log, sections):
+    """sections: Markdown texts"""
+    first, *later = log.legs
+    legs = [f"    {first['command']}", "On " + machine_line(first["machine"]) + "."]
+    legs += [f"{leg['measurements']} of its {len(log.entries)} measurements are from `{leg['command']}`, on {machine_line(leg['machine'])}."
+             for leg in later]
+    text = "\n\n".join([f"# {title}", *legs, *sections]) + "\n"
     pathlib.Path(path).write_text(text)
     print(f"written: {path}", flush=True)
 

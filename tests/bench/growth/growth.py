@@ -134,7 +134,7 @@ def report(args, log):
         sections.append(table_over("threads", 3, lines, "## Threads", f"{results.size(next(iter(lines))[1])} tokens of context."))
     if log.has(("start",)):
         sections.append(start_section(log.entries[("start",)]))
-    results.write_markdown(args.out / "growth.md", "How a decode step grows", log.head, sections)
+    results.write_markdown(args.out / "growth.md", "How a decode step grows", log, sections)
     print((args.out / "growth.md").read_text())
 
 

@@ -38,7 +38,6 @@ def main():
                       {"shape": args.shape, "threads": args.threads, "steps": args.steps, "quick": args.quick, "load": "copied", "turns": True},
                       args.fresh)
     files = {weights: model_file(args, weights) for weights in args.weights}
-    log.head["files"] = {weights: path.stat().st_size for weights, path in files.items()}
     contestants = [*OURS, *LLAMA, *(name for name, device in TORCH.items() if device == "cpu" or gpu())]
     for weights in args.weights:
         Match(args, log, sizes, weights, files[weights], runners(contestants, weights, args.weights)).run()
@@ -236,7 +235,7 @@ def report(args, log, sizes):
                         decode_table(log, sources, sizes) + "\n\n" + prefill_table(log, sources, sizes) + "\n\n" +
                         memory_table(log, sources, sizes) + f"\n\n![ms per token over context](peers-{weights}.png)")
         plot(args, log, sources, weights, sizes)
-    results.write_markdown(args.out / "peers.md", "waveinfer, llama.cpp and transformers side by side", log.head, sections)
+    results.write_markdown(args.out / "peers.md", "waveinfer, llama.cpp and transformers side by side", log, sections)
     print((args.out / "peers.md").read_text())
 
 
