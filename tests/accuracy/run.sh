@@ -24,7 +24,7 @@ from=3606700
 policies="wave wave:estimation=-1 wave:repeats=-1 wave:target_mass=0.95 streaming blocks"
 # Tokens, documents of each kind, and how many more of the kinds in which a task has a question or four: in a mean
 # over tasks each of those counts as much as fifty of a list.
-sizes=(4096:2 16384:2:8 32768:2:12 65536:1:5 131072:1)
+sizes=(4096:2 16384:2:8 32768:2:12 65536:1:5 131072:1:5)
 traces=("list-50 16384" "multikey-64 65536")
 others=()
 
