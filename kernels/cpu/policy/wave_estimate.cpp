@@ -13,6 +13,7 @@
 
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/attend-inl.h"
+#include "kernels/cpu/compress-inl.h"
 #include "kernels/cpu/policy/wave.h"
 #include "kernels/cpu/policy/wave_mass-inl.h"
 
@@ -48,6 +49,7 @@ HWY_INLINE void for_each_vector(const Lane& lane, const EstimateScratch& zone, V
   static_assert(kLanes <= 32);
   const uint64_t* members = zone.members;
   size_t first = 0, kept = 0;
+  if (zone.count == 0) return;
   for (int32_t s = 0; s < lane.segment_count; s++) {
     if (lane.segments[s].partitions == 0) continue;
     const WaveIndex index = wave_view(lane.segments[s].index);
@@ -73,8 +75,8 @@ void gather_extents(const Lane& lane, const EstimateScratch& zone) {
                     const size_t left = static_cast<size_t>(index.clusters) - i;
                     const Vector size = hn::ConvertTo(d, load_some(di, index.sizes + i, left, 0));
                     const Vector spread = spread_in(d, load_some(Words(), index.extents + i, left, 0u));
-                    hn::StoreU(hn::Compress(size, members), d, zone.sizes + kept);
-                    hn::StoreU(hn::Compress(spread, members), d, zone.spreads + kept);
+                    hn::StoreU(compress(d, size, members), d, zone.sizes + kept);
+                    hn::StoreU(compress(d, spread, members), d, zone.spreads + kept);
                   });
   hn::StoreU(hn::Zero(d), d, zone.sizes + zone.count);  // to a whole vector
   hn::StoreU(hn::Zero(d), d, zone.spreads + zone.count);
@@ -93,7 +95,7 @@ void gather_scores(const Lane& lane, const EstimateScratch& zone, int first, int
                       if (h >= real_heads) continue;
                       const float* from = scores + static_cast<size_t>(h) * plane + number;
                       const Vector score = load_some(d, from, plane - number, kLowest);
-                      hn::StoreU(hn::Compress(score, members), d,
+                      hn::StoreU(compress(d, score, members), d,
                                  zone.kept + static_cast<size_t>(h) * zone.kept_stride + kept);
                     }
                   });
@@ -139,11 +141,11 @@ size_t weigh_zone(const EstimateScratch& zone, int real_heads, Head* heads) {
     matters = hn::And(matters, hn::FirstN(d, zone.count - i));
     HWY_UNROLL(4)
     for (int h = 0; h < kHeads; h++)
-      hn::StoreU(hn::Compress(masses[h], matters), d,
+      hn::StoreU(compress(d, masses[h], matters), d,
                  zone.kept + static_cast<size_t>(h) * zone.kept_stride + kept);
     HWY_ALIGN int32_t which[kLanes];
     const auto numbers = hn::Iota(di, static_cast<int32_t>(i));
-    hn::Store(hn::Compress(numbers, hn::RebindMask(di, matters)), di, which);
+    hn::Store(compress(di, numbers, hn::RebindMask(di, matters)), di, which);
     const size_t more = hn::CountTrue(d, matters);
     for (size_t k = 0; k < more; k++) zone.kept_rows[kept + k] = zone.rows[which[k]];
     kept += more;
@@ -267,7 +269,7 @@ HWY_EXPORT(estimate_lane);
 HWY_EXPORT(acc_floats);
 
 void open_zone(const LanesArgs& args, const Lane& lane, EstimateScratch& zone);
-void hide_retrieved(Lane& lane, const int32_t* first);
+void hide_retrieved(Lane& lane);
 
 }  // namespace
 
@@ -278,11 +280,10 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     if (lane.partition_count == 0) return;
     const auto rounded = [](size_t floats) { return (floats + 15) / 16 * 16; };
     const size_t acc = rounded(HWY_DYNAMIC_DISPATCH(acc_floats)(args));
-    const size_t segments = rounded(static_cast<size_t>(lane.segment_count));
     const size_t estimated = rounded(static_cast<size_t>(lane.estimated_count) + 16);
     const size_t words =
         static_cast<size_t>(lane.partition_count) / 64 + static_cast<size_t>(lane.segment_count);
-    float* at = stream.worker_array<float>(worker, acc + segments + rounded(2 * words) + 10 * estimated);
+    float* at = stream.worker_array<float>(worker, acc + rounded(2 * words) + 10 * estimated);
     EstimateScratch zone;
     zone.count = static_cast<size_t>(lane.estimated_count);
     zone.acc = at;
@@ -294,18 +295,16 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     zone.kept_rows = zone.rows + estimated;
     zone.members = reinterpret_cast<uint64_t*>(zone.kept_rows + estimated);
     std::fill_n(zone.members, words, 0);
-    zone.first = reinterpret_cast<int32_t*>(zone.members + rounded(2 * words) / 2);
     open_zone(args, lane, zone);
-    hide_retrieved(lane, zone.first);
+    hide_retrieved(lane);
     HWY_DYNAMIC_DISPATCH(estimate_lane)(args, lane, zone);
   });
 }
 
 namespace {
 
-// Fills first, members and rows.
+// Fills members and rows. Select lists clusters by number.
 void open_zone(const LanesArgs& args, const Lane& lane, EstimateScratch& zone) {
-  for (int32_t s = 0, at = 0; s < lane.segment_count; at += lane.segments[s++].partitions) zone.first[s] = at;
   const size_t bytes = row_bytes(args.kv, args.head_dim);
   uint64_t* members = zone.members;
   const PartitionRef* ref = lane.estimated;
@@ -323,11 +322,14 @@ void open_zone(const LanesArgs& args, const Lane& lane, EstimateScratch& zone) {
   }
 }
 
-void hide_retrieved(Lane& lane, const int32_t* first) {
+void hide_retrieved(Lane& lane) {
   float* scores = lane.scores + int64_t{lane.coverage_head} * lane.partition_count;
-  for (int32_t i = 0; i < lane.retrieved_count; i++)
-    scores[first[lane.retrieved[i].segment] + lane.retrieved[i].partition] =
-        std::numeric_limits<float>::lowest();
+  const PartitionRef* const end = lane.retrieved + lane.retrieved_count;
+  int32_t segment = 0;
+  for (const PartitionRef* ref = lane.retrieved; ref < end; ref++) {
+    while (segment < ref->segment) scores += lane.segments[segment++].partitions;
+    scores[ref->partition] = std::numeric_limits<float>::lowest();
+  }
 }
 
 }  // namespace

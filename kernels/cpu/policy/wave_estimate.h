@@ -8,7 +8,6 @@ namespace wi::cpu {
 
 struct EstimateScratch {
   size_t count;       // estimated clusters; lists have room for 16 more
-  int32_t* first;     // (segments) number of each segment's first cluster
   uint64_t* members;  // for each segment (⌈clusters / 64⌉): a bit for each cluster, whether it is estimated
   float* sizes;       // (count), then 0
   float* spreads;     // (count), then 0

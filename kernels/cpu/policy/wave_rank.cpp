@@ -8,6 +8,7 @@
 
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/attend-inl.h"
+#include "kernels/cpu/compress-inl.h"
 #include "kernels/cpu/policy/wave_mass-inl.h"
 #include "kernels/cpu/policy/wave_score.h"
 
@@ -207,7 +208,7 @@ size_t indices_from(const int32_t* bits, size_t count, int32_t pivot, int32_t* o
     const auto above = hn::Gt(hn::LoadU(di, bits + i), least);
     if (hn::AllFalse(di, above)) continue;
     // In the register and not on the way to memory, which is microcode on some processors.
-    hn::StoreU(hn::Compress(hn::Iota(di, static_cast<int32_t>(i)), above), di, out + kept);
+    hn::StoreU(compress(di, hn::Iota(di, static_cast<int32_t>(i)), above), di, out + kept);
     kept += hn::CountTrue(di, above);
   }
   for (; i < count; i++)
@@ -224,8 +225,8 @@ size_t entries_between(const int32_t* bits, const int32_t* weights, size_t count
     const auto v = hn::LoadU(di, bits + i);
     const auto within = hn::And(hn::Gt(v, least), hn::Lt(v, end));
     if (hn::AllFalse(di, within)) continue;
-    hn::StoreU(hn::Compress(v, within), di, out_bits + kept);
-    hn::StoreU(hn::Compress(weights ? hn::LoadU(di, weights + i) : one, within), di, out_weights + kept);
+    hn::StoreU(compress(di, v, within), di, out_bits + kept);
+    hn::StoreU(compress(di, weights ? hn::LoadU(di, weights + i) : one, within), di, out_weights + kept);
     kept += hn::CountTrue(di, within);
   }
   for (; i < count; i++) {
