@@ -236,13 +236,19 @@ struct Weights {
   size_t row_step, head_step;
 };
 
-// acc[head][i] += Σ weight · rows[row][i] for kVectors vectors of D from column i.
+// acc[head][i] += Σ weight · rows[row][i] for kVectors vectors of D from column i. The same columns of the
+// rows of `next`, if any, are asked for; where a few passes share a line, each asks for some rows', for a
+// burst of requests would keep what is needed now waiting.
 template <DType kKv, int kHeads, size_t kVectors, class D>
 HWY_INLINE void add_columns(D d, const Weights& weights, const std::byte* const* rows, size_t count, size_t i,
                             size_t stride, float* HWY_RESTRICT acc, const std::byte* const* next,
-                            size_t row_bytes) {
+                            size_t bytes) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
+  const size_t begin = row_bytes(kKv, static_cast<int64_t>(i));
+  const size_t width = row_bytes(kKv, static_cast<int64_t>(kVectors * lanes));
+  const size_t per_line = width < 64 && begin / 64 < bytes / 64 ? 64 / width : 1;
+  const size_t turn = begin % 64 / width;
   V sums[kHeads * kVectors];
   HWY_UNROLL(16)
   for (int h = 0; h < kHeads; h++) HWY_UNROLL(16)
@@ -250,7 +256,8 @@ HWY_INLINE void add_columns(D d, const Weights& weights, const std::byte* const*
     sums[h * kVectors + c] = hn::LoadU(d, acc + h * stride + i + c * lanes);
   }
   for (size_t r = 0; r < count; r++) {
-    if (next) prefetch_row(next[r], row_bytes);
+    if (next && (r & (per_line - 1)) == turn)
+      for (size_t line = 0; line < width; line += 64) prefetch_line(next[r] + begin + line);
     V w[kHeads];
     HWY_UNROLL(16)
     for (int h = 0; h < kHeads; h++)
@@ -283,11 +290,9 @@ HWY_INLINE void add_rows(const Weights& weights, const std::byte* const* rows, s
   size_t i = 0;
   for (; i + kVectors * kLanes <= head_dim; i += kVectors * kLanes) {
     add_columns<kKv, kHeads, kVectors>(d, weights, rows, count, i, stride, acc, next, bytes);
-    next = nullptr;
   }
   for (; i + kLanes <= head_dim; i += kLanes) {
     add_columns<kKv, kHeads, 1>(d, weights, rows, count, i, stride, acc, next, bytes);
-    next = nullptr;
   }
   if constexpr (kLanes > 8) {
     if (i < head_dim) {

@@ -122,8 +122,9 @@ void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Optio
   std::vector<uint64_t> other(size_t{1} << 25);  // 256 MB
   std::iota(other.begin(), other.end(), uint64_t{0});
 
-  decode_lanes(stream, cpu::full_policy, full.args);
-  decode_lanes(stream, policy, wave.args);
+  StageRunner runner;
+  run_stages(stream, runner, cpu::full_policy, full.args);
+  run_stages(stream, runner, policy, wave.args);
   double error = 0, coverage = 0, certified = 0;
   int64_t retrieved_tokens = 0, index_bytes = 0, kv_bytes = 0, clusters = 0;
   for (size_t h = 0; h < kKvHeads; h++) {
@@ -140,7 +141,6 @@ void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Optio
   if (!(error < 0.3)) std::exit(std::fprintf(stderr, "wave differs from full by %g\n", error));
 
   Times times;
-  StageRunner runner;
   double sum = 0;
   for (int i = 0; i < options.repeat; i++) {
     times.read.push_back(seconds([&] { sum += read_all(stream, other); }));
