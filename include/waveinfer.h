@@ -47,6 +47,8 @@
  *   one inside returns WI_E_BUSY and changes nothing. Statistics may be read from any thread at any time.
  *   Work is spread over the runtime's own threads; the host's are left alone. Different sessions of one
  *   runtime may run at once and share its threads.
+ * Signals. The library handles none. During a prefill a thread may keep signals to itself for a few
+ *   milliseconds at a time, but those that its own instructions raise; its mask is then what it was.
  * Callbacks run on the calling thread, during the call they are given to; only the log's may come from
  *   elsewhere. They must not throw or unwind, and must not use the object that the call is on, except for
  *   its statistics.

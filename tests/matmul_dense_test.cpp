@@ -2,10 +2,16 @@
 // has fast bf16 products, as they are elsewhere. The program runs twice, the second time with oneDNN held
 // to AVX2, so that both kinds are tested on any machine.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <thread>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
 #include "src/memory/workers.h"
 #include "tests/support/dense.h"
 #include "tests/support/kernels.h"
@@ -178,6 +184,46 @@ void openmp_settings_of_the_caller_are_left_alone(void**) {
   assert_int_equal(get(), 7);
 }
 
+// Where the handler below ran.
+std::byte* stack_begin = nullptr;
+size_t stack_bytes = 0;
+std::atomic<int> on_stack{0}, elsewhere{0};
+
+// oneDNN's kernels may use the stack pointer for memory of the heap: a handler's frame would overwrite it.
+void signal_handlers_run_on_the_threads_own_stack(void**) {
+  pthread_attr_t attributes;
+  void* begin = nullptr;
+  assert_int_equal(pthread_getattr_np(pthread_self(), &attributes), 0);
+  assert_int_equal(pthread_attr_getstack(&attributes, &begin, &stack_bytes), 0);
+  pthread_attr_destroy(&attributes);
+  stack_begin = static_cast<std::byte*>(begin);
+
+  struct sigaction action = {}, before = {};
+  action.sa_handler = [](int) {
+    const std::byte* here = static_cast<const std::byte*>(__builtin_frame_address(0));
+    (here >= stack_begin && here < stack_begin + stack_bytes ? on_stack : elsewhere)++;
+  };
+  sigaction(SIGUSR1, &action, &before);
+  std::atomic<bool> done{false};
+  std::thread sender([&done, target = pthread_self()] {
+    for (; !done; std::this_thread::sleep_for(std::chrono::microseconds(500))) pthread_kill(target, SIGUSR1);
+  });
+  constexpr int64_t kSize = 512;  // deep enough for a buffer of the kernel's
+  const std::vector<float> a(kSize * kSize, 1), b(kSize * kSize, 1);
+  std::vector<float> c(kSize * kSize);
+  const auto gemm = cpu::Gemm::get({kSize, kSize, kSize, DType::f32, false});
+  std::byte* scratch =
+      static_cast<std::byte*>(std::aligned_alloc(64, (gemm->scratch_bytes() + 64) / 64 * 64));
+  for (int i = 0; i < 10000 && on_stack < 100; i++) gemm->run(a.data(), b.data(), c.data(), scratch);
+  done = true;
+  sender.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  std::free(scratch);
+  assert_int_equal(elsewhere, 0);
+  assert_true(on_stack > 0);
+  assert_true(c[0] == kSize);
+}
+
 void cancellation_ends_a_long_product_soon(void**) {
   constexpr int64_t kRows = 2048, kInputs = 4096, kOutputs = 16384;
   std::vector<float> in(kRows * kInputs, 0.5f), out(kRows * kOutputs);
@@ -198,6 +244,7 @@ int main(int, char** arguments) {
       cmocka_unit_test(three_parts_of_different_types_share_their_input),
       cmocka_unit_test(workers_do_not_change_a_bit),
       cmocka_unit_test(openmp_settings_of_the_caller_are_left_alone),
+      cmocka_unit_test(signal_handlers_run_on_the_threads_own_stack),
       cmocka_unit_test(cancellation_ends_a_long_product_soon),
   };
   return test::run_with_and_without_bf16(tests, arguments);

@@ -1,8 +1,10 @@
 // oneDNN matmul primitives behind Gemm: made once per shape and thread, run with one thread. Debian's and
 // Ubuntu's oneDNN run on OpenMP, whose thread count is a setting of the calling thread: it is one while a
-// call lasts and what it was before afterwards, so the host's own OpenMP code notices nothing.
+// call lasts and what it was before afterwards, so the host's own OpenMP code notices nothing. Nor do signals
+// reach the thread meanwhile.
 #include "kernels/cpu/gemm.h"
 
+#include <csignal>
 #include <cstring>
 #include <dlfcn.h>
 #include <dnnl.hpp>
@@ -25,6 +27,21 @@ class OneThread {
 
  private:
   int before_ = 1;
+};
+
+// Keeps signals from the calling thread for as long as it lives. oneDNN's kernels for f32 (AVX2, and AVX-512
+// without brgemm; until its pull request 4855) point the stack pointer at memory of the heap while they run,
+// where the frame of a handler would overwrite what is the host's. A signal waits for a few milliseconds, or
+// goes to another thread. Those that an instruction raises itself cannot wait.
+class SignalsLater {
+ public:
+  SignalsLater();
+  ~SignalsLater();
+  SignalsLater(const SignalsLater&) = delete;
+  SignalsLater& operator=(const SignalsLater&) = delete;
+
+ private:
+  sigset_t before_;
 };
 
 const dnnl::engine& engine();
@@ -79,6 +96,7 @@ void Gemm::run(const void* a, const void* b, float* c, std::byte* scratch) const
                                        {DNNL_ARG_WEIGHTS, plan.b.get()},
                                        {DNNL_ARG_DST, plan.c.get()},
                                        {DNNL_ARG_SCRATCHPAD, plan.scratch.get()}};
+  SignalsLater signals_later;
   // The C call, because the C++ one takes a hash map and so allocates.
   dnnl::error::wrap_c_api(dnnl_primitive_execute(plan.primitive.get(), plan.stream.get(), 4, arguments),
                           "dense product");
@@ -117,6 +135,19 @@ OneThread::OneThread() {
 OneThread::~OneThread() {
   if (before_ != 1) open_mp().set_num_threads(before_);
 }
+
+const sigset_t& signals_that_wait() {
+  static const sigset_t signals = [] {
+    sigset_t all;
+    sigfillset(&all);
+    for (int raised : {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}) sigdelset(&all, raised);
+    return all;
+  }();
+  return signals;
+}
+
+SignalsLater::SignalsLater() { pthread_sigmask(SIG_BLOCK, &signals_that_wait(), &before_); }
+SignalsLater::~SignalsLater() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 // Never destroyed: threads that end after main() still hold primitives.
 const dnnl::engine& engine() {
