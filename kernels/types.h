@@ -18,13 +18,12 @@ struct TypeFormat {
   int64_t bytes;     // per block
 };
 
-constexpr TypeFormat format_of(DType type) {
-  constexpr TypeFormat table[] = {
-      {"f32", 1, 4},      {"f16", 1, 2},      {"bf16", 1, 2},    {"q8_0", 32, 34},  {"q4_0", 32, 18},
-      {"q4_1", 32, 20},   {"q5_0", 32, 22},   {"q5_1", 32, 24},  {"q2_k", 256, 84}, {"q3_k", 256, 110},
-      {"q4_k", 256, 144}, {"q5_k", 256, 176}, {"q6_k", 256, 210}};
-  return table[static_cast<int>(type)];
-}
+// Not inside format_of(): there, gcc copies it to the stack at each call.
+inline constexpr TypeFormat kTypeFormats[] = {
+    {"f32", 1, 4},      {"f16", 1, 2},      {"bf16", 1, 2},    {"q8_0", 32, 34},  {"q4_0", 32, 18},
+    {"q4_1", 32, 20},   {"q5_0", 32, 22},   {"q5_1", 32, 24},  {"q2_k", 256, 84}, {"q3_k", 256, 110},
+    {"q4_k", 256, 144}, {"q5_k", 256, 176}, {"q6_k", 256, 210}};
+constexpr TypeFormat format_of(DType type) { return kTypeFormats[static_cast<int>(type)]; }
 constexpr size_t row_bytes(DType type, int64_t columns) {
   return static_cast<size_t>(columns / format_of(type).elements * format_of(type).bytes);
 }
