@@ -30,7 +30,7 @@ struct Case {
   }
 
   // Activations become 16-bit integers under a common scale of 256 columns: half a step is
-  // peak / 32767 / 2 for each. Sums in f32 lose kEpsilon for each of the at most inputs / 4 additions of a
+  // peak / 32639 / 2 for each. Sums in f32 lose kEpsilon for each of the at most inputs / 4 additions of a
   // lane and some more at the end, relative to the terms; formats with minima have terms larger than
   // the weights (d·q and m apart), at most 4 times the largest weight of these random ones.
   void compute() {
@@ -56,7 +56,7 @@ struct Case {
             peak = std::max(peak, std::abs(static_cast<double>(x[i])));
             weight_sum += std::abs(static_cast<double>(y[i]));
           }
-          quant_error += weight_sum * peak / 32767 / 2;
+          quant_error += weight_sum * peak / 32639 / 2;
         }
         const size_t at = static_cast<size_t>(row * outputs + output);
         wanted[at] = sum;

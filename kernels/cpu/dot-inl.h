@@ -126,6 +126,39 @@ HWY_INLINE void Multiply256(const uint8_t* block, const uint32_t* scales, const 
   MultiplyGroup<R>(w, a, at + group * 32, sums);
 }
 
+// Whether 256-bit vectors multiply bytes in pairs and numbers of 16 bits too: then weights need not be
+// widened, and activations are 256 · high + low. Wider vectors widen 32 weights at once, which takes less.
+#if HWY_TARGET == HWY_AVX2
+constexpr bool kPairsOfBytes = true;
+
+// unsigned · signed, each number with its neighbour; |sum| ≤ 2 · 63 · 128 here.
+HWY_INLINE V16 MultiplyPairs(V8 weights, const int8_t* activations) {
+  const hn::RebindToSigned<D8> di8;
+  return V16{_mm256_maddubs_epi16(weights.raw, hn::Load(di8, activations).raw)};
+}
+#else
+constexpr bool kPairsOfBytes = false;
+HWY_INLINE V16 MultiplyPairs(V8, const int8_t*) { return hn::Zero(D16()); }
+#endif
+
+// As Multiply256, of what Group gives: sums of the high bytes' products and of the low ones'.
+template <class Q, int R, int group>
+HWY_INLINE void MultiplyBytes256(const uint8_t* block, const uint32_t* scales, const int8_t* const (&a)[R],
+                                 int64_t at, V32 (&high)[R], V32 (&low)[R]) {
+  const hn::RebindToUnsigned<D32> du;
+  const V8 w = Q::template Group<group>(block, 0);
+  auto spread = hn::Set(du, scales[group * 32 / Q::kSub]);
+  if constexpr (Q::kSub == 16)
+    spread = hn::IfThenElse(hn::FirstN(du, 4), spread, hn::Set(du, scales[2 * group + 1]));
+  const V16 scale = hn::BitCast(D16(), spread);
+  for (int r = 0; r < R; r++) {
+    V32 odd = hn::Zero(D32());  // stays so: x86 adds pairs
+    const int8_t* bytes = a[r] + at + group * 64;
+    high[r] = hn::ReorderWidenMulAccumulate(D32(), MultiplyPairs(w, bytes), scale, high[r], odd);
+    low[r] = hn::ReorderWidenMulAccumulate(D32(), MultiplyPairs(w, bytes + 32), scale, low[r], odd);
+  }
+}
+
 // How many groups' products fit into 32 bits: two products a lane and vector, |weight * scale| ≤ 4096 in
 // Q6K and 1953 at most elsewhere, |activation| ≤ 32767.
 template <class Q>
@@ -159,17 +192,70 @@ HWY_INLINE void SpreadScales(const uint8_t* block, uint32_t* spread) {
   }
 }
 
+// One block of 256: its products, with d and the activations' scale, to acc.
+template <class Q, int R>
+HWY_INLINE void AddBlock256(const uint8_t* block, const uint32_t* scales, float d, const Activations& in,
+                            int64_t row, int64_t b, VF (&acc)[R]) {
+  const int16_t* a[R];
+  V32 sums[R];
+  for (int r = 0; r < R; r++) a[r] = in.quants + (row + r) * in.groups * 32;
+  for (int r = 0; r < R; r++) sums[r] = hn::Zero(D32());
+  const auto flush = [&]() HWY_ATTR {
+    for (int r = 0; r < R; r++) {
+      const float scale = d * in.scales[(row + r) * in.groups + b * 8];
+      acc[r] = hn::MulAdd(hn::ConvertTo(DF(), sums[r]), hn::Set(DF(), scale), acc[r]);
+      sums[r] = hn::Zero(D32());
+    }
+  };
+  constexpr int safe = kSafeGroups<Q>;
+  Multiply256<Q, R, 0>(block, scales, a, b * 256, sums);
+  Multiply256<Q, R, 1>(block, scales, a, b * 256, sums);
+  if constexpr (safe == 2) flush();
+  Multiply256<Q, R, 2>(block, scales, a, b * 256, sums);
+  Multiply256<Q, R, 3>(block, scales, a, b * 256, sums);
+  if constexpr (safe <= 4) flush();
+  Multiply256<Q, R, 4>(block, scales, a, b * 256, sums);
+  Multiply256<Q, R, 5>(block, scales, a, b * 256, sums);
+  if constexpr (safe == 2) flush();
+  Multiply256<Q, R, 6>(block, scales, a, b * 256, sums);
+  Multiply256<Q, R, 7>(block, scales, a, b * 256, sums);
+  flush();
+}
+// Likewise, of bytes.
+template <class Q, int R>
+HWY_INLINE void AddBytes256(const uint8_t* block, const uint32_t* scales, float d, const Activations& in,
+                            int64_t row, int64_t b, VF (&acc)[R]) {
+  const int8_t* a[R];
+  V32 high[R], low[R];
+  for (int r = 0; r < R; r++) a[r] = in.bytes + (row + r) * in.groups * 64;
+  for (int r = 0; r < R; r++) high[r] = low[r] = hn::Zero(D32());
+  MultiplyBytes256<Q, R, 0>(block, scales, a, b * 512, high, low);
+  MultiplyBytes256<Q, R, 1>(block, scales, a, b * 512, high, low);
+  MultiplyBytes256<Q, R, 2>(block, scales, a, b * 512, high, low);
+  MultiplyBytes256<Q, R, 3>(block, scales, a, b * 512, high, low);
+  MultiplyBytes256<Q, R, 4>(block, scales, a, b * 512, high, low);
+  MultiplyBytes256<Q, R, 5>(block, scales, a, b * 512, high, low);
+  MultiplyBytes256<Q, R, 6>(block, scales, a, b * 512, high, low);
+  MultiplyBytes256<Q, R, 7>(block, scales, a, b * 512, high, low);
+  for (int r = 0; r < R; r++) {
+    const VF sum = hn::MulAdd(hn::ConvertTo(DF(), high[r]), hn::Set(DF(), 256), hn::ConvertTo(DF(), low[r]));
+    const float scale = d * in.scales[(row + r) * in.groups + b * 8];
+    acc[r] = hn::MulAdd(sum, hn::Set(DF(), scale), acc[r]);
+  }
+}
+
 // Formats with blocks of 256 and integer scales for each kSub weights.
 template <class Q, int O, int R>
 HWY_INLINE void Dot256(const Tile& tile, const Activations& in) {
   constexpr int kSubs = 256 / Q::kSub;
+  // Bytes are multiplied with what is to be subtracted from them still there: as a min of kLess · scale.
+  constexpr bool kSubtractsLater = kPairsOfBytes && Q::kLess > 0;
+  static_assert(!Q::kHasMin || Q::kLess == 0);
   const hn::CappedTag<float, kSubs> d_min;
   using VMin = hn::Vec<decltype(d_min)>;
   const int64_t blocks = in.cols / 256;
-  const int16_t* a[R];
   VF acc[O][R];
   VMin min_acc[O][R];
-  for (int r = 0; r < R; r++) a[r] = in.quants + (tile.row + r) * in.groups * 32;
   for (int o = 0; o < O; o++)
     for (int r = 0; r < R; r++) acc[o][r] = hn::Zero(DF()), min_acc[o][r] = hn::Zero(d_min);
   for (int64_t b = 0; b < blocks; b++) {
@@ -180,34 +266,25 @@ HWY_INLINE void Dot256(const Tile& tile, const Activations& in) {
       SpreadScales<Q>(block, scales);
       KeepInMemory(scales);
       const float d = LoadF16(block + Q::kScaleOffset);
-      V32 sums[R];
-      for (int r = 0; r < R; r++) sums[r] = hn::Zero(D32());
-      const auto flush = [&]() HWY_ATTR {
-        for (int r = 0; r < R; r++) {
-          const float scale = d * in.scales[(tile.row + r) * in.groups + b * 8];
-          acc[o][r] = hn::MulAdd(hn::ConvertTo(DF(), sums[r]), hn::Set(DF(), scale), acc[o][r]);
-          sums[r] = hn::Zero(D32());
-        }
-      };
-      constexpr int safe = kSafeGroups<Q>;
-      Multiply256<Q, R, 0>(block, scales, a, b * 256, sums);
-      Multiply256<Q, R, 1>(block, scales, a, b * 256, sums);
-      if constexpr (safe == 2) flush();
-      Multiply256<Q, R, 2>(block, scales, a, b * 256, sums);
-      Multiply256<Q, R, 3>(block, scales, a, b * 256, sums);
-      if constexpr (safe <= 4) flush();
-      Multiply256<Q, R, 4>(block, scales, a, b * 256, sums);
-      Multiply256<Q, R, 5>(block, scales, a, b * 256, sums);
-      if constexpr (safe == 2) flush();
-      Multiply256<Q, R, 6>(block, scales, a, b * 256, sums);
-      Multiply256<Q, R, 7>(block, scales, a, b * 256, sums);
-      flush();
-      if constexpr (Q::kHasMin) {
-        const hn::Rebind<uint8_t, decltype(d_min)> d8;
+      if constexpr (kPairsOfBytes) {
+        AddBytes256<Q, R>(block, scales, d, in, tile.row, b, acc[o]);
+      } else {
+        AddBlock256<Q, R>(block, scales, d, in, tile.row, b, acc[o]);
+      }
+      if constexpr (Q::kHasMin || kSubtractsLater) {
+        const hn::Rebind<int8_t, decltype(d_min)> d8;  // mins are below 64, scales have a sign
         const hn::Rebind<int32_t, decltype(d_min)> d32;
-        alignas(16) uint8_t mins[16];
-        hn::Store(Q::Mins(block), DScales(), mins);
-        const auto dmin = hn::Set(d_min, LoadF16(block + Q::kScaleOffset + 2));
+        alignas(16) int8_t mins[16];
+        const hn::RebindToSigned<DScales> d_bytes;
+        float unit;
+        if constexpr (Q::kHasMin) {
+          hn::Store(hn::BitCast(d_bytes, Q::Mins(block)), d_bytes, mins);
+          unit = LoadF16(block + Q::kScaleOffset + 2);
+        } else {
+          hn::Store(hn::BitCast(d_bytes, Q::Scales(block)), d_bytes, mins);
+          unit = d * float{Q::kLess};
+        }
+        const auto dmin = hn::Set(d_min, unit);
         const float* all_sums = Q::kSub == 16 ? in.sums16 : in.sums32;
         for (int j = 0; j < kSubs; j += static_cast<int>(hn::MaxLanes(d_min))) {
           const auto min = hn::Mul(dmin, hn::ConvertTo(d_min, hn::PromoteTo(d32, hn::LoadU(d8, mins + j))));
@@ -223,7 +300,7 @@ HWY_INLINE void Dot256(const Tile& tile, const Activations& in) {
     for (int r = 0; r < R; r++) {
       float& out = tile.out[o * R + r];
       out = hn::GetLane(hn::SumOfLanes(DF(), acc[o][r]));
-      if constexpr (Q::kHasMin) out -= hn::GetLane(hn::SumOfLanes(d_min, min_acc[o][r]));
+      if constexpr (Q::kHasMin || kSubtractsLater) out -= hn::GetLane(hn::SumOfLanes(d_min, min_acc[o][r]));
     }
 }
 

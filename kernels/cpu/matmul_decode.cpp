@@ -80,6 +80,15 @@ void MultiplyOutputs(const MatmulPart& part, int64_t begin, int64_t end, const A
   }
 }
 
+void SplitBytes(const int16_t* quants, int64_t groups, int8_t* bytes) {
+  for (int64_t g = 0; g < groups; g++, quants += 32, bytes += 64)
+    for (int i = 0; i < 32; i++) {
+      const int32_t high = (quants[i] + 128) >> 8;
+      bytes[i] = static_cast<int8_t>(high);
+      bytes[32 + i] = static_cast<int8_t>(quants[i] - 256 * high);
+    }
+}
+
 // Row `row` of the input as 16-bit integers. Infinity or NaN among 256 columns makes their scale NaN, so
 // that it shows in the output as it would in f32.
 void QuantizeRow(const Activations& in, int64_t row) {
@@ -89,6 +98,7 @@ void QuantizeRow(const Activations& in, int64_t row) {
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
   const float* values = in.values + row * in.cols;
   int16_t* quants = in.quants + row * in.groups * 32;
+  int8_t* bytes = in.bytes + row * in.groups * 64;
   float* scales = in.scales + row * in.groups;
   float* sums32 = in.sums32 + row * in.groups;
   float* sums16 = in.sums16 + row * in.groups * 2;
@@ -103,8 +113,8 @@ void QuantizeRow(const Activations& in, int64_t row) {
     }
     const float largest = hn::GetLane(hn::MaxOfLanes(d, peak));
     const bool is_zero = largest < 1e-30f;  // its inverse would not be finite
-    const float scale = (is_zero ? 0 : largest / 32767) + hn::GetLane(hn::SumOfLanes(d, poison));
-    const auto inverse = hn::Set(d, is_zero ? 0 : 32767 / largest);
+    const float scale = (is_zero ? 0 : largest / kLargestQuant) + hn::GetLane(hn::SumOfLanes(d, poison));
+    const auto inverse = hn::Set(d, is_zero ? 0 : kLargestQuant / largest);
     for (int64_t i = first * 32; i < last * 32; i += 16) {
       auto sum = hn::Zero(d32);
       for (int64_t j = i; j < i + 16; j += kLanes) {
@@ -114,6 +124,7 @@ void QuantizeRow(const Activations& in, int64_t row) {
       }
       sums16[i / 16] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, sum))) * scale;
     }
+    if constexpr (kPairsOfBytes) SplitBytes(quants + first * 32, last - first, bytes + first * 64);
     for (int64_t g = first; g < last; g++) {
       scales[g] = scale;
       sums32[g] = sums16[2 * g] + sums16[2 * g + 1];

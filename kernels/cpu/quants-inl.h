@@ -1,11 +1,12 @@
 // The quantised weight formats (GGUF's blocks), one struct each: where the bytes lie and how 32
-// consecutive weights become signed 8-bit integers. The products (matmul_decode.cpp) and the plain
-// unpacking (dequantize.cpp) both stand on these, so each format is written down once.
+// consecutive weights become 8-bit integers. The products (matmul_decode.cpp) and the plain unpacking
+// (dequantize.cpp) both stand on these, so each format is written down once.
 //
-// Blocks of 32:  w = d·q (+ m).                Members: kBytes, kHasMin, Group<0>.
+// Blocks of 32:  w = d·q (+ m).                Members: kBytes, kHasMin, kLess, Group<0>.
 // Blocks of 256: w = d·scale_j·q (- dmin·min_j), sub-blocks j of kSub weights. Members: kBytes, kSub,
-//                kHasMin, kScaleOffset (of d; dmin follows), Scales and Mins (a byte each, 16 or the first
-//                8 of a vector), Group<0..7>.
+//                kHasMin, kLess, kScaleOffset (of d; dmin follows), Scales and Mins (a byte each, 16 or the
+//                first 8 of a vector), Group<0..7>.
+// q is what Group gives, 0 to 63, less kLess; of Q8_0 it is a signed byte as it lies.
 #if defined(WI_KERNELS_CPU_QUANTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WI_KERNELS_CPU_QUANTS_INL_H_
 #undef WI_KERNELS_CPU_QUANTS_INL_H_
@@ -84,6 +85,7 @@ HWY_INLINE V8 LoadFifthBits(const uint8_t* p, int part) {
 struct Q8_0 {  // d, 32 int8
   static constexpr int kBytes = 34;
   static constexpr bool kHasMin = false;
+  static constexpr uint8_t kLess = 0;
   template <int>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
     return LoadBytes(block + 2, part);
@@ -93,15 +95,17 @@ struct Q8_0 {  // d, 32 int8
 struct Q4_0 {  // d, 16 bytes of nibbles, less 8
   static constexpr int kBytes = 18;
   static constexpr bool kHasMin = false;
+  static constexpr uint8_t kLess = 8;
   template <int>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
-    return hn::Sub(LoadNibbles(block + 2, part), hn::Set(D8(), 8));
+    return LoadNibbles(block + 2, part);
   }
 };
 
 struct Q4_1 {  // d, m, 16 bytes of nibbles
   static constexpr int kBytes = 20;
   static constexpr bool kHasMin = true;
+  static constexpr uint8_t kLess = 0;
   template <int>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
     return LoadNibbles(block + 4, part);
@@ -111,16 +115,17 @@ struct Q4_1 {  // d, m, 16 bytes of nibbles
 struct Q5_0 {  // d, 4 bytes of fifth bits, 16 bytes of nibbles, less 16
   static constexpr int kBytes = 22;
   static constexpr bool kHasMin = false;
+  static constexpr uint8_t kLess = 16;
   template <int>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
-    const V8 q = hn::Or(LoadNibbles(block + 6, part), LoadFifthBits(block + 2, part));
-    return hn::Sub(q, hn::Set(D8(), 16));
+    return hn::Or(LoadNibbles(block + 6, part), LoadFifthBits(block + 2, part));
   }
 };
 
 struct Q5_1 {  // d, m, 4 bytes of fifth bits, 16 bytes of nibbles
   static constexpr int kBytes = 24;
   static constexpr bool kHasMin = true;
+  static constexpr uint8_t kLess = 0;
   template <int>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
     return hn::Or(LoadNibbles(block + 8, part), LoadFifthBits(block + 4, part));
@@ -130,6 +135,7 @@ struct Q5_1 {  // d, m, 4 bytes of fifth bits, 16 bytes of nibbles
 struct Q2K {  // 16 bytes of (scale, min) nibbles, 64 bytes of pairs of bits, d, dmin
   static constexpr int kBytes = 84, kSub = 16, kScaleOffset = 80;
   static constexpr bool kHasMin = true;
+  static constexpr uint8_t kLess = 0;
   static HWY_INLINE VScales Scales(const uint8_t* block) {
     return hn::And(hn::LoadU(DScales(), block), hn::Set(DScales(), 15));
   }
@@ -145,6 +151,7 @@ struct Q2K {  // 16 bytes of (scale, min) nibbles, 64 bytes of pairs of bits, d,
 struct Q3K {  // 32 bytes of third bits, 64 bytes of pairs of bits, 16 scales of 6 bits, d; less 4
   static constexpr int kBytes = 110, kSub = 16, kScaleOffset = 108;
   static constexpr bool kHasMin = false;
+  static constexpr uint8_t kLess = 4;
   static HWY_INLINE VScales Scales(const uint8_t* block) {
     // Bytes 0 to 7 hold the low nibbles of scales 0–7 and 8–15, bytes 8 to 11 the pairs of high bits.
     uint64_t low;
@@ -161,7 +168,7 @@ struct Q3K {  // 32 bytes of third bits, 64 bytes of pairs of bits, 16 scales of
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
     const V8 low = Bits<2 * (group % 4)>(LoadBytes(block + 32 + group / 4 * 32, part), 3);
     const V8 high = MoveBit<group, 2>(LoadBytes(block, part));
-    return hn::Sub(hn::Or(low, high), hn::Set(D8(), 4));
+    return hn::Or(low, high);
   }
 };
 
@@ -185,6 +192,7 @@ HWY_INLINE VScales SixBitMins(const uint8_t* p) {
 struct Q4K {  // d, dmin, 12 bytes of scales and mins, 128 bytes of nibbles
   static constexpr int kBytes = 144, kSub = 32, kScaleOffset = 0;
   static constexpr bool kHasMin = true;
+  static constexpr uint8_t kLess = 0;
   static HWY_INLINE VScales Scales(const uint8_t* block) { return SixBitScales(block + 4); }
   static HWY_INLINE VScales Mins(const uint8_t* block) { return SixBitMins(block + 4); }
   template <int group>
@@ -196,6 +204,7 @@ struct Q4K {  // d, dmin, 12 bytes of scales and mins, 128 bytes of nibbles
 struct Q5K {  // d, dmin, 12 bytes of scales and mins, 32 bytes of fifth bits, 128 bytes of nibbles
   static constexpr int kBytes = 176, kSub = 32, kScaleOffset = 0;
   static constexpr bool kHasMin = true;
+  static constexpr uint8_t kLess = 0;
   static HWY_INLINE VScales Scales(const uint8_t* block) { return SixBitScales(block + 4); }
   static HWY_INLINE VScales Mins(const uint8_t* block) { return SixBitMins(block + 4); }
   template <int group>
@@ -208,6 +217,7 @@ struct Q5K {  // d, dmin, 12 bytes of scales and mins, 32 bytes of fifth bits, 1
 struct Q6K {  // 128 bytes of nibbles, 64 bytes of pairs of bits, 16 int8 scales, d; less 32
   static constexpr int kBytes = 210, kSub = 16, kScaleOffset = 208;
   static constexpr bool kHasMin = false;
+  static constexpr uint8_t kLess = 32;
   static HWY_INLINE VScales Scales(const uint8_t* block) { return hn::LoadU(DScales(), block + 192); }
   template <int group>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
@@ -218,8 +228,7 @@ struct Q6K {  // 128 bytes of nibbles, 64 bytes of pairs of bits, 16 int8 scales
     if constexpr (quarter == 0) high = hn::BitCast(D8(), hn::ShiftLeft<4>(hn::BitCast(d16, high)));
     if constexpr (quarter == 1) high = hn::BitCast(D8(), hn::ShiftLeft<2>(hn::BitCast(d16, high)));
     if constexpr (quarter == 3) high = hn::BitCast(D8(), hn::ShiftRight<2>(hn::BitCast(d16, high)));
-    const V8 q = hn::Or(low, hn::And(high, hn::Set(D8(), 0x30)));
-    return hn::Sub(q, hn::Set(D8(), 32));
+    return hn::Or(low, hn::And(high, hn::Set(D8(), 0x30)));
   }
 };
 
@@ -227,12 +236,14 @@ struct Q6K {  // 128 bytes of nibbles, 64 bytes of pairs of bits, 16 int8 scales
 template <class Q, int group>
 HWY_INLINE void LoadGroup(const uint8_t* block, V16 (&w)[kVecs]) {
   const hn::RebindToSigned<D8> di8;
-  if constexpr (kVecs == 1) {
-    w[0] = hn::PromoteTo(D16(), hn::BitCast(di8, Q::template Group<group>(block, 0)));
-  } else {
-    const hn::Half<decltype(di8)> half;
-    for (int part = 0; part < kParts; part++) {
-      const auto bytes = hn::BitCast(di8, Q::template Group<group>(block, part));
+  for (int part = 0; part < kParts; part++) {
+    auto q = Q::template Group<group>(block, part);
+    if constexpr (Q::kLess > 0) q = hn::Sub(q, hn::Set(D8(), Q::kLess));
+    const auto bytes = hn::BitCast(di8, q);
+    if constexpr (kVecs == 1) {
+      w[0] = hn::PromoteTo(D16(), bytes);
+    } else {
+      const hn::Half<decltype(di8)> half;
       w[2 * part] = hn::PromoteTo(D16(), hn::LowerHalf(half, bytes));
       w[2 * part + 1] = hn::PromoteTo(D16(), hn::UpperHalf(half, bytes));
     }
