@@ -45,6 +45,9 @@ def report(answers, trace, reference, options):
     yield "Written by that command. Tasks are made by `tests/accuracy/tasks.cpp`; each line of `accuracy-answers.jsonl.gz` is a question"
     yield "under one policy and budget. A budget is the share of the indexed tokens whose keys and values are read exactly."
     yield ""
+    if options.note:
+        yield options.note
+        yield ""
     yield f"## Against `{reference}`, averaged over tasks"
     yield ""
     yield "Points of accuracy above (+) or below (−) the reference, over the tasks that the reference can do at all: first the mean"
@@ -233,6 +236,7 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("answers", "trace", "model", "command", "seconds", "out"):
         parser.add_argument("--" + name, required=True)
+    parser.add_argument("--note", help="a sentence more for the report's head, such as what was asked later")
     return parser.parse_args()
 
 

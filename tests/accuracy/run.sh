@@ -7,8 +7,8 @@
 #   tests/accuracy/run.sh --quick                the smallest run, about a minute, to build/accuracy/
 #   tests/accuracy/run.sh --model FILE           your own model, in its own chat template
 #   tests/accuracy/run.sh --policies LIST        e.g. "wave wave:estimation=-1 blocks"
-#   tests/accuracy/run.sh --sizes LIST           tokens, documents of each kind, more of those that ask little,
-#                                                e.g. 4096:2,16384:2:4
+#   tests/accuracy/run.sh --sizes LIST           tokens, documents of each kind, more of those that ask little, more
+#                                                with a single fact, e.g. 4096:2,16384:2:4,131072:1:5:9
 #
 # Every other option goes to wi_accuracy as it is (build/bin/wi_accuracy --help).
 set -euo pipefail
@@ -23,8 +23,9 @@ answers=one # the bundled model answers single questions only
 from=3606700
 policies="wave wave:estimation=-1 wave:repeats=-1 wave:target_mass=0.95 streaming blocks"
 # Tokens, documents of each kind, and how many more of the kinds in which a task has a question or four: in a mean
-# over tasks each of those counts as much as fifty of a list.
-sizes=(4096:2 16384:2:8 32768:2:12 65536:1:5 131072:1:5)
+# over tasks each of those counts as much as fifty of a list. Then how many more with a single fact: of six of those
+# questions, each would be worth 1.7 points of that mean.
+sizes=(4096:2 16384:2:8 32768:2:12 65536:1:5 131072:1:5:9)
 traces=("list-50 16384" "multikey-64 65536")
 others=()
 
@@ -43,10 +44,11 @@ main() {
   : >"$work/answers.jsonl"
   : >"$work/trace.jsonl"
   for size in "${sizes[@]}"; do
-    local tokens documents more
-    IFS=: read -r tokens documents more <<<"$size"
+    local tokens documents more single
+    IFS=: read -r tokens documents more single <<<"$size"
     ask --lengths "$tokens" --seeds "$documents"
     [ -z "$more" ] || ask --lengths "$tokens" --documents single,few --first-seed $((documents + 1)) --seeds "$more"
+    [ -z "$single" ] || ask --lengths "$tokens" --documents single --first-seed $((documents + more + 1)) --seeds "$single"
   done
   for trace in "${traces[@]}"; do
     "$top/build/bin/wi_trace" "${common[@]}" --document "${trace% *}" --length "${trace#* }" --questions 6 --steps 6 \
