@@ -138,7 +138,7 @@ HWY_INLINE V16 MultiplyPairs(V8 weights, const int8_t* activations) {
 }
 #else
 constexpr bool kPairsOfBytes = false;
-HWY_INLINE V16 MultiplyPairs(V8, const int8_t*) { return hn::Zero(D16()); }
+V16 MultiplyPairs(V8, const int8_t*);  // there is none
 #endif
 
 // As Multiply256, of what Group gives: sums of the high bytes' products and of the low ones'.

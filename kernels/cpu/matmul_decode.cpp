@@ -80,6 +80,7 @@ void MultiplyOutputs(const MatmulPart& part, int64_t begin, int64_t end, const A
   }
 }
 
+// As Activations::bytes has them: of 32 numbers the high bytes, then the low ones.
 void SplitBytes(const int16_t* quants, int64_t groups, int8_t* bytes) {
   for (int64_t g = 0; g < groups; g++, quants += 32, bytes += 64)
     for (int i = 0; i < 32; i++) {
