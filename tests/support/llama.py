@@ -21,16 +21,17 @@ def quantise(source, target, ftype, threads=1):
 
 
 class Model:
-    def __init__(self, path, vocab_only=False, copied=False):
-        """copied: the weights are read into memory instead of mapped"""
+    def __init__(self, path, vocab_only=False, copied=False, repack=False):
+        """copied: the weights are read into memory instead of mapped. repack: into what its kernels for this processor
+        like best; with AMX, 0.3.36 crashes on some types then, so its caller tries that in a process of its own"""
         params = llama_cpp.llama_model_default_params()
         params.vocab_only = vocab_only
         if copied and hasattr(params, "load_mode"):
             params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
         elif copied:  # older versions have a flag
             params.use_mmap = False
-        if hasattr(params, "use_extra_bufts"):  # its repacking for AMX crashes on tied q8_0
-            params.use_extra_bufts = "amx" not in open("/proc/cpuinfo").read()
+        if hasattr(params, "use_extra_bufts"):
+            params.use_extra_bufts = repack
         self.handle = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
             raise RuntimeError(f"llama.cpp does not load {path} (LLAMA_LOG=1 lets it say why)")

@@ -1,6 +1,6 @@
 """llama.cpp on one GGUF file, a measurement for each line of standard input (results.answer_turns has the words):
 
-    llama_cpp_turns.py MODEL --threads N --flash 0|1 --room TOKENS [--steps N]
+    llama_cpp_turns.py MODEL --threads N --flash 0|1 --repack 0|1 --room TOKENS [--steps N]
 
 Prompts are read in batches of 512. To decode at a depth it reads on from where it is, untimed, and takes the steps back
 after timing them. Weights are read into memory, not mapped.
@@ -29,7 +29,7 @@ def main():
 
 class Peer:
     def __init__(self, args):
-        self.model = llama.Model(args.model, copied=True)
+        self.model = llama.Model(args.model, copied=True, repack=bool(args.repack))
         self.ctx = self.model.context(args.room + args.steps + WARM_UP + 8, BATCH, args.threads, bool(args.flash))
         if not self.ctx:
             raise SystemExit(f"llama.cpp makes no context, flash {args.flash}")
@@ -74,6 +74,7 @@ def arguments():
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--flash", type=int, default=0)
+    parser.add_argument("--repack", type=int, default=0, help="whether weights are laid out anew for this processor")
     parser.add_argument("--room", type=int, required=True, help="the most tokens that a turn will ask for")
     parser.add_argument("--steps", type=int, default=16)
     return parser.parse_args()
