@@ -110,13 +110,13 @@ void every_type_and_odd_shape_matches_f64(void**) {
   std::mt19937_64 random(test::seed());
   test::for_each_simd([&](const char*) {
     for (DType type : {DType::f32, DType::f16, DType::bf16})
-      for (Shape shape : {Shape{17, 1, 1}, {33, 7, 34}, {257, 300, 65}, {64, 513, 128}})
+      for (Shape shape : {Shape{17, 1, 1}, {33, 7, 34}, {257, 300, 65}, {64, 513, 128}, {259, 70, 1100}})
         check_shape(workers, random, type, shape, false, false);
     for (DType type : {DType::q8_0, DType::q4_0})
-      for (Shape shape : {Shape{19, 5, 32}, {40, 260, 96}})
+      for (Shape shape : {Shape{19, 5, 32}, {40, 260, 96}, {40, 260, 1056}})
         check_shape(workers, random, type, shape, false, false);
     for (DType type : {DType::q4_k, DType::q6_k})
-      check_shape(workers, random, type, {37, 270, 512}, false, false);
+      check_shape(workers, random, type, {37, 270, 1280}, false, false);
   });
 }
 

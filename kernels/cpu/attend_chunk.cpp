@@ -182,7 +182,7 @@ void load_keys(const Reader& reader, int64_t tokens, const Packing& packing, con
   reader.read(&KvRun::keys, tokens, packing.padded_n(), tile.type, tile.stage_stride, tile.stage);
   const uint16_t* stage = reinterpret_cast<const uint16_t*>(tile.stage);
   for (int64_t n = 0; n < packing.padded_n(); n += 16) {
-    pack_transposed(packing, n, 0, round_up(packing.k, Packing::kRows), stage + n * tile.stage_stride,
+    pack_transposed(packing, n, round_up(packing.k, Packing::kRows), stage + n * tile.stage_stride,
                     tile.stage_stride, reinterpret_cast<uint16_t*>(tile.keys));
   }
 }

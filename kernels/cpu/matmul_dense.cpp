@@ -13,14 +13,28 @@ namespace {
 
 constexpr int64_t kPanel = 256;     // outputs of one task
 constexpr int64_t kRowBlock = 256;  // rows of one product; between two of them a task polls for cancellation
-constexpr int64_t kStage = 1024;    // inputs unpacked at a time; whole blocks of every type
-constexpr int64_t kStageStride = kStage + 32;  // so that rows do not fall on the same cache sets
+constexpr int64_t kInputBlock = 512;  // inputs of one product in bf16: its three matrices fit in the cache of
+                                      // a core together; whole blocks of every weight type
+constexpr int64_t kStageStride = kInputBlock + 32;  // so that rows do not fall on the same cache sets
 
 // The rows in the form the products want, shared by all tasks.
 struct Input {
   const float* wide;       // (rows, inputs)
-  const uint16_t* narrow;  // (rows, inputs) bf16, null if no part needs it
+  const uint16_t* narrow;  // bf16, null if no part needs it: a block of inputs of all rows, then the next
   int64_t rows, inputs;
+};
+
+// The products of one task: the outputs of a panel, a block of rows, a block of inputs after the other.
+struct Products {
+  int64_t rows, outputs, inputs;
+  DType type;
+
+  int64_t block() const { return type == DType::bf16 ? kInputBlock : inputs; }
+  int64_t inputs_from(int64_t k) const { return std::min(block(), inputs - k); }
+  std::shared_ptr<const Gemm> get(int64_t row_count, int64_t k) const {
+    return Gemm::get({row_count, outputs, inputs_from(k), type, true, k != 0});
+  }
+  Packing packing(int64_t k) const { return get(rows, k)->packing(); }
 };
 
 bool in_bf16(const MatmulArgs& args, int32_t part) {
@@ -29,7 +43,7 @@ bool in_bf16(const MatmulArgs& args, int32_t part) {
 const uint16_t* round_rows(const Stream& stream, const MatmulArgs& args, int64_t inputs);
 void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, bool bf16,
                     int64_t first);
-void pack_weights(const Matrix& weight, int64_t first, const Packing& packing, uint16_t* stage,
+void pack_weights(const Matrix& weight, int64_t first, const Products& products, uint16_t* stage,
                   uint16_t* panel);
 void store_tile(const float* tile, int64_t rows, int64_t columns, const MatmulPart& part, int64_t row,
                 int64_t first);
@@ -59,9 +73,13 @@ const uint16_t* round_rows(const Stream& stream, const MatmulArgs& args, int64_t
   constexpr int64_t kRows = 32;
   uint16_t* out = stream.shared_array<uint16_t>(static_cast<size_t>(args.rows * inputs));
   stream.each((args.rows + kRows - 1) / kRows, [&](int64_t task, int) {
-    const int64_t first = task * kRows;
-    const int64_t count = std::min(kRows, args.rows - first) * inputs;
-    unpack_bf16(args.in + first * inputs, DType::f32, out + first * inputs, count);
+    const int64_t first = task * kRows, end = std::min(first + kRows, args.rows);
+    for (int64_t row = first; row < end; ++row) {
+      for (int64_t k = 0; k < inputs; k += kInputBlock) {
+        const int64_t count = std::min(kInputBlock, inputs - k);
+        unpack_bf16(args.in + row * inputs + k, DType::f32, out + args.rows * k + row * count, count);
+      }
+    }
   });
   return out;
 }
@@ -71,64 +89,73 @@ void multiply_panel(const Stream& stream, int worker, const Input& in, const Mat
                     int64_t first) {
   const Matrix& weight = part.weight;
   const int64_t outputs = std::min(kPanel, weight.rows - first);
-  GemmShape shape{std::min(kRowBlock, in.rows), outputs, in.inputs, bf16 ? DType::bf16 : DType::f32, true};
-  auto whole = Gemm::get(shape);
-  shape.m = in.rows % kRowBlock;
-  auto last = shape.m != 0 ? Gemm::get(shape) : whole;
+  const Products products{std::min(kRowBlock, in.rows), outputs, in.inputs, bf16 ? DType::bf16 : DType::f32};
+  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float);
+  size_t panel_elements = 0, gemm_bytes = 0;
+  for (int64_t k = 0; k < in.inputs; k += products.block()) {
+    panel_elements += products.packing(k).elements();
+    for (int64_t rows : {products.rows, in.rows % kRowBlock}) {
+      if (rows != 0) gemm_bytes = std::max(gemm_bytes, products.get(rows, k)->scratch_bytes());
+    }
+  }
 
-  const size_t panel_bytes = aligned(whole->packing().elements() * (bf16 ? sizeof(uint16_t) : sizeof(float)));
+  const size_t panel_bytes = aligned(panel_elements * element);
   const size_t stage_bytes = 16 * kStageStride * sizeof(uint16_t);
   const size_t tile_bytes = aligned(kRowBlock * kPanel * sizeof(float));
-  std::byte* scratch = stream.worker_scratch(
-      stream.self, worker,
-      panel_bytes + stage_bytes + tile_bytes + std::max(whole->scratch_bytes(), last->scratch_bytes()));
+  std::byte* scratch =
+      stream.worker_scratch(stream.self, worker, panel_bytes + stage_bytes + tile_bytes + gemm_bytes);
   uint16_t* stage = reinterpret_cast<uint16_t*>(scratch + panel_bytes);
   float* tile = reinterpret_cast<float*>(scratch + panel_bytes + stage_bytes);
 
-  const void* panel = scratch;
   const auto* stored = static_cast<const std::byte*>(weight.data) +
                        row_bytes(weight.type, in.inputs) * static_cast<size_t>(first);
   if (bf16) {
-    pack_weights(weight, first, whole->packing(), stage, reinterpret_cast<uint16_t*>(scratch));
-  } else if (weight.type == DType::f32) {
-    panel = stored;
-  } else {
+    pack_weights(weight, first, products, stage, reinterpret_cast<uint16_t*>(scratch));
+  } else if (weight.type != DType::f32) {
     dequantize(stored, weight.type, reinterpret_cast<float*>(scratch), outputs * in.inputs);
   }
+  const std::byte* panel = bf16 || weight.type != DType::f32 ? scratch : stored;
+  const auto* rows_in =
+      bf16 ? reinterpret_cast<const std::byte*>(in.narrow) : reinterpret_cast<const std::byte*>(in.wide);
   for (int64_t row = 0; row < in.rows && !stream.cancelled(); row += kRowBlock) {
-    const void* rows =
-        bf16 ? static_cast<const void*>(in.narrow + row * in.inputs) : in.wide + row * in.inputs;
     const int64_t count = std::min(kRowBlock, in.rows - row);
-    (count == kRowBlock ? *whole : *last)
-        .run(rows, panel, tile, scratch + panel_bytes + stage_bytes + tile_bytes);
+    const std::byte* block = panel;
+    for (int64_t k = 0; k < in.inputs; k += products.block()) {
+      auto product = products.get(count, k);
+      const int64_t at = in.rows * k + row * products.inputs_from(k);
+      product->run(rows_in + static_cast<size_t>(at) * element, block, tile,
+                   scratch + panel_bytes + stage_bytes + tile_bytes);
+      block += product->packing().elements() * element;
+    }
     store_tile(tile, count, outputs, part, row, first);
   }
 }
 
 // Sixteen outputs at a time through a stage that fits in the first-level cache.
-void pack_weights(const Matrix& weight, int64_t first, const Packing& packing, uint16_t* stage,
+void pack_weights(const Matrix& weight, int64_t first, const Products& products, uint16_t* stage,
                   uint16_t* panel) {
   const size_t row_size = row_bytes(weight.type, weight.cols);
-  for (int64_t n = 0; n < packing.padded_n(); n += 16) {
+  const int64_t padded_outputs = products.packing(0).padded_n();
+  for (int64_t n = 0; n < padded_outputs; n += 16) {
     const auto* rows = static_cast<const std::byte*>(weight.data) + static_cast<size_t>(first + n) * row_size;
-    const int64_t row_count = std::clamp<int64_t>(packing.n - n, 0, 16);
-    for (int64_t k = 0; k < packing.k; k += kStage) {
-      const int64_t count = std::min(kStage, packing.k - k);
-      const int64_t padded = (count + Packing::kRows - 1) / Packing::kRows * Packing::kRows;
-      if (weight.type == DType::bf16 && row_count == 16 && count == padded) {
-        pack_transposed(packing, n, k, count, reinterpret_cast<const uint16_t*>(rows) + k, weight.cols,
-                        panel);
+    const int64_t row_count = std::clamp<int64_t>(products.outputs - n, 0, 16);
+    for (int64_t k = 0; k < products.inputs; k += kInputBlock) {
+      const Packing packing = products.packing(k);
+      uint16_t* block = panel + k * padded_outputs;
+      const int64_t padded = (packing.k + Packing::kRows - 1) / Packing::kRows * Packing::kRows;
+      if (weight.type == DType::bf16 && row_count == 16 && packing.k == padded) {
+        pack_transposed(packing, n, padded, reinterpret_cast<const uint16_t*>(rows) + k, weight.cols, block);
         continue;
       }
       for (int64_t r = 0; r < 16; ++r) {
         uint16_t* out = stage + r * kStageStride;
-        const int64_t filled = r < row_count ? count : 0;
+        const int64_t filled = r < row_count ? packing.k : 0;
         if (filled != 0)
           unpack_bf16(rows + static_cast<size_t>(r) * row_size + row_bytes(weight.type, k), weight.type, out,
                       filled);
         std::memset(out + filled, 0, static_cast<size_t>(padded - filled) * sizeof(uint16_t));
       }
-      pack_transposed(packing, n, k, padded, stage, kStageStride, panel);
+      pack_transposed(packing, n, padded, stage, kStageStride, block);
     }
   }
 }

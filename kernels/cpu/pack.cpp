@@ -66,16 +66,15 @@ namespace wi::cpu {
 HWY_EXPORT(transpose_pairs);
 HWY_EXPORT(pack_panels);
 
-void pack_transposed(const Packing& packing, int64_t first_n, int64_t first_k, int64_t count_k,
-                     const uint16_t* in, int64_t stride, uint16_t* out) {
+void pack_transposed(const Packing& packing, int64_t first_n, int64_t count_k, const uint16_t* in,
+                     int64_t stride, uint16_t* out) {
   if (packing.width == 0) {
     for (int64_t i = 0; i < std::min<int64_t>(16, packing.n - first_n); ++i)
-      std::copy_n(in + i * stride, std::min(count_k, packing.k - first_k),
-                  out + (first_n + i) * packing.k + first_k);
+      std::copy_n(in + i * stride, std::min(count_k, packing.k), out + (first_n + i) * packing.k);
     return;
   }
   const int64_t width = packing.width, panel = first_n / width;
-  out += panel * width * packing.padded_k() + first_k * width + first_n % width * 2;
+  out += panel * width * packing.padded_k() + first_n % width * 2;
   HWY_DYNAMIC_DISPATCH(transpose_pairs)(in, stride, count_k / 2, out, 2 * width);
 }
 

@@ -22,10 +22,10 @@ struct Packing {
 };
 
 // From b transposed, 16 columns of b at a time: in (16, stride) holds columns [first_n, first_n + 16) at
-// rows [first_k, first_k + count_k). first_n: multiple of 16; first_k, count_k: multiples of 32. What lies
-// outside b must be zero in `in`.
-void pack_transposed(const Packing& packing, int64_t first_n, int64_t first_k, int64_t count_k,
-                     const uint16_t* in, int64_t stride, uint16_t* out);
+// rows [0, count_k). first_n: multiple of 16; count_k: multiple of 32. What lies outside b must be zero in
+// `in`.
+void pack_transposed(const Packing& packing, int64_t first_n, int64_t count_k, const uint16_t* in,
+                     int64_t stride, uint16_t* out);
 
 // From b itself: in (padded_k, stride), stride ≥ padded_n, zero outside of b.
 void pack_rows(const Packing& packing, const uint16_t* in, int64_t stride, uint16_t* out);

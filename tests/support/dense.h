@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <unistd.h>
 
@@ -33,12 +34,17 @@ void assert_ends_soon_when_cancelled(Operation operation) {
   assert_true(end - cancelled < std::chrono::milliseconds(500));
 }
 
-// Runs the tests; where the processor multiplies bf16, the program starts over with a oneDNN that does not.
+// Runs the tests; where the processor multiplies bf16, the program starts over with a oneDNN that does so
+// without AMX, and once more with one that has f32 alone.
 template <size_t kCount>
 int run_with_and_without_bf16(const CMUnitTest (&tests)[kCount], char** arguments) {
-  std::printf("fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");
+  constexpr const char* kSetting = "DNNL_MAX_CPU_ISA";
+  const char* isa = std::getenv(kSetting);
+  std::printf("oneDNN's instructions: %s, fast bf16: %s\n", isa ? isa : "all",
+              cpu::has_fast_bf16() ? "yes" : "no");
   const int failures = cmocka_run_group_tests(tests, nullptr, nullptr);
-  if (failures == 0 && cpu::has_fast_bf16() && setenv("DNNL_MAX_CPU_ISA", "AVX2", 1) == 0) {
+  const char* less = isa ? "AVX2" : "AVX512_CORE_BF16";
+  if (failures == 0 && cpu::has_fast_bf16() && setenv(kSetting, less, 1) == 0) {
     std::fflush(nullptr);
     execv("/proc/self/exe", arguments);
   }
