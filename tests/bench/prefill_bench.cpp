@@ -69,38 +69,45 @@ struct Time {
   double wall_ms, cpu_ms;
 };
 
-// The best of several calls, each figure by itself; at least 3 calls and half a second.
+// The best of several samples, each figure by itself; at least 3 and half a second of them. A sample is as
+// many calls as take 40 ms, for the system counts processor time in ticks of several.
 template <class F>
 Time best_time(F&& call) {
   using Clock = std::chrono::steady_clock;
+  auto sample = [&](int calls) {
+    const auto start = Clock::now();
+    const auto cpu_start = std::clock();
+    for (int i = 0; i < calls; ++i) call();
+    const double cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
+    return Time{std::chrono::duration<double, std::milli>(Clock::now() - start).count() / calls,
+                1e3 * cpu_seconds / calls};
+  };
+  sample(1);  // compiles and grows the scratch
+  const int calls = 1 + static_cast<int>(40 / sample(1).wall_ms);
   Time best{INFINITY, INFINITY};
   double total = 0;
   for (int i = 0; i < 3 || total < 500; ++i) {
-    auto start = Clock::now();
-    auto cpu_start = std::clock();
-    call();
-    Time time{std::chrono::duration<double, std::milli>(Clock::now() - start).count(),
-              1e3 * static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC};
-    total += time.wall_ms;
-    if (i == 0) continue;  // compiles and grows the scratch
+    const Time time = sample(calls);
+    total += time.wall_ms * calls;
     best = {std::min(best.wall_ms, time.wall_ms), std::min(best.cpu_ms, time.cpu_ms)};
   }
   return best;
 }
 
 Peak measure_peak(Workers& workers) {
-  constexpr int64_t kRows = 256, kOutputs = 256, kInputs = 2048, kTimes = 32;
-  std::vector<float> a(kRows * kInputs, 0.5f), b(kOutputs * kInputs, 0.25f);
+  constexpr int64_t kRows = 256, kOutputs = 256, kInputs = 512, kTimes = 128;
+  constexpr size_t kA = kRows * kInputs, kB = kOutputs * kInputs, kC = kRows * kOutputs;
   auto rate = [&](DType type) {
     const cpu::GemmShape shape{kRows, kOutputs, kInputs, type, true};
     Time time = best_time([&] {
       workers.run(nullptr, [&](const Stream& stream) {
         stream.each(stream.workers * 4, [&](int64_t, int worker) {
           auto gemm = cpu::Gemm::get(shape);
-          float* c = stream.worker_array<float>(worker,
-                                                kRows * kOutputs + gemm->scratch_bytes() / sizeof(float) + 1);
-          for (int64_t i = 0; i < kTimes; ++i)
-            gemm->run(a.data(), b.data(), c, reinterpret_cast<std::byte*>(c + kRows * kOutputs));
+          float* a =
+              stream.worker_array<float>(worker, kA + kB + kC + gemm->scratch_bytes() / sizeof(float) + 1);
+          float *b = a + kA, *c = b + kB;
+          std::fill(a, c, 0.5f);
+          for (int64_t i = 0; i < kTimes; ++i) gemm->run(a, b, c, reinterpret_cast<std::byte*>(c + kC));
         });
       });
     });
