@@ -228,10 +228,13 @@ WI_API void wi_cancel_reset(wi_cancel* cancel);
 
 /* ============================================ Model ============================================ */
 
-/* How prefill multiplies by weights narrower than f32. FAST: in bf16 with f32 sums where the processor has
- * instructions for it (AVX512_BF16, AMX), as inference servers do; logits are off by 1 or 2 % of their
- * spread. F32: everything in f32, half as fast or slower. Decoding is always in f32, and f32 weights too. */
-enum { WI_PRECISION_FAST = 0, WI_PRECISION_F32 = 1 };
+/* How prefill multiplies by weights, keys and values narrower than f32. FAST: in bf16 with f32 sums where the
+ * processor has instructions for it (AVX512_BF16, AMX), as inference servers do; logits are off by 1 or 2 %
+ * of their spread. F32: everything in f32; half as fast, a third where there is AMX. HIGH: where there is
+ * AMX, each number as the sum of two bf16 numbers, 16 significant bits, which moves logits by less than
+ * storing keys and values in f16 does; half as fast as FAST, two thirds with weights in bf16. Elsewhere it is
+ * F32. Decoding is always in f32, and f32 weights too. */
+enum { WI_PRECISION_FAST = 0, WI_PRECISION_F32 = 1, WI_PRECISION_HIGH = 2 };
 
 /* Where weights lie while the model lives. MAPPED: in the file, which must not change so long: one that is
  * cut short or whose disk goes away ends the process with SIGBUS. Opening reads next to nothing, processes

@@ -38,7 +38,7 @@ struct MatmulArgs {
   int64_t rows;
   MatmulPart parts[3];
   int32_t part_count;
-  bool exact_f32 = false;  // products in f32 even where a narrower type is faster
+  Precision precision = Precision::fast;  // of dense tiles; few rows are always in f32
 };
 
 // Rotates x in place. cos and sin are (rows, rotary / 2), shared by all heads of a row.
@@ -74,7 +74,7 @@ struct AttendChunkArgs {
   const int32_t* run_count;  // (kv_heads)
   float* out;                // (rows, query_heads, head_dim)
   float* lse;                // (rows, query_heads) natural log, or null
-  bool exact_f32;            // products in f32 even where a narrower type is faster
+  Precision precision;
 };
 
 struct Backend {

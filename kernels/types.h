@@ -12,6 +12,10 @@ namespace wi {
 // Element types of weights; the first three are also the KV types.
 enum class DType : int32_t { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k };
 
+// How dense products multiply by what is narrower than f32 (WI_PRECISION_*): in bf16; in f32; in sums of two
+// bf16 numbers, which keep 16 significant bits, or in f32 where that is no faster.
+enum class Precision : int32_t { fast, f32, high };
+
 struct TypeFormat {
   const char* name;  // as llama.cpp spells it, lower case
   int64_t elements;  // per block; a row holds whole blocks

@@ -21,6 +21,7 @@ constexpr const char* kUsage =
     "  --sparse-read N      questions of at most N tokens read the document through the policy\n"
     "  --kv f16|bf16|f32    type of the KV cache (default f16)\n"
     "  --load mapped|copied weights lie in the file (default), or in memory\n"
+    "  --precision P        of reading: fast (default), high or f32 (WI_PRECISION_*)\n"
     "  --device cpu         where to run\n"
     "  --threads N          default: every core this process may use\n"
     "  --max-tokens N       longest answer (default 256)\n"
@@ -56,6 +57,7 @@ bool parse_ask_options(int argument_count, char** arguments, AskOptions& options
       .text("--device", &options.device)
       .text("--kv", &options.kv_type)
       .text("--load", &options.load)
+      .text("--precision", &options.precision)
       .number("--budget", &options.budget, 0, 1)
       .integer("--sparse-read", &options.sparse_read_tokens, 0)
       .integer("--max-tokens", &options.max_tokens, 1)

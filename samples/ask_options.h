@@ -21,6 +21,7 @@ struct AskOptions {
   std::string device = "cpu";
   std::string kv_type = "f16";
   std::string load = "mapped";
+  std::string precision = "fast";
   double budget = 0;  // share of the indexed tokens read exactly; 0: the library's default
   int64_t sparse_read_tokens = 0;
   int64_t max_tokens = 256;

@@ -134,6 +134,13 @@ int32_t parse_load(const std::string& name) {
   throw std::runtime_error("--load is \"" + name + "\", must be mapped or copied");
 }
 
+int32_t parse_precision(const std::string& name) {
+  if (name == "fast") return WI_PRECISION_FAST;
+  if (name == "high") return WI_PRECISION_HIGH;
+  if (name == "f32") return WI_PRECISION_F32;
+  throw std::runtime_error("--precision is \"" + name + "\", must be fast, high or f32");
+}
+
 int run_main(const char* name, const std::function<void()>& program) {
   try {
     program();

@@ -60,7 +60,8 @@ class Interrupt {
 void ask(const AskOptions& options) {
   Interrupt interrupt;
   Runtime runtime = create_runtime(options.threads, options.device);
-  Model model = open_model(runtime, options.model, parse_load(options.load));
+  Model model =
+      open_model(runtime, options.model, parse_load(options.load), parse_precision(options.precision));
   Prompt prompt(model, options);
   std::vector<Session> sessions = create_sessions(model, options);
 

@@ -27,6 +27,7 @@ struct Options {
   std::string policy = "full";
   std::string kv_type = "f16";
   std::string load = "mapped";
+  std::string precision = "f32";
   int threads = 0;
   bool bos = false;
 };
@@ -41,6 +42,7 @@ constexpr const char* kUsage =
     "  --policy P          full (default) or wave\n"
     "  --kv f16|bf16|f32   type of the KV cache (default f16)\n"
     "  --load WHERE        weights lie: mapped (default), in the file, or copied, in memory\n"
+    "  --precision P       of the products: f32 (default), high or fast (WI_PRECISION_*)\n"
     "  --device cpu        where to run\n"
     "  --threads N         default: every core this process may use\n";
 
@@ -55,7 +57,8 @@ void run(const Options& options) {
     throw std::runtime_error("the logits are binary: name a file with --out, or redirect standard output");
   }
   Runtime runtime = create_runtime(options.threads, options.device);
-  Model model = open_model(runtime, options.model, parse_load(options.load), WI_PRECISION_F32);
+  Model model =
+      open_model(runtime, options.model, parse_load(options.load), parse_precision(options.precision));
   std::vector<int32_t> tokens = read_prompt(model, options);
   Session session = create_session(model, options);
   if (options.out.empty()) {
@@ -118,6 +121,7 @@ bool parse_options(int argument_count, char** arguments, Options& options) {
       .text("--policy", &options.policy)
       .text("--kv", &options.kv_type)
       .text("--load", &options.load)
+      .text("--precision", &options.precision)
       .text("--device", &options.device)
       .integer("--threads", &options.threads, 0, 4096);
   if (!line.parse(argument_count, arguments)) return false;

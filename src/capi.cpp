@@ -155,12 +155,12 @@ wi_status wi_model_open(wi_runtime* runtime, const char* path, const wi_model_pa
     check_out(path, "path");
     check_out(model_out, "model_out");
     const wi_model_params p = read_struct(params, "wi_model_params");
-    const bool exact_f32 = wants_f32(p);
+    const Precision precision = precision_of(p);
     HostPool* copy_into = wants_copied_weights(p) ? on.object->weights_pool.get() : nullptr;
     std::function<void(uint64_t, uint64_t)> progress;
     if (p.progress)
       progress = [&p](uint64_t done, uint64_t total) { p.progress(p.progress_user, done, total); };
-    *model_out = new wi_model(Model::open(path, progress, exact_f32, copy_into), on.object);
+    *model_out = new wi_model(Model::open(path, progress, precision, copy_into), on.object);
   });
 }
 

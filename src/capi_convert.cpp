@@ -29,9 +29,12 @@ T or_default(T value, T fallback) {
 
 }  // namespace
 
-bool wants_f32(const wi_model_params& p) {
-  check_range("wi_model_params.precision", p.precision, WI_PRECISION_FAST, WI_PRECISION_F32);
-  return p.precision == WI_PRECISION_F32;
+Precision precision_of(const wi_model_params& p) {
+  static_assert(WI_PRECISION_FAST == static_cast<int>(Precision::fast) &&
+                WI_PRECISION_F32 == static_cast<int>(Precision::f32) &&
+                WI_PRECISION_HIGH == static_cast<int>(Precision::high));
+  check_range("wi_model_params.precision", p.precision, WI_PRECISION_FAST, WI_PRECISION_HIGH);
+  return static_cast<Precision>(p.precision);
 }
 
 bool wants_copied_weights(const wi_model_params& p) {

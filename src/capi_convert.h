@@ -12,7 +12,7 @@
 
 namespace wi {
 
-bool wants_f32(const wi_model_params& p);
+Precision precision_of(const wi_model_params& p);
 bool wants_copied_weights(const wi_model_params& p);
 RuntimeParams to_runtime_params(const wi_runtime_params* params);
 SessionParams to_session_params(const wi_session_params* params, const Backend& backend);

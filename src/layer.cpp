@@ -39,7 +39,7 @@ void project(const Step& step, const LayerWeights& layer, int64_t rows) {
   Workspace& work = step.work;
   rms_norm(step, work.hidden, layer.attention_norm, work.normed, rows, config.hidden, config.hidden);
   MatmulArgs args{work.normed, rows, {}, 3};
-  args.exact_f32 = step.model.exact_f32;
+  args.precision = step.model.precision;
   args.parts[0] = {layer.q, layer.q_bias, work.q, false};
   args.parts[1] = {layer.k, layer.k_bias, work.k, false};
   args.parts[2] = {layer.v, layer.v_bias, work.v, false};
@@ -72,7 +72,7 @@ void rotate(const Step& step, int64_t rows) {
 void project_output(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows) {
   const ModelConfig& config = step.model.config;
   MatmulArgs args{step.work.attention + first * config.query_heads * config.head_dim, rows, {}, 1};
-  args.exact_f32 = step.model.exact_f32;
+  args.precision = step.model.precision;
   args.parts[0] = {layer.o, layer.o_bias, step.work.hidden + first * config.hidden, true};
   step.backend.matmul(step.stream, args);
 }
@@ -83,13 +83,13 @@ void feed_forward(const Step& step, const LayerWeights& layer, int64_t first, in
   float* hidden = work.hidden + first * config.hidden;
   rms_norm(step, hidden, layer.ffn_norm, work.normed, rows, config.hidden, config.hidden);
   MatmulArgs widen{work.normed, rows, {}, 2};
-  widen.exact_f32 = step.model.exact_f32;
+  widen.precision = step.model.precision;
   widen.parts[0] = {layer.gate, nullptr, work.gate, false};
   widen.parts[1] = {layer.up, nullptr, work.up, false};
   step.backend.matmul(step.stream, widen);
   step.backend.swiglu(step.stream, {work.gate, work.up, work.gate, rows * config.ffn});
   MatmulArgs narrow{work.gate, rows, {}, 1};
-  narrow.exact_f32 = step.model.exact_f32;
+  narrow.precision = step.model.precision;
   narrow.parts[0] = {layer.down, nullptr, hidden, true};
   step.backend.matmul(step.stream, narrow);
 }
@@ -99,7 +99,7 @@ void logits(const Step& step, int64_t first, int64_t rows, float* out) {
   rms_norm(step, step.work.hidden + first * config.hidden, step.model.weights.output_norm, step.work.normed,
            rows, config.hidden, config.hidden);
   MatmulArgs args{step.work.normed, rows, {}, 1};
-  args.exact_f32 = step.model.exact_f32;
+  args.precision = step.model.precision;
   args.parts[0] = {step.model.weights.output, nullptr, out, false};
   step.backend.matmul(step.stream, args);
 }

@@ -8,7 +8,7 @@
 namespace wi {
 namespace {
 
-uint64_t scratch_bytes(const ModelConfig& config, int64_t chunk_tokens, int threads);
+uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads);
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
                      uint64_t pool_budget_bytes);
 bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes);
@@ -30,7 +30,7 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   plan.index_bytes = kv.index_bytes;
   plan.sealing_bytes = kv.sealing_bytes;
   plan.scratch_bytes =
-      scratch_bytes(config, std::min(chunk_tokens, static_cast<int64_t>(tokens)), runtime.workers.threads());
+      scratch_bytes(model, std::min(chunk_tokens, static_cast<int64_t>(tokens)), runtime.workers.threads());
   plan.total_bytes =
       plan.weight_bytes + plan.kv_bytes + plan.index_bytes + plan.sealing_bytes + plan.scratch_bytes;
   plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget());
@@ -93,19 +93,21 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
 
 namespace {
 
-// Activations of one chunk, its widest input once more for the dense products (bf16), its logits, and what
-// the products' panels and the attention tiles of each worker take.
-uint64_t scratch_bytes(const ModelConfig& config, int64_t chunk_tokens, int threads) {
-  constexpr uint64_t kWorkerBytes = uint64_t{8} << 20, kBf16Bytes = 2;
+// Activations of one chunk, its widest input once more for the dense products (bf16, once for each of their
+// terms), its logits, and what the products' panels and the attention tiles of each worker take.
+uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
+  const ModelConfig& config = model.config;
+  const uint64_t terms = model.precision == Precision::high ? 3 : 1;
+  const uint64_t worker_bytes = terms * 8 << 20, bf16_bytes = terms * 2;
   const uint64_t hidden = static_cast<uint64_t>(config.hidden), ffn = static_cast<uint64_t>(config.ffn);
   const uint64_t head_dim = static_cast<uint64_t>(config.head_dim);
   const uint64_t q_width = static_cast<uint64_t>(config.query_heads) * head_dim;
   const uint64_t kv_width = static_cast<uint64_t>(config.kv_heads) * head_dim;
   const uint64_t row_floats = 2 * (hidden + q_width + kv_width + ffn) + static_cast<uint64_t>(config.rotary);
-  const uint64_t row_bytes = row_floats * sizeof(float) + std::max({hidden, q_width, ffn}) * kBf16Bytes;
+  const uint64_t row_bytes = row_floats * sizeof(float) + std::max({hidden, q_width, ffn}) * bf16_bytes;
   const uint64_t rows = static_cast<uint64_t>(std::max<int64_t>(chunk_tokens, 1));
   return rows * row_bytes + static_cast<uint64_t>(config.vocab) * sizeof(float) +
-         static_cast<uint64_t>(threads) * kWorkerBytes;
+         static_cast<uint64_t>(threads) * worker_bytes;
 }
 
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,

@@ -87,8 +87,8 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
   args.run_count = work.run_counts.data();
   args.out = work.attention + offset;
   args.lse = nullptr;
-  args.exact_f32 =
-      step.model.exact_f32 || step.model.weights.layers[static_cast<size_t>(layer)].q.type == DType::f32;
+  const bool wide = step.model.weights.layers[static_cast<size_t>(layer)].q.type == DType::f32;
+  args.precision = wide ? Precision::f32 : step.model.precision;
   step.backend.attend_chunk(step.stream, args);
 }
 

@@ -21,7 +21,7 @@ const std::string kModels = WI_TEST_DATA "/fixtures/models/";
 
 std::shared_ptr<HostPool> pool() { return runtime()->weights_pool; }
 std::shared_ptr<const Model> open_copied(const std::string& path) {
-  return Model::open(path, {}, false, pool().get());
+  return Model::open(path, {}, Precision::fast, pool().get());
 }
 
 // Of a prefill, and of a decode step behind it.
@@ -115,13 +115,13 @@ void more_than_the_process_may_use_is_refused(void**) {
   TempFolder folder;
   const std::string path = folder.write("tiny.gguf", tiny_gguf().bytes());
   const auto limited = HostPool::create(100000, true);
-  const auto first = Model::open(path, {}, false, limited.get());
+  const auto first = Model::open(path, {}, Precision::fast, limited.get());
   const uint64_t used = limited->used();
   assert_true(used > 50000);
   const std::string words =
       concat("tiny.gguf: a copy of the weights wants ", used,
              " bytes, of the 100000 that this process may use ", used, " are such copies already");
-  assert_error(WI_E_MEMORY, words.c_str(), Model::open(path, {}, false, limited.get()));
+  assert_error(WI_E_MEMORY, words.c_str(), Model::open(path, {}, Precision::fast, limited.get()));
   assert_int_equal(limited->used(), used);
   assert_false(is_mapped(folder.path()));
   assert_true(same_bits(logits_of(first), logits_of(Model::open(path))));
@@ -136,7 +136,7 @@ void progress_counts_the_bytes_copied(void**) {
     ++calls;
   };
   const uint64_t before = pool()->used();
-  const auto model = Model::open(kModels + "llama-f16.gguf", count, false, pool().get());
+  const auto model = Model::open(kModels + "llama-f16.gguf", count, Precision::fast, pool().get());
   assert_int_equal(done, total);
   assert_true(total <= pool()->used() - before && total > model->weight_bytes / 10 * 9);
   assert_true(calls >= model->weights.layers.size() * 7 + 1);
@@ -151,7 +151,7 @@ void a_broken_file_copies_nothing(void**) {
   const uint64_t before = pool()->used(), peak = pool()->peak();
   const auto open = [&](const std::string& path) {
     Model::open(
-        path, [](uint64_t, uint64_t) { assert_true(false); }, false, pool().get());
+        path, [](uint64_t, uint64_t) { assert_true(false); }, Precision::fast, pool().get());
   };
   assert_error(WI_E_UNSUPPORTED, "unheard-of", open(folder.write("a.gguf", no_tokens.bytes())));
   assert_error(WI_E_FORMAT, "output_norm.weight", open(folder.write("b.gguf", no_norm.bytes())));

@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/unpack.h"
 #include "src/memory/workers.h"
 #include "tests/support/dense.h"
 #include "tests/support/kernels.h"
@@ -56,13 +57,16 @@ struct Weight {
   Matrix matrix;
 };
 
-// Every output element against f64; the bound is relative to the sum of magnitudes, as rounding is:
-// 2e-6 covers the f32 sums of up to some thousands of products in oneDNN's blocks.
+// Every output element against f64; the bound is relative to the sum of magnitudes, as rounding is: 2e-6
+// covers the f32 sums of up to some thousands of products in oneDNN's blocks. With more than one term, each
+// number is off by 2^-18 of itself at most and so is the product by the term left out.
 void check_part(const MatmulArgs& args, const MatmulPart& part, const std::vector<float>& before) {
   const Matrix& w = part.weight;
   std::vector<float> weight(static_cast<size_t>(w.rows * w.cols)), in(args.in, args.in + args.rows * w.cols);
   cpu::dequantize(w.data, w.type, weight.data(), w.rows * w.cols);
-  if (w.type != DType::f32 && cpu::has_fast_bf16()) {
+  const int terms = cpu::bf16_terms(args.precision, w.type);
+  const double tolerance = terms > 1 ? 2e-6 + 3 * 0x1p-18 : 2e-6;
+  if (terms == 1) {
     for (float& value : weight) value = test::from_bf16(test::to_bf16(value));
     for (float& value : in) value = test::from_bf16(test::to_bf16(value));
   }
@@ -78,9 +82,9 @@ void check_part(const MatmulArgs& args, const MatmulPart& part, const std::vecto
         magnitude += std::abs(product);
       }
       double error = std::abs(sum - part.out[i * w.rows + o]);
-      if (!(error <= 2e-6 * magnitude + 1e-30)) {
-        print_error("%s rows %lld outputs %lld inputs %lld: out[%lld][%lld] = %g, want %g\n",
-                    format_of(w.type).name, (long long)args.rows, (long long)w.rows, (long long)w.cols,
+      if (!(error <= tolerance * magnitude + 1e-30)) {
+        print_error("%s, %d terms: rows %lld outputs %lld inputs %lld: out[%lld][%lld] = %g, want %g\n",
+                    format_of(w.type).name, terms, (long long)args.rows, (long long)w.rows, (long long)w.cols,
                     (long long)i, (long long)o, part.out[i * w.rows + o], sum);
         _fail(__FILE__, __LINE__);
       }
@@ -93,14 +97,17 @@ struct Shape {
 };
 
 void check_shape(Workers& workers, std::mt19937_64& random, DType type, Shape shape, bool bias,
-                 bool accumulate) {
+                 bool accumulate, Precision precision = Precision::fast) {
   auto in = test::normal_floats(random, static_cast<size_t>(shape.rows * shape.inputs));
   Weight weight(random, type, shape.outputs, shape.inputs);
   auto biases = test::normal_floats(random, static_cast<size_t>(shape.outputs));
   auto out = test::normal_floats(random, static_cast<size_t>(shape.rows * shape.outputs));
   const auto before = out;
-  MatmulArgs args{
-      in.data(), shape.rows, {{weight.matrix, bias ? biases.data() : nullptr, out.data(), accumulate}}, 1};
+  MatmulArgs args{in.data(),
+                  shape.rows,
+                  {{weight.matrix, bias ? biases.data() : nullptr, out.data(), accumulate}},
+                  1,
+                  precision};
   workers.run(nullptr, [&](const Stream& stream) { cpu::matmul_dense(stream, args); });
   check_part(args, args.parts[0], before);
 }
@@ -109,14 +116,16 @@ void every_type_and_odd_shape_matches_f64(void**) {
   Workers workers(2);
   std::mt19937_64 random(test::seed());
   test::for_each_simd([&](const char*) {
-    for (DType type : {DType::f32, DType::f16, DType::bf16})
-      for (Shape shape : {Shape{17, 1, 1}, {33, 7, 34}, {257, 300, 65}, {64, 513, 128}, {259, 70, 1100}})
-        check_shape(workers, random, type, shape, false, false);
-    for (DType type : {DType::q8_0, DType::q4_0})
-      for (Shape shape : {Shape{19, 5, 32}, {40, 260, 96}, {40, 260, 1056}})
-        check_shape(workers, random, type, shape, false, false);
-    for (DType type : {DType::q4_k, DType::q6_k})
-      check_shape(workers, random, type, {37, 270, 1280}, false, false);
+    for (Precision precision : {Precision::fast, Precision::high, Precision::f32}) {
+      for (DType type : {DType::f32, DType::f16, DType::bf16})
+        for (Shape shape : {Shape{17, 1, 1}, {33, 7, 34}, {257, 300, 65}, {64, 513, 128}, {259, 70, 1100}})
+          check_shape(workers, random, type, shape, false, false, precision);
+      for (DType type : {DType::q8_0, DType::q4_0})
+        for (Shape shape : {Shape{19, 5, 32}, {40, 260, 96}, {40, 260, 1056}})
+          check_shape(workers, random, type, shape, false, false, precision);
+      for (DType type : {DType::q4_k, DType::q6_k})
+        check_shape(workers, random, type, {37, 270, 1280}, false, false, precision);
+    }
   });
 }
 
@@ -142,8 +151,11 @@ void three_parts_of_different_types_share_their_input(void**) {
                    {k.matrix, nullptr, k_out.data()},
                    {v.matrix, nullptr, v_out.data()}},
                   3};
-  workers.run(nullptr, [&](const Stream& stream) { cpu::matmul_dense(stream, args); });
-  for (const MatmulPart& part : args.parts) check_part(args, part, {});
+  for (Precision precision : {Precision::fast, Precision::high}) {
+    args.precision = precision;
+    workers.run(nullptr, [&](const Stream& stream) { cpu::matmul_dense(stream, args); });
+    for (const MatmulPart& part : args.parts) check_part(args, part, {});
+  }
 }
 
 // The same products whatever the workers: 1 and 3 give the same bits.

@@ -129,6 +129,7 @@ every_failure_is_status_1_and_one_line() {
   fails "--budget" "${ask[@]}" --model "$model" --budget 1.5
   fails "--kv" "${ask[@]}" --model "$model" --kv f8
   fails "--load" "${ask[@]}" --model "$model" --load moved
+  fails "--precision" "${ask[@]}" --model "$model" --precision low
   fails "no-such-file.gguf" "$bin/wi_tokens" --model no-such-file.gguf
   fails "--text" "$bin/wi_logits" --model "$model"
   fails "token" "$bin/wi_logits" --model "$model" --tokens-file document.txt

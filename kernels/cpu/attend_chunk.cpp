@@ -17,8 +17,9 @@ namespace wi::cpu {
 namespace {
 
 constexpr int64_t kStackedRows = 512;  // query rows · group of one task
-constexpr int64_t kKeyTile = 512;
-constexpr int64_t kKeyStep = 64;  // tiles are padded to a multiple of this
+int64_t key_tile(int terms) { return terms > 1 ? 256 : 512; }
+constexpr int64_t kKeyStep = 64;     // tiles are padded to a multiple of this
+constexpr int64_t kColumnStep = 64;  // rows before packing too: any packing's padding
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -26,13 +27,17 @@ int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step
 class Reader {
  public:
   Reader(const KvRun* runs, DType kv, int64_t head_dim) : run_(runs), kv_(kv), head_dim_(head_dim) {}
-  // The next `tokens` tokens as `type`, `stride` elements apart; zeros for the rows up to `padded`.
-  void read(const void* KvRun::*side, int64_t tokens, int64_t padded, DType type, int64_t stride,
-            std::byte* out) const;
+  // The next `tokens` tokens as f32, dense; or as a right operand (unpack.h), token from token `stride`
+  // elements away and term from term `apart`.
+  void read(const void* KvRun::*side, int64_t tokens, float* out) const;
+  void read(const void* KvRun::*side, int64_t tokens, int terms, int64_t apart, int64_t stride,
+            uint16_t* out) const;
   void advance(int64_t tokens);
 
  private:
-  void convert(const void* in, DType type, std::byte* out, int64_t elements) const;
+  // piece(stored, first, tokens) for each run's share of the next `tokens` tokens
+  template <class Piece>
+  void each_piece(const void* KvRun::*side, int64_t tokens, Piece&& piece) const;
 
   const KvRun* run_;
   DType kv_;
@@ -45,33 +50,39 @@ struct Tile {
   int32_t head;
   int64_t first_row, rows;  // query positions
   int64_t stacked;          // rows · group
-  DType type;               // of the products
-  std::byte* queries;       // (stacked, head_dim) scaled
+  int terms;                // of a product in bf16 (unpack.h); 0: f32
+  std::byte* queries;       // (stacked, head_dim) scaled; in bf16 (stacked, terms, head_dim)
   std::byte* keys;          // a key tile as the products want it
   std::byte* values;        // likewise
-  std::byte* stage;         // (kKeyTile, stage_stride) bf16 before packing
-  int64_t stage_stride;
-  float* scores;  // (stacked, keys), then the weights
-  float* out;     // (stacked, head_dim)
-  float* max;     // (stacked)
-  float* sum;     // (stacked)
+  uint16_t* stage;          // bf16 before packing
+  float* scores;            // (stacked, keys)
+  void* weights;            // as softmax_tile.h has them
+  float* out;               // (stacked, head_dim)
+  float* max;               // (stacked)
+  float* sum;               // (stacked)
   std::byte* gemm;
 };
 
 Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head, int64_t first_row,
-               int64_t rows, DType type, int64_t end);
+               int64_t rows, int terms, int64_t end);
 void load_queries(const AttendChunkArgs& args, const Tile& tile);
 void load_keys(const Reader& reader, int64_t tokens, const Packing& packing, const Tile& tile);
 void load_values(const Reader& reader, int64_t tokens, const Packing& packing, const Tile& tile);
 void weigh(const AttendChunkArgs& args, const Tile& tile, int64_t first_key, int64_t keys, int64_t past);
 void store_rows(const AttendChunkArgs& args, const Tile& tile);
 
-GemmShape score_shape(const AttendChunkArgs& args, int64_t stacked, int64_t keys, DType type) {
-  return {.m = stacked, .n = keys, .k = args.head_dim, .type = type, .b_transposed = true};
+DType type_of(int terms) { return terms ? DType::bf16 : DType::f32; }
+GemmShape score_shape(const AttendChunkArgs& args, int64_t stacked, int64_t keys, int terms) {
+  const int64_t inputs = args.head_dim * std::max(terms, 1);
+  return {.m = stacked, .n = keys, .k = inputs, .type = type_of(terms), .b_transposed = true};
 }
-GemmShape value_shape(const AttendChunkArgs& args, int64_t stacked, int64_t keys, DType type, bool first) {
-  return {
-      .m = stacked, .n = args.head_dim, .k = keys, .type = type, .b_transposed = false, .accumulate = !first};
+GemmShape value_shape(const AttendChunkArgs& args, int64_t stacked, int64_t keys, int terms, bool first) {
+  return {.m = stacked,
+          .n = args.head_dim,
+          .k = keys * std::max(terms, 1),
+          .type = type_of(terms),
+          .b_transposed = false,
+          .accumulate = !first};
 }
 
 int64_t count_tokens(const KvRun* runs, int32_t count) {
@@ -82,24 +93,24 @@ int64_t count_tokens(const KvRun* runs, int32_t count) {
 
 // One KV head, query rows [first_row, first_row + rows).
 void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head,
-                 int64_t first_row, int64_t rows, DType type) {
+                 int64_t first_row, int64_t rows, int terms) {
   const int64_t past = count_tokens(args.runs[head], args.run_count[head]) - args.rows;
   const int64_t end = past + first_row + rows;  // keys that the last row sees
-  const Tile tile = plan_tile(stream, worker, args, head, first_row, rows, type, end);
+  const Tile tile = plan_tile(stream, worker, args, head, first_row, rows, terms, end);
   load_queries(args, tile);
 
   Reader reader(args.runs[head], args.kv, args.head_dim);
-  for (int64_t first_key = 0; first_key < end && !stream.cancelled(); first_key += kKeyTile) {
-    const int64_t tokens = std::min(kKeyTile, end - first_key);
+  for (int64_t first_key = 0; first_key < end && !stream.cancelled(); first_key += key_tile(terms)) {
+    const int64_t tokens = std::min(key_tile(terms), end - first_key);
     const int64_t keys = round_up(tokens, kKeyStep);
-    auto score = Gemm::get(score_shape(args, tile.stacked, keys, type));
-    auto value = Gemm::get(value_shape(args, tile.stacked, keys, type, first_key == 0));
+    auto score = Gemm::get(score_shape(args, tile.stacked, keys, terms));
+    auto value = Gemm::get(value_shape(args, tile.stacked, keys, terms, first_key == 0));
     load_keys(reader, tokens, score->packing(), tile);
     load_values(reader, tokens, value->packing(), tile);
     reader.advance(tokens);
     score->run(tile.queries, tile.keys, tile.scores, tile.gemm);
     weigh(args, tile, first_key, keys, past);
-    value->run(tile.scores, tile.values, tile.out, tile.gemm);
+    value->run(tile.weights, tile.values, tile.out, tile.gemm);
   }
   store_rows(args, tile);
 }
@@ -107,100 +118,119 @@ void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, 
 }  // namespace
 
 void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
-  const bool bf16 = !args.exact_f32 && args.kv != DType::f32 && has_fast_bf16();
-  const DType type = bf16 ? DType::bf16 : DType::f32;
+  const int terms = bf16_terms(args.precision, args.kv);
   const int64_t tile_rows = std::max<int64_t>(1, kStackedRows / args.group);
   const int64_t tiles = (args.rows + tile_rows - 1) / tile_rows;
   stream.each(tiles * args.kv_heads, [&](int64_t task, int worker) {
     const int64_t first_row =
         (tiles - 1 - task / args.kv_heads) * tile_rows;  // those that see most come first
     attend_tile(stream, worker, args, static_cast<int32_t>(task % args.kv_heads), first_row,
-                std::min(tile_rows, args.rows - first_row), type);
+                std::min(tile_rows, args.rows - first_row), terms);
   });
 }
 
 namespace {
 
 Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head, int64_t first_row,
-               int64_t rows, DType type, int64_t end) {
-  const int64_t stacked = rows * args.group, dim = args.head_dim;
+               int64_t rows, int terms, int64_t end) {
+  const int64_t stacked = rows * args.group, dim = args.head_dim, widest = key_tile(terms);
   size_t gemm_bytes = 0, key_elements = 0, value_elements = 0;
-  for (int64_t tokens : {std::min(end, kKeyTile), end % kKeyTile}) {
+  for (int64_t tokens : {std::min(end, widest), end % widest}) {
     if (tokens == 0) continue;
     const int64_t keys = round_up(tokens, kKeyStep);
     for (bool first : {true, false}) {
-      auto score = Gemm::get(score_shape(args, stacked, keys, type));
-      auto value = Gemm::get(value_shape(args, stacked, keys, type, first));
+      auto score = Gemm::get(score_shape(args, stacked, keys, terms));
+      auto value = Gemm::get(value_shape(args, stacked, keys, terms, first));
       gemm_bytes = std::max({gemm_bytes, score->scratch_bytes(), value->scratch_bytes()});
       key_elements = std::max(key_elements, score->packing().elements());
       value_elements = std::max(value_elements, value->packing().elements());
     }
   }
-  const size_t element = static_cast<size_t>(format_of(type).bytes);
-  const int64_t stage_stride = round_up(dim, 64);  // any packing's padding
-  const size_t stage_elements = type == DType::bf16 ? static_cast<size_t>(kKeyTile * stage_stride) : 0;
-  const size_t row_floats = static_cast<size_t>(stacked * dim);
+  const size_t element = static_cast<size_t>(format_of(type_of(terms)).bytes);
+  const size_t row_floats = static_cast<size_t>(stacked * dim),
+               factor = static_cast<size_t>(std::max(terms, 1));
+  const size_t stage_elements = static_cast<size_t>(widest * terms * round_up(dim, kColumnStep));
+  const size_t score_count = static_cast<size_t>(stacked * widest);
 
   size_t total = 0;
   auto reserve = [&](size_t bytes) { return std::exchange(total, total + (bytes + 63) / 64 * 64); };
-  const size_t queries = reserve(row_floats * element);
+  const size_t queries = reserve(row_floats * factor * element);
   const size_t keys = reserve(key_elements * element), values = reserve(value_elements * element);
   const size_t stage = reserve(stage_elements * sizeof(uint16_t));
-  const size_t scores = reserve(static_cast<size_t>(stacked * kKeyTile) * sizeof(float));
+  const size_t scores = reserve(score_count * sizeof(float));
+  const size_t weights = terms > 1 ? reserve(score_count * factor * element) : scores;
   const size_t out = reserve(row_floats * sizeof(float));
   const size_t max = reserve(static_cast<size_t>(stacked) * sizeof(float));
   const size_t sum = reserve(static_cast<size_t>(stacked) * sizeof(float));
   const size_t gemm = reserve(gemm_bytes);
   std::byte* base = stream.worker_scratch(stream.self, worker, total);
   auto floats = [&](size_t at) { return reinterpret_cast<float*>(base + at); };
-  std::memset(base + stage, 0, stage_elements * sizeof(uint16_t));  // columns from head_dim on stay zero
-  return {head,           first_row,   rows,          stacked,      type,
-          base + queries, base + keys, base + values, base + stage, stage_stride,
-          floats(scores), floats(out), floats(max),   floats(sum),  base + gemm};
+  return {head,           first_row,      rows,
+          stacked,        terms,          base + queries,
+          base + keys,    base + values,  reinterpret_cast<uint16_t*>(base + stage),
+          floats(scores), base + weights, floats(out),
+          floats(max),    floats(sum),    base + gemm};
 }
 
 // Scores come out in units of log 2, so that softmax takes exp2.
 void load_queries(const AttendChunkArgs& args, const Tile& tile) {
   const float factor = args.scale * std::numbers::log2e_v<float>;
-  const int64_t group_floats = int64_t{args.group} * args.head_dim;
-  for (int64_t i = 0; i < tile.rows; ++i) {
-    const float* from = args.queries + ((tile.first_row + i) * args.kv_heads + tile.head) * group_floats;
-    const bool narrow = tile.type == DType::bf16;
-    float* scaled = narrow ? tile.out : reinterpret_cast<float*>(tile.queries) + i * group_floats;
-    for (int64_t j = 0; j < group_floats; ++j) scaled[j] = from[j] * factor;
-    if (narrow)
-      unpack_bf16(scaled, DType::f32, reinterpret_cast<uint16_t*>(tile.queries) + i * group_floats,
-                  group_floats);
+  const int64_t dim = args.head_dim;
+  for (int64_t s = 0; s < tile.stacked; ++s) {
+    const int64_t row = tile.first_row + s / args.group;
+    const float* from =
+        args.queries + ((row * args.kv_heads + tile.head) * args.group + s % args.group) * dim;
+    float* scaled = tile.terms ? tile.out : reinterpret_cast<float*>(tile.queries) + s * dim;
+    for (int64_t j = 0; j < dim; ++j) scaled[j] = from[j] * factor;
+    if (tile.terms)
+      unpack_left(scaled, dim, tile.terms, reinterpret_cast<uint16_t*>(tile.queries) + s * dim * tile.terms);
   }
   std::fill_n(tile.max, tile.stacked, -std::numeric_limits<float>::infinity());
   std::fill_n(tile.sum, tile.stacked, 0.0f);
 }
 
+// Zeros around the first `tokens` rows of `width` numbers in (rows, stride).
+template <class T>
+void clear_around(T* out, int64_t tokens, int64_t width, int64_t rows, int64_t stride) {
+  for (int64_t i = 0; i < tokens && width < stride; ++i)
+    std::fill_n(out + i * stride + width, stride - width, T{});
+  std::fill_n(out + tokens * stride, (rows - tokens) * stride, T{});
+}
+
 void load_keys(const Reader& reader, int64_t tokens, const Packing& packing, const Tile& tile) {
-  if (tile.type == DType::f32)
-    return reader.read(&KvRun::keys, tokens, packing.n, tile.type, packing.k, tile.keys);
-  reader.read(&KvRun::keys, tokens, packing.padded_n(), tile.type, tile.stage_stride, tile.stage);
-  const uint16_t* stage = reinterpret_cast<const uint16_t*>(tile.stage);
+  if (tile.terms == 0) {
+    float* keys = reinterpret_cast<float*>(tile.keys);
+    reader.read(&KvRun::keys, tokens, keys);
+    return clear_around(keys, tokens, packing.k, packing.n, packing.k);
+  }
+  const int64_t stride = round_up(packing.k, kColumnStep);
+  reader.read(&KvRun::keys, tokens, tile.terms, packing.k / tile.terms, stride, tile.stage);
+  clear_around(tile.stage, tokens, packing.k, packing.padded_n(), stride);
   for (int64_t n = 0; n < packing.padded_n(); n += 16) {
-    pack_transposed(packing, n, round_up(packing.k, Packing::kRows), stage + n * tile.stage_stride,
-                    tile.stage_stride, reinterpret_cast<uint16_t*>(tile.keys));
+    pack_transposed(packing, n, round_up(packing.k, Packing::kRows), tile.stage + n * stride, stride,
+                    reinterpret_cast<uint16_t*>(tile.keys));
   }
 }
 
 void load_values(const Reader& reader, int64_t tokens, const Packing& packing, const Tile& tile) {
-  if (tile.type == DType::f32)
-    return reader.read(&KvRun::values, tokens, packing.k, tile.type, packing.n, tile.values);
-  reader.read(&KvRun::values, tokens, packing.padded_k(), tile.type, tile.stage_stride, tile.stage);
-  pack_rows(packing, reinterpret_cast<const uint16_t*>(tile.stage), tile.stage_stride,
-            reinterpret_cast<uint16_t*>(tile.values));
+  if (tile.terms == 0) {
+    float* values = reinterpret_cast<float*>(tile.values);
+    reader.read(&KvRun::values, tokens, values);
+    return clear_around(values, tokens, packing.n, packing.k, packing.n);
+  }
+  const int64_t stride = round_up(packing.n, kColumnStep), keys = packing.k / tile.terms;
+  reader.read(&KvRun::values, tokens, tile.terms, keys * stride, stride, tile.stage);
+  for (int term = 0; term < tile.terms; ++term)
+    clear_around(tile.stage + term * keys * stride, tokens, packing.n, keys, stride);
+  pack_rows(packing, tile.stage, stride, reinterpret_cast<uint16_t*>(tile.values));
 }
 
 // Scores of keys [first_key, first_key + keys) to weights, in place; only rows that do not see all of them
 // need a mask.
 void weigh(const AttendChunkArgs& args, const Tile& tile, int64_t first_key, int64_t keys, int64_t past) {
-  const SoftmaxTile softmax{
-      tile.scores, tile.scores,  static_cast<int32_t>(keys), tile.type == DType::bf16, tile.max, tile.sum,
-      tile.out,    args.head_dim};
+  const SoftmaxTile softmax{tile.scores, tile.weights, static_cast<int32_t>(keys),
+                            tile.terms,  tile.max,     tile.sum,
+                            tile.out,    args.head_dim};
   const int64_t first_sees = past + tile.first_row + 1 - first_key;  // may be negative
   const int64_t masked = std::clamp<int64_t>(keys - first_sees, 0, tile.rows);
   for (int64_t i = 0; i < masked; ++i)
@@ -220,35 +250,38 @@ void store_rows(const AttendChunkArgs& args, const Tile& tile) {
   }
 }
 
-void Reader::read(const void* KvRun::*side, int64_t tokens, int64_t padded, DType type, int64_t stride,
-                  std::byte* out) const {
-  const int64_t row_size = stride * format_of(type).bytes, kv_row_size = head_dim_ * format_of(kv_).bytes;
+void Reader::read(const void* KvRun::*side, int64_t tokens, float* out) const {
+  each_piece(side, tokens, [&](const std::byte* from, int64_t first, int64_t count) {
+    from_kv(from, kv_, out + first * head_dim_, count * head_dim_);
+  });
+}
+
+void Reader::read(const void* KvRun::*side, int64_t tokens, int terms, int64_t apart, int64_t stride,
+                  uint16_t* out) const {
+  each_piece(side, tokens, [&](const std::byte* from, int64_t first, int64_t count) {
+    uint16_t* to = out + first * stride;
+    if (stride == head_dim_) return unpack_right(from, kv_, count * head_dim_, terms, apart, to);
+    for (int64_t i = 0; i < count; ++i) {
+      const std::byte* row = from + row_bytes(kv_, head_dim_) * static_cast<size_t>(i);
+      unpack_right(row, kv_, head_dim_, terms, apart, to + i * stride);
+    }
+  });
+}
+
+template <class Piece>
+void Reader::each_piece(const void* KvRun::*side, int64_t tokens, Piece&& piece) const {
   const KvRun* run = run_;
   int64_t offset = offset_;
   for (int64_t done = 0; done < tokens; ++run, offset = 0) {
-    const int64_t piece = std::min(tokens - done, run->tokens - offset);
-    const std::byte* from = static_cast<const std::byte*>(run->*side) + offset * kv_row_size;
-    std::byte* to = out + done * row_size;
-    if (stride == head_dim_) {
-      convert(from, type, to, piece * head_dim_);
-    } else {
-      for (int64_t i = 0; i < piece; ++i) convert(from + i * kv_row_size, type, to + i * row_size, head_dim_);
-    }
-    done += piece;
+    const int64_t count = std::min(tokens - done, run->tokens - offset);
+    piece(static_cast<const std::byte*>(run->*side) + row_bytes(kv_, head_dim_) * static_cast<size_t>(offset),
+          done, count);
+    done += count;
   }
-  std::memset(out + tokens * row_size, 0, static_cast<size_t>((padded - tokens) * row_size));
 }
 
 void Reader::advance(int64_t tokens) {
   for (offset_ += tokens; offset_ > 0 && offset_ >= run_->tokens; ++run_) offset_ -= run_->tokens;
-}
-
-void Reader::convert(const void* in, DType type, std::byte* out, int64_t elements) const {
-  if (type == DType::bf16) {
-    unpack_bf16(in, kv_, reinterpret_cast<uint16_t*>(out), elements);
-  } else {
-    from_kv(in, kv_, reinterpret_cast<float*>(out), elements);
-  }
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ class SignalsLater {
   sigset_t before_;
 };
 
+bool may_use(unsigned instructions);
 const dnnl::engine& engine();
 dnnl::matmul::primitive_desc describe(const GemmShape& shape, Packing& packing);
 
@@ -106,14 +107,21 @@ Gemm::Gemm(std::unique_ptr<Plan> plan) : plan_(std::move(plan)) {}
 Gemm::~Gemm() = default;
 
 bool has_fast_bf16() {
-  static const bool fast = [] {
-    constexpr unsigned bf16 = dnnl_cpu_isa_avx512_core_bf16;  // a set of bits, as all of these
-    return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & bf16) == bf16;
-  }();
+  static const bool fast = may_use(dnnl_cpu_isa_avx512_core_bf16);
+  return fast;
+}
+
+bool has_fast_bf16_tiles() {
+  static const bool fast = may_use(dnnl_cpu_isa_avx512_core_amx);
   return fast;
 }
 
 namespace {
+
+// instructions: dnnl_cpu_isa_*, sets of bits.
+bool may_use(unsigned instructions) {
+  return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & instructions) == instructions;
+}
 
 // OpenMP's functions as oneDNN itself resolves them; null where it is built on another runtime.
 struct OpenMp {

@@ -14,6 +14,8 @@ namespace wi::cpu {
 
 // Whether bf16 products are faster than f32 ones here (AVX512_BF16 or AMX).
 bool has_fast_bf16();
+// Whether they are so much faster that three of them take less time than one in f32 (AMX).
+bool has_fast_bf16_tiles();
 
 // c (m, n) = or += a (m, k) · b (k, n), all dense and row-major: anything else makes oneDNN 2.6 leave its
 // fast kernels. c is f32.

@@ -1,6 +1,7 @@
 // y = x · Wᵀ for many rows: the projections of prefill. Weights are unpacked a panel of outputs at a time
 // into the layout that oneDNN reads fastest, and each panel meets all rows while it is in the cache. Products
-// are in bf16 with f32 sums; in f32 where the weights are f32 or the processor has no fast bf16.
+// are in bf16 with f32 sums, of one, two or three terms (unpack.h); in f32 where the weights are f32 or bf16
+// is slower.
 #include <algorithm>
 #include <cstring>
 
@@ -13,36 +14,38 @@ namespace {
 
 constexpr int64_t kPanel = 256;     // outputs of one task
 constexpr int64_t kRowBlock = 256;  // rows of one product; between two of them a task polls for cancellation
-constexpr int64_t kInputBlock = 512;  // inputs of one product in bf16: its three matrices fit in the cache of
-                                      // a core together; whole blocks of every weight type
-constexpr int64_t kStageStride = kInputBlock + 32;  // so that rows do not fall on the same cache sets
+
+// Inputs of one product in bf16, so that its three matrices fit in the cache of a core together; whole blocks
+// of every weight type.
+int64_t input_block(int terms) { return terms == 1 ? 512 : 256; }
+constexpr int64_t kStageStride = 3 * 256 + 32;  // so that rows do not fall on the same cache sets
 
 // The rows in the form the products want, shared by all tasks.
 struct Input {
-  const float* wide;       // (rows, inputs)
-  const uint16_t* narrow;  // bf16, null if no part needs it: a block of inputs of all rows, then the next
+  const float* wide;  // (rows, inputs)
+  // Left operands (unpack.h): of a block of inputs all rows, then the next block; null without terms.
+  const uint16_t* narrow;
   int64_t rows, inputs;
+  int terms;  // of a product; 0 if none is in bf16
 };
 
 // The products of one task: the outputs of a panel, a block of rows, a block of inputs after the other.
 struct Products {
   int64_t rows, outputs, inputs;
-  DType type;
+  int terms;  // 0: f32
 
-  int64_t block() const { return type == DType::bf16 ? kInputBlock : inputs; }
+  DType type() const { return terms ? DType::bf16 : DType::f32; }
+  size_t element_bytes() const { return static_cast<size_t>(format_of(type()).bytes); }
+  int64_t block() const { return terms ? input_block(terms) : inputs; }
   int64_t inputs_from(int64_t k) const { return std::min(block(), inputs - k); }
   std::shared_ptr<const Gemm> get(int64_t row_count, int64_t k) const {
-    return Gemm::get({row_count, outputs, inputs_from(k), type, true, k != 0});
+    return Gemm::get({row_count, outputs, inputs_from(k) * std::max(terms, 1), type(), true, k != 0});
   }
   Packing packing(int64_t k) const { return get(rows, k)->packing(); }
 };
 
-bool in_bf16(const MatmulArgs& args, int32_t part) {
-  return !args.exact_f32 && args.parts[part].weight.type != DType::f32 && has_fast_bf16();
-}
-const uint16_t* round_rows(const Stream& stream, const MatmulArgs& args, int64_t inputs);
-void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, bool bf16,
-                    int64_t first);
+void unpack_rows(const Stream& stream, Input* in);
+void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, int64_t first);
 void pack_weights(const Matrix& weight, int64_t first, const Products& products, uint16_t* stage,
                   uint16_t* panel);
 void store_tile(const float* tile, int64_t rows, int64_t columns, const MatmulPart& part, int64_t row,
@@ -53,44 +56,46 @@ size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 void matmul_dense(const Stream& stream, const MatmulArgs& args) {
   int64_t panels_before[4] = {};
-  bool narrow = false;
+  Input in{args.in, nullptr, args.rows, args.parts[0].weight.cols, 0};
   for (int32_t p = 0; p < args.part_count; ++p) {
     panels_before[p + 1] = panels_before[p] + (args.parts[p].weight.rows + kPanel - 1) / kPanel;
-    narrow |= in_bf16(args, p);
+    in.terms = std::max(in.terms, bf16_terms(args.precision, args.parts[p].weight.type));
   }
-  Input in{args.in, nullptr, args.rows, args.parts[0].weight.cols};
-  if (narrow) in.narrow = round_rows(stream, args, in.inputs);
+  if (in.terms) unpack_rows(stream, &in);
   stream.each(panels_before[args.part_count], [&](int64_t task, int worker) {
     int32_t p = 0;
     while (task >= panels_before[p + 1]) ++p;
-    multiply_panel(stream, worker, in, args.parts[p], in_bf16(args, p), (task - panels_before[p]) * kPanel);
+    multiply_panel(stream, worker, in, args.parts[p], (task - panels_before[p]) * kPanel);
   });
 }
 
 namespace {
 
-const uint16_t* round_rows(const Stream& stream, const MatmulArgs& args, int64_t inputs) {
+void unpack_rows(const Stream& stream, Input* in) {
   constexpr int64_t kRows = 32;
-  uint16_t* out = stream.shared_array<uint16_t>(static_cast<size_t>(args.rows * inputs));
-  stream.each((args.rows + kRows - 1) / kRows, [&](int64_t task, int) {
-    const int64_t first = task * kRows, end = std::min(first + kRows, args.rows);
+  const int64_t block = input_block(in->terms);
+  uint16_t* out = stream.shared_array<uint16_t>(static_cast<size_t>(in->rows * in->inputs * in->terms));
+  stream.each((in->rows + kRows - 1) / kRows, [&](int64_t task, int) {
+    const int64_t first = task * kRows, end = std::min(first + kRows, in->rows);
     for (int64_t row = first; row < end; ++row) {
-      for (int64_t k = 0; k < inputs; k += kInputBlock) {
-        const int64_t count = std::min(kInputBlock, inputs - k);
-        unpack_bf16(args.in + row * inputs + k, DType::f32, out + args.rows * k + row * count, count);
+      for (int64_t k = 0; k < in->inputs; k += block) {
+        const int64_t count = std::min(block, in->inputs - k);
+        unpack_left(in->wide + row * in->inputs + k, count, in->terms,
+                    out + (in->rows * k + row * count) * in->terms);
       }
     }
   });
-  return out;
+  in->narrow = out;
 }
 
 // Outputs [first, first + kPanel) of one part, for all rows.
-void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, bool bf16,
+void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part,
                     int64_t first) {
   const Matrix& weight = part.weight;
   const int64_t outputs = std::min(kPanel, weight.rows - first);
-  const Products products{std::min(kRowBlock, in.rows), outputs, in.inputs, bf16 ? DType::bf16 : DType::f32};
-  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float);
+  const Products products{std::min(kRowBlock, in.rows), outputs, in.inputs,
+                          weight.type == DType::f32 ? 0 : in.terms};
+  const size_t element = products.element_bytes();
   size_t panel_elements = 0, gemm_bytes = 0;
   for (int64_t k = 0; k < in.inputs; k += products.block()) {
     panel_elements += products.packing(k).elements();
@@ -109,20 +114,20 @@ void multiply_panel(const Stream& stream, int worker, const Input& in, const Mat
 
   const auto* stored = static_cast<const std::byte*>(weight.data) +
                        row_bytes(weight.type, in.inputs) * static_cast<size_t>(first);
-  if (bf16) {
+  if (products.terms) {
     pack_weights(weight, first, products, stage, reinterpret_cast<uint16_t*>(scratch));
   } else if (weight.type != DType::f32) {
     dequantize(stored, weight.type, reinterpret_cast<float*>(scratch), outputs * in.inputs);
   }
-  const std::byte* panel = bf16 || weight.type != DType::f32 ? scratch : stored;
-  const auto* rows_in =
-      bf16 ? reinterpret_cast<const std::byte*>(in.narrow) : reinterpret_cast<const std::byte*>(in.wide);
+  const std::byte* panel = weight.type != DType::f32 ? scratch : stored;
+  const auto* rows_in = products.terms ? reinterpret_cast<const std::byte*>(in.narrow)
+                                       : reinterpret_cast<const std::byte*>(in.wide);
   for (int64_t row = 0; row < in.rows && !stream.cancelled(); row += kRowBlock) {
     const int64_t count = std::min(kRowBlock, in.rows - row);
     const std::byte* block = panel;
     for (int64_t k = 0; k < in.inputs; k += products.block()) {
       auto product = products.get(count, k);
-      const int64_t at = in.rows * k + row * products.inputs_from(k);
+      const int64_t at = (in.rows * k + row * products.inputs_from(k)) * std::max(products.terms, 1);
       product->run(rows_in + static_cast<size_t>(at) * element, block, tile,
                    scratch + panel_bytes + stage_bytes + tile_bytes);
       block += product->packing().elements() * element;
@@ -139,23 +144,25 @@ void pack_weights(const Matrix& weight, int64_t first, const Products& products,
   for (int64_t n = 0; n < padded_outputs; n += 16) {
     const auto* rows = static_cast<const std::byte*>(weight.data) + static_cast<size_t>(first + n) * row_size;
     const int64_t row_count = std::clamp<int64_t>(products.outputs - n, 0, 16);
-    for (int64_t k = 0; k < products.inputs; k += kInputBlock) {
+    uint16_t* block = panel;
+    for (int64_t k = 0; k < products.inputs; k += products.block()) {
       const Packing packing = products.packing(k);
-      uint16_t* block = panel + k * padded_outputs;
+      const int64_t inputs = products.inputs_from(k);
       const int64_t padded = (packing.k + Packing::kRows - 1) / Packing::kRows * Packing::kRows;
-      if (weight.type == DType::bf16 && row_count == 16 && packing.k == padded) {
+      if (weight.type == DType::bf16 && products.terms == 1 && row_count == 16 && packing.k == padded) {
         pack_transposed(packing, n, padded, reinterpret_cast<const uint16_t*>(rows) + k, weight.cols, block);
-        continue;
+      } else {
+        for (int64_t r = 0; r < 16; ++r) {
+          uint16_t* out = stage + r * kStageStride;
+          const int64_t filled = r < row_count ? packing.k : 0;
+          if (filled != 0)
+            unpack_right(rows + static_cast<size_t>(r) * row_size + row_bytes(weight.type, k), weight.type,
+                         inputs, products.terms, inputs, out);
+          std::memset(out + filled, 0, static_cast<size_t>(padded - filled) * sizeof(uint16_t));
+        }
+        pack_transposed(packing, n, padded, stage, kStageStride, block);
       }
-      for (int64_t r = 0; r < 16; ++r) {
-        uint16_t* out = stage + r * kStageStride;
-        const int64_t filled = r < row_count ? packing.k : 0;
-        if (filled != 0)
-          unpack_bf16(rows + static_cast<size_t>(r) * row_size + row_bytes(weight.type, k), weight.type, out,
-                      filled);
-        std::memset(out + filled, 0, static_cast<size_t>(padded - filled) * sizeof(uint16_t));
-      }
-      pack_transposed(packing, n, padded, stage, kStageStride, block);
+      block += packing.elements();
     }
   }
 }

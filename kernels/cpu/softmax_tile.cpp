@@ -64,7 +64,7 @@ HWY_INLINE float row_max(const float* scores, int32_t visible, float start) {
 
 // Scores to weights, two vectors at a time: each pair is read before anything is written in its place;
 // columns from `visible` on get weight 0. Returns the sum.
-template <bool kBf16>
+template <int kTerms>
 HWY_INLINE float row_weights(const float* scores, void* weights, int32_t keys, int32_t visible, float max) {
   const F d;
   const hn::RebindToUnsigned<F> du;
@@ -75,9 +75,17 @@ HWY_INLINE float row_weights(const float* scores, void* weights, int32_t keys, i
   auto store = [&](int32_t j, V w0, V w1) HWY_ATTR {
     sum0 = hn::Add(sum0, w0);
     sum1 = hn::Add(sum1, w1);
-    if constexpr (kBf16) {
-      store_upper(hn::Add(hn::BitCast(du, w0), half), hn::Add(hn::BitCast(du, w1), half),
-                  static_cast<uint16_t*>(weights) + j);
+    if constexpr (kTerms > 0) {
+      const auto bits0 = hn::Add(hn::BitCast(du, w0), half), bits1 = hn::Add(hn::BitCast(du, w1), half);
+      uint16_t* out = static_cast<uint16_t*>(weights) + j;
+      store_upper(bits0, bits1, out);
+      if constexpr (kTerms > 1) {  // what is left may be negative: its ties go away from zero
+        const auto upper = hn::Set(du, 0xffff0000u);
+        const V rest0 = hn::Sub(w0, hn::BitCast(d, hn::And(bits0, upper)));
+        const V rest1 = hn::Sub(w1, hn::BitCast(d, hn::And(bits1, upper)));
+        store_upper(hn::Add(hn::BitCast(du, rest0), half), hn::Add(hn::BitCast(du, rest1), half), out + keys);
+      }
+      if constexpr (kTerms > 2) store_upper(bits0, bits1, out + 2 * keys);
     } else {
       hn::StoreU(w0, d, static_cast<float*>(weights) + j);
       hn::StoreU(w1, d, static_cast<float*>(weights) + j + lanes);
@@ -99,20 +107,22 @@ HWY_INLINE float row_weights(const float* scores, void* weights, int32_t keys, i
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
 }
 
-template <bool kBf16>
+template <int kTerms>
 void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
   const F d;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  const size_t row_bytes =
+      static_cast<size_t>(tile.keys) * (kTerms ? kTerms * sizeof(uint16_t) : sizeof(float));
   for (int64_t row = first_row; row < first_row + rows; ++row) {
     const float* scores = tile.scores + row * tile.keys;
-    char* weights = static_cast<char*>(tile.weights) + row * tile.keys * (kBf16 ? 2 : 4);
+    char* weights = static_cast<char*>(tile.weights) + static_cast<size_t>(row) * row_bytes;
     if (visible <= 0) {
-      std::memset(weights, 0, static_cast<size_t>(tile.keys) * (kBf16 ? 2 : 4));
+      std::memset(weights, 0, row_bytes);
       continue;
     }
     const float old_max = tile.max[row];
     const float max = row_max(scores, visible, old_max);
-    const float tile_sum = row_weights<kBf16>(scores, weights, tile.keys, visible, max);
+    const float tile_sum = row_weights<kTerms>(scores, weights, tile.keys, visible, max);
     if (max > old_max && old_max > -INFINITY) {
       const float shrink = hn::GetLane(exp2_negative(hn::Set(d, old_max - max)));
       tile.sum[row] *= shrink;
@@ -128,12 +138,17 @@ void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int3
   }
 }
 
-void softmax_rows_bf16(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
-  softmax_rows<true>(tile, first_row, rows, visible);
-}
-
-void softmax_rows_f32(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
-  softmax_rows<false>(tile, first_row, rows, visible);
+void softmax_any_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
+  switch (tile.terms) {
+    case 0:
+      return softmax_rows<0>(tile, first_row, rows, visible);
+    case 1:
+      return softmax_rows<1>(tile, first_row, rows, visible);
+    case 2:
+      return softmax_rows<2>(tile, first_row, rows, visible);
+    default:
+      return softmax_rows<3>(tile, first_row, rows, visible);
+  }
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE
@@ -142,15 +157,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace wi::cpu {
 
-HWY_EXPORT(softmax_rows_bf16);
-HWY_EXPORT(softmax_rows_f32);
+HWY_EXPORT(softmax_any_rows);
 
 void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
-  if (tile.bf16) {
-    HWY_DYNAMIC_DISPATCH(softmax_rows_bf16)(tile, first_row, rows, visible);
-  } else {
-    HWY_DYNAMIC_DISPATCH(softmax_rows_f32)(tile, first_row, rows, visible);
-  }
+  HWY_DYNAMIC_DISPATCH(softmax_any_rows)(tile, first_row, rows, visible);
 }
 
 }  // namespace wi::cpu

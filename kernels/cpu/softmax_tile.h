@@ -8,12 +8,14 @@ namespace wi::cpu {
 
 struct SoftmaxTile {
   const float* scores;  // (rows, keys)
-  void* weights;        // (rows, keys) f32 or bf16; may be where the scores are if rows come in order
-  int32_t keys;         // multiple of 32
-  bool bf16;            // weights rounded to nearest; sums are of the unrounded ones
-  float* max;           // (rows) running maximum; -infinity before the first tile
-  float* sum;           // (rows) running sum of 2^(score - max)
-  float* out;           // (rows, head_dim) running sum of weight · value; scaled when the maximum moves
+  // (rows, keys) f32, or (rows, terms, keys) bf16, a left operand of unpack.h, each number rounded to
+  // nearest. May be where the scores are if rows come in order and there is one term or none.
+  void* weights;
+  int32_t keys;  // multiple of 32
+  int terms;     // of a product; 0: f32. Sums are of the unrounded weights.
+  float* max;    // (rows) running maximum; -infinity before the first tile
+  float* sum;    // (rows) running sum of 2^(score - max)
+  float* out;    // (rows, head_dim) running sum of weight · value; scaled when the maximum moves
   int32_t head_dim;
 };
 

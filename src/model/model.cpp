@@ -28,12 +28,12 @@ std::string type_of_most_bytes(const std::vector<const StoredTensor*>& tensors);
 
 std::shared_ptr<const Model> Model::open(const std::string& path,
                                          const std::function<void(uint64_t, uint64_t)>& progress,
-                                         bool exact_f32, HostPool* copy_into) {
+                                         Precision precision, HostPool* copy_into) {
   ModelFile file = is_directory(path) ? read_safetensors_model(path) : read_gguf_model(path);
   const std::string name = file.name;
   VocabularyFile vocabulary = std::move(file.vocabulary);
   auto model = std::make_shared<Model>();
-  model->exact_f32 = exact_f32;
+  model->precision = precision;
   model->tokenizer = make_tokenizer(std::move(vocabulary.vocabulary), name);
   const Vocabulary& words = model->tokenizer->vocabulary();
   auto text = [&](int32_t id) {

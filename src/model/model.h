@@ -43,14 +43,15 @@ class Model {
   // *.safetensors. With a pool the weights are copied into it, and the files are not used afterwards.
   static std::shared_ptr<const Model> open(const std::string& path,
                                            const std::function<void(uint64_t, uint64_t)>& progress = {},
-                                           bool exact_f32 = false, HostPool* copy_into = nullptr);
+                                           Precision precision = Precision::fast,
+                                           HostPool* copy_into = nullptr);
 
   ModelConfig config;
   Weights weights;
   RopeFrequencies rope;
   std::unique_ptr<const Tokenizer> tokenizer;  // null only for models made in memory
   ChatTemplate chat;
-  bool exact_f32 = false;  // prefill's products in f32 whatever the weights' type (WI_PRECISION_F32)
+  Precision precision = Precision::fast;  // of prefill's products
   uint64_t parameters = 0;
   uint64_t weight_bytes = 0;
   std::string weight_type;  // of most weight bytes

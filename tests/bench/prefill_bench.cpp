@@ -1,7 +1,8 @@
 // The two heavy operations of prefill at llama-1b's shapes, as JSON lines: GFLOP/s, and the share of what
 // oneDNN alone reaches in the same run with operands that fit in the cache. The share compares processor
 // time, not wall time, so that it stays true on a machine that others use too.
-//   prefill_bench [--threads N] [--only matmul|attend]
+//   prefill_bench [--threads N] [--only matmul|attend] [--precision fast|high|f32]
+// With terms (kernels/cpu/unpack.h) each counts: a product of three makes three times the operations.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,6 +16,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/unpack.h"
 #include "src/memory/workers.h"
 
 using namespace wi;
@@ -28,19 +30,24 @@ struct Peak {
 };
 
 Peak measure_peak(Workers& workers);
-void bench_matmul(Workers& workers, const Peak& peak, DType type, int64_t rows, int64_t outputs,
-                  int64_t inputs);
-void bench_attend(Workers& workers, const Peak& peak, DType kv, int32_t head_dim, int64_t rows, int64_t past);
+void bench_matmul(Workers& workers, const Peak& peak, Precision precision, DType type, int64_t rows,
+                  int64_t outputs, int64_t inputs);
+void bench_attend(Workers& workers, const Peak& peak, Precision precision, DType kv, int32_t head_dim,
+                  int64_t rows, int64_t past);
 
 }  // namespace
 
 int main(int count, char** arguments) {
   int threads = 0;
-  std::string_view only;
+  std::string_view only, precision_name = "fast";
   for (int i = 1; i + 1 < count; i += 2) {
     if (std::strcmp(arguments[i], "--threads") == 0) threads = std::atoi(arguments[i + 1]);
     if (std::strcmp(arguments[i], "--only") == 0) only = arguments[i + 1];
+    if (std::strcmp(arguments[i], "--precision") == 0) precision_name = arguments[i + 1];
   }
+  const Precision precision = precision_name == "high"  ? Precision::high
+                              : precision_name == "f32" ? Precision::f32
+                                                        : Precision::fast;
   Workers workers(threads);
   const Peak peak = measure_peak(workers);
   std::printf("{\"bench\":\"peak\",\"threads\":%d,\"f32_core_gflops\":%.0f,\"bf16_core_gflops\":%.0f}\n",
@@ -48,18 +55,19 @@ int main(int count, char** arguments) {
   if (only != "attend") {
     for (DType type : {DType::f16, DType::bf16, DType::q8_0, DType::q4_k, DType::f32}) {
       for (int64_t rows : {128, 512, 2048}) {
-        bench_matmul(workers, peak, type, rows, kHidden, kHidden);
-        bench_matmul(workers, peak, type, rows, 8192, kHidden);
-        bench_matmul(workers, peak, type, rows, kHidden, 8192);
+        bench_matmul(workers, peak, precision, type, rows, kHidden, kHidden);
+        bench_matmul(workers, peak, precision, type, rows, 8192, kHidden);
+        bench_matmul(workers, peak, precision, type, rows, kHidden, 8192);
       }
     }
   }
   if (only != "matmul") {
     for (int64_t past : {2048, 8192, 32768})
-      for (int64_t rows : {128, 512, 2048}) bench_attend(workers, peak, DType::f16, 64, rows, past);
-    bench_attend(workers, peak, DType::f16, 128, 512, 8192);
-    bench_attend(workers, peak, DType::bf16, 64, 512, 8192);
-    bench_attend(workers, peak, DType::f32, 64, 512, 8192);
+      for (int64_t rows : {128, 512, 2048})
+        bench_attend(workers, peak, precision, DType::f16, 64, rows, past);
+    bench_attend(workers, peak, precision, DType::f16, 128, 512, 8192);
+    bench_attend(workers, peak, precision, DType::bf16, 64, 512, 8192);
+    bench_attend(workers, peak, precision, DType::f32, 64, 512, 8192);
   }
 }
 
@@ -136,8 +144,8 @@ void require_near(double got, double want, double tolerance, const char* what) {
 // check.
 float pattern(int64_t i) { return static_cast<float>((i * 7 + i / 61) % 17 - 8) / 16; }
 
-void bench_matmul(Workers& workers, const Peak& peak, DType type, int64_t rows, int64_t outputs,
-                  int64_t inputs) {
+void bench_matmul(Workers& workers, const Peak& peak, Precision precision, DType type, int64_t rows,
+                  int64_t outputs, int64_t inputs) {
   std::vector<float> in(static_cast<size_t>(rows * inputs)), out(static_cast<size_t>(rows * outputs));
   for (size_t i = 0; i < in.size(); ++i) in[i] = pattern(static_cast<int64_t>(i));
   std::vector<uint8_t> weight(row_bytes(type, inputs) * static_cast<size_t>(outputs));
@@ -152,7 +160,8 @@ void bench_matmul(Workers& workers, const Peak& peak, DType type, int64_t rows, 
       cpu::to_kv(&value, type, &weight[at], 1);
     }
   }
-  MatmulArgs args{in.data(), rows, {{{weight.data(), type, outputs, inputs}, nullptr, out.data()}}, 1};
+  MatmulArgs args{
+      in.data(), rows, {{{weight.data(), type, outputs, inputs}, nullptr, out.data()}}, 1, precision};
   auto call = [&] { workers.run(nullptr, [&](const Stream& stream) { cpu::matmul_dense(stream, args); }); };
   call();
   std::vector<float> row(static_cast<size_t>(inputs));
@@ -169,12 +178,13 @@ void bench_matmul(Workers& workers, const Peak& peak, DType type, int64_t rows, 
       2.0 * static_cast<double>(rows) * static_cast<double>(outputs) * static_cast<double>(inputs);
   std::string shape = "\"rows\":" + std::to_string(rows) + ",\"outputs\":" + std::to_string(outputs) +
                       ",\"inputs\":" + std::to_string(inputs);
-  const bool bf16 = type != DType::f32 && cpu::has_fast_bf16();
-  report("matmul_dense", format_of(type).name, shape, flop, best_time(call), bf16 ? peak.bf16 : peak.f32);
+  const int terms = cpu::bf16_terms(precision, type);
+  report("matmul_dense", format_of(type).name, shape, flop * std::max(terms, 1), best_time(call),
+         terms ? peak.bf16 : peak.f32);
 }
 
-void bench_attend(Workers& workers, const Peak& peak, DType kv, int32_t head_dim, int64_t rows,
-                  int64_t past) {
+void bench_attend(Workers& workers, const Peak& peak, Precision precision, DType kv, int32_t head_dim,
+                  int64_t rows, int64_t past) {
   constexpr int32_t kKvHeads = 8, kGroup = 4;
   constexpr int64_t kRun = 1024;
   const int64_t tokens = past + rows, head_floats = tokens * head_dim;
@@ -199,7 +209,7 @@ void bench_attend(Workers& workers, const Peak& peak, DType kv, int32_t head_dim
   }
   const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
   AttendChunkArgs args{queries.data(), rows,         kKvHeads,      kGroup,     head_dim, kv,
-                       scale,          lists.data(), counts.data(), out.data(), nullptr,  false};
+                       scale,          lists.data(), counts.data(), out.data(), nullptr,  precision};
   auto call = [&] { workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, args); }); };
   call();
   const float* query = queries.data() + queries.size() - static_cast<size_t>(head_dim);
@@ -216,9 +226,10 @@ void bench_attend(Workers& workers, const Peak& peak, DType kv, int32_t head_dim
       static_cast<double>(rows) * (static_cast<double>(past) + static_cast<double>(rows + 1) / 2);
   std::string shape = "\"head_dim\":" + std::to_string(head_dim) + ",\"rows\":" + std::to_string(rows) +
                       ",\"past\":" + std::to_string(past);
-  const bool bf16 = kv != DType::f32 && cpu::has_fast_bf16();
-  report("attend_chunk", format_of(kv).name, shape, 4 * pairs * head_dim * kKvHeads * kGroup, best_time(call),
-         bf16 ? peak.bf16 : peak.f32);
+  const int terms = cpu::bf16_terms(precision, kv);
+  report("attend_chunk", format_of(kv).name, shape,
+         4 * pairs * head_dim * kKvHeads * kGroup * std::max(terms, 1), best_time(call),
+         terms ? peak.bf16 : peak.f32);
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ namespace wi::bench {
 namespace {
 
 struct Options {
-  std::string model, shape = "small", weights = "q8_0", device = "cpu", fill = "synthetic", kv = "f16", load;
+  std::string model, shape = "small", weights = "q8_0", device = "cpu", fill = "synthetic", kv = "f16", load,
+                     precision = "fast";
   std::vector<std::string> policies = {"full", "wave"};
   std::vector<int64_t> contexts = {1024};
   int64_t batch = 1, steps = 20;
@@ -33,7 +34,8 @@ const char* const kUsage =
     "f32|f16|bf16|q8_0|q4_0|q4_k]\n"
     "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--threads "
     "N]\n"
-    "                [--fill prefill|synthetic] [--kv f16|bf16|f32] [--seed N] [--no-check] [--turns]\n"
+    "                [--fill prefill|synthetic] [--kv f16|bf16|f32] [--precision fast|high|f32] [--seed N]\n"
+    "                [--no-check] [--turns]\n"
     "--turns: with one policy and context, a measurement for each line of standard input, so that it can\n"
     "alternate with other programs: of decoding, the same tokens each time, or of another prefill.\n";
 
@@ -62,6 +64,13 @@ SessionParams session_params(const Runtime& runtime, const std::string& policy, 
   params.kv = test::dtype_named(options.kv);
   params.prefix_reuse = false;
   return params;
+}
+
+Precision precision_named(const std::string& name) {
+  if (name == "fast") return Precision::fast;
+  if (name == "high") return Precision::high;
+  check(name == "f32", WI_E_ARGUMENT, "--precision is \"", name, "\", must be fast, high or f32");
+  return Precision::f32;
 }
 
 std::vector<int32_t> random_tokens(int64_t count, int32_t vocab, uint64_t seed) {
@@ -100,11 +109,12 @@ int main(int argc, char** argv) {
   RuntimeParams params;
   params.threads = options.threads;
   const auto runtime = Runtime::create(params);
-  const auto model = options.model.empty()
-                         ? test::random_model(test::shape_named(options.shape),
-                                              test::dtype_named(options.weights), options.seed)
-                         : Model::open(options.model, {}, false,
-                                       options.load == "copied" ? runtime->weights_pool.get() : nullptr);
+  const auto model =
+      options.model.empty()
+          ? test::random_model(test::shape_named(options.shape), test::dtype_named(options.weights),
+                               options.seed, precision_named(options.precision))
+          : Model::open(options.model, {}, precision_named(options.precision),
+                        options.load == "copied" ? runtime->weights_pool.get() : nullptr);
   if (options.check) check_results(runtime, model, options);
   if (options.turns) {
     take_turns(runtime, model, options);
@@ -233,7 +243,8 @@ void measure(const Batch& batch, const Runtime& runtime, const Model& model, con
                : 1.0)
        << ",\"peak_rss_bytes\":" << peak_rss_bytes() << ",\"peak_device_bytes\":0,\"attend_ms\":" << attend
        << ",\"prefill_ms\":" << static_cast<double>(filled.prefill_ns) * 1e-6 << ",\"kv\":\"" << options.kv
-       << "\",\"fill\":\"" << options.fill << "\",\"load\":\"" << options.load << "\"}";
+       << "\",\"fill\":\"" << options.fill << "\",\"load\":\"" << options.load << "\",\"precision\":\""
+       << options.precision << "\"}";
   std::cout << line.str() << std::endl;
   for (Session* session : together) session->truncate(context);
 }
@@ -275,6 +286,8 @@ Options parse(int argc, char** argv) {
       options.model = value;
     else if (name == "--load")
       options.load = value;
+    else if (name == "--precision")
+      options.precision = value;
     else if (name == "--shape")
       options.shape = value;
     else if (name == "--weights")

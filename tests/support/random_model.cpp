@@ -110,8 +110,10 @@ DType dtype_named(const std::string& name) {
   fail(WI_E_ARGUMENT, "weights is \"", name, "\", must be f32, f16, bf16, q8_0, q4_0 or q4_k");
 }
 
-std::shared_ptr<const Model> random_model(const ModelShape& shape, DType type, uint64_t seed) {
+std::shared_ptr<const Model> random_model(const ModelShape& shape, DType type, uint64_t seed,
+                                          Precision precision) {
   auto model = std::make_shared<Model>();
+  model->precision = precision;
   auto storage = std::make_shared<Storage>();
   Random random{seed};
   ModelConfig& config = model->config;

@@ -33,6 +33,9 @@ class ChatMessage(c.Structure):
                 ("content_length", c.c_uint64)]
 
 
+PRECISIONS = {"fast": 0, "f32": 1, "high": 2}  # WI_PRECISION_*
+
+
 def sized(struct, **fields):
     return struct(struct_size=c.sizeof(struct), **fields)
 
@@ -52,14 +55,14 @@ class Library:
         if getattr(self.c, name)(*arguments, c.byref(error)):
             raise Failure(f"{name}: {error.message.decode()}")
 
-    def open(self, path, exact_f32=True):
-        return Model(self, path, exact_f32)
+    def open(self, path, precision="f32"):
+        return Model(self, path, precision)
 
 
 class Model:
-    def __init__(self, library, path, exact_f32):
+    def __init__(self, library, path, precision):
         self.library, self.handle = library, c.c_void_p()
-        library.call("wi_model_open", library.runtime, str(path).encode(), c.byref(sized(ModelParams, precision=int(exact_f32))),
+        library.call("wi_model_open", library.runtime, str(path).encode(), c.byref(sized(ModelParams, precision=PRECISIONS[precision])),
                      c.byref(self.handle))
 
     def __del__(self):

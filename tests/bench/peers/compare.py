@@ -23,11 +23,12 @@ sys.path.append(str(HERE.parent))
 import results
 
 LLAMA = {"llama.cpp": 0, "llama.cpp flash": 1}
-OURS = {"waveinfer full": "full", "waveinfer wave": "wave"}
+HIGH = "waveinfer wave, high"  # WI_PRECISION_HIGH: differs in prefill alone
+OURS = {"waveinfer full": "full", "waveinfer wave": "wave", HIGH: "wave"}
 TORCH = {"transformers": "cpu", "transformers GPU": "cuda"}
 # waveinfer and transformers decode behind a cache filled with random numbers, at any depth; llama.cpp has to read a prompt to
 # get there: up to `read`, the longest with the better one of its settings alone.
-FULL_SIZE = {"decode": (64, 1024, 4096, 8192, 16384, 32768), "prefill": (512, 2048, 8192, 16384), "read": 16384, "both": 8192}
+FULL_SIZE = {"decode": (64, 1024, 4096, 8192, 16384, 32768), "prefill": (512, 2048, 8192, 16384), "read": 32768, "both": 8192}
 QUICK = {"decode": (64, 1024, 2048, 4096), "prefill": (512, 1024, 2048), "read": 2048, "both": 1024}
 
 
@@ -56,7 +57,8 @@ class Match:
         for depth in self.sizes["decode"]:
             if not self.log.has(("bandwidth", self.weights, depth)):
                 self.log.add(("bandwidth", self.weights, depth), {"gb_per_s": bandwidth(self.args)})
-            self.measure("decode", depth, [name for name in self.names if name not in LLAMA or name in self.readers(depth)])
+            self.measure("decode", depth, [name for name in self.names if name != HIGH and
+                                           (name not in LLAMA or name in self.readers(depth))])
         for tokens in self.sizes["prefill"]:  # wave's index is built on the way, so it is the dearer one of ours
             self.measure("prefill", tokens, [name for name in self.names if name != "waveinfer full" and
                                              (name not in LLAMA or name in self.readers(tokens))])
@@ -117,7 +119,7 @@ class Match:
         args = self.args
         if name in OURS:
             return [args.bin / "wi_bench", "--model", self.path, "--load", "copied", "--policy", OURS[name], "--context", tokens, "--threads",
-                    args.threads, "--no-check", "--turns",
+                    args.threads, "--no-check", "--turns", *(["--precision", "high"] if name == HIGH else []),
                     *(["--fill", "synthetic", "--steps", args.steps] if what == "decode" else ["--fill", "prefill", "--steps", 1])]
         if name in LLAMA:
             return [*llama_cpp(args, self.path, self.sizes["read"]), "--flash", LLAMA[name], "--repack", int(self.repack()), "--steps",
@@ -236,7 +238,8 @@ def report(args, log, sizes):
                 "`--load copied`; llama.cpp: without mmap; transformers: always so). waveinfer and transformers decode behind a synthetic cache "
                 "of the depth named, llama.cpp behind a prompt that it has read. Peak memory is the process's: weights, cache, and for the two "
                 "others Python and what they import (PyTorch: most of what its weights do not take). Plain reads of memory between the depths: "
-                f"{rates(log)} GB/s."]
+                f"{rates(log)} GB/s. *wave, high* reads prompts with 16 significant bits of each number (WI_PRECISION_HIGH), our others "
+                "with 8."]
     contestants = [*OURS, *LLAMA, *TORCH]
     seen = list(dict.fromkeys(key[0] for key in log.entries if key[0] not in ("bandwidth", "repack")))
     for weights in seen:
@@ -308,13 +311,14 @@ def memory_table(log, sources, sizes):
     # llama.cpp's context is as long as the longest prompt from the start
     cell = lambda name, weights, depth: (f"{peak / 1e6:,.0f}" if (name not in LLAMA or depth == sizes["read"]) and
                                          (peak := memory(log, weights, name, depth)) else "")
+    sources = {name: weights for name, weights in sources.items() if name != HIGH}
     return results.table(["peak memory at depth, MB", *sources],
                          [[results.size(d)] + [cell(name, weights, d) for name, weights in sources.items()] for d in depths])
 
 
 def plot(args, log, sources, weights, sizes):
     depths = sizes["decode"]
-    data = {name: values(log, source, name, "decode") for name, source in sources.items()}
+    data = {name: values(log, source, name, "decode") for name, source in sources.items() if name != HIGH}
     fits = fitted_decode(data, depths)
     series = []
     for name, found in data.items():
