@@ -109,9 +109,6 @@ HWY_EXPORT(f32_to_bf16);
 HWY_EXPORT(f16_to_bf16);
 HWY_EXPORT(q8_0_to_bf16);
 
-namespace {
-
-// x1 and, unless it is null, x2.
 void unpack_parts(const void* in, DType type, int64_t count, uint16_t* first, uint16_t* second) {
   switch (type) {
     case DType::f32:
@@ -135,8 +132,6 @@ void unpack_parts(const void* in, DType type, int64_t count, uint16_t* first, ui
     HWY_DYNAMIC_DISPATCH(f32_to_bf16)(wide, elements, first + i, second ? second + i : nullptr);
   }
 }
-
-}  // namespace
 
 int bf16_terms(Precision precision, DType type) {
   if (type == DType::f32 || precision == Precision::f32) return 0;
