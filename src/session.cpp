@@ -535,8 +535,9 @@ uint64_t Session::prefix_root() const {
   const PolicyParams& policy = params_.policy_params;
   uint64_t hash = model_->fingerprint;
   for (const char* c = params_.policy->name; *c; ++c) hash = mix(hash, static_cast<uint64_t>(*c));
-  for (int32_t value : {static_cast<int32_t>(params_.kv), policy.segment_tokens, policy.tokens_per_centroid,
-                        policy.kmeans_iterations, policy.max_cluster_tokens, policy.decode_segment_tokens}) {
+  for (int32_t value : {static_cast<int32_t>(model_->precision), static_cast<int32_t>(params_.kv),
+                        policy.segment_tokens, policy.tokens_per_centroid, policy.kmeans_iterations,
+                        policy.max_cluster_tokens, policy.decode_segment_tokens}) {
     hash = mix(hash, static_cast<uint64_t>(value));
   }
   return hash | (uint64_t{1} << 63);  // ids of segments are small

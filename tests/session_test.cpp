@@ -318,6 +318,20 @@ void equal_prompts_share_segments(void**) {
   assert_int_equal(full->stats().prefix_tokens, 0);
 }
 
+// The same file, opened for other products: whoever asked for f32 does not get keys made in bf16.
+void equal_prompts_of_other_precision_share_nothing(void**) {
+  auto rt = runtime();
+  const auto ids = prompt(800);
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (Precision precision : {Precision::fast, Precision::high, Precision::f32, Precision::f32}) {
+    const auto weights = test::random_model(test::shape_named("tiny"), DType::f16, 7, precision);
+    sessions.push_back(Session::create(rt, weights, session_params(rt, "wave")));
+    sessions.back()->prefill(ids, {}, nullptr);
+  }
+  for (int i : {0, 1, 2}) assert_int_equal(sessions[static_cast<size_t>(i)]->stats().prefix_tokens, 0);
+  assert_true(sessions[3]->stats().prefix_tokens >= 512);
+}
+
 void over_budget_changes_nothing(void**) {
   auto rt = runtime();
   auto params = session_params(rt, "wave");
@@ -449,6 +463,7 @@ int main() {
       cmocka_unit_test(two_forks_decode_at_once_on_two_threads),
       cmocka_unit_test(truncate_into_a_segment_goes_back_exactly),
       cmocka_unit_test(equal_prompts_share_segments),
+      cmocka_unit_test(equal_prompts_of_other_precision_share_nothing),
       cmocka_unit_test(over_budget_changes_nothing),
       cmocka_unit_test(runtime_budget_holds_for_all_sessions),
       cmocka_unit_test(cancelled_prefill_changes_nothing),
