@@ -93,11 +93,12 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
 
 namespace {
 
-// Activations of one chunk, its widest input once more for the dense products (in bf16, in one part or two),
-// its logits, and what the products' panels and the attention tiles of each worker take.
+// Activations of one chunk, its widest input once more for the dense products (in bf16, in one part or two,
+// which is what f32 takes too), its logits, and what the products' panels and the attention tiles of each
+// worker take.
 uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
   const ModelConfig& config = model.config;
-  const uint64_t parts = model.precision == Precision::high ? 2 : 1;
+  const uint64_t parts = model.precision == Precision::fast ? 1 : 2;
   const uint64_t worker_bytes = parts * 8 << 20, bf16_bytes = parts * 2;
   const uint64_t hidden = static_cast<uint64_t>(config.hidden), ffn = static_cast<uint64_t>(config.ffn);
   const uint64_t head_dim = static_cast<uint64_t>(config.head_dim);

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kPanel = 256;     // outputs of one task
 constexpr int64_t kRowBlock = 256;  // rows of one product; between two of them a task polls for cancellation
-
 constexpr int64_t kInputBlock = 512;  // inputs of one product in bf16: the matrices of all its terms fit in
                                       // the cache of a core together; whole blocks of every weight type
 constexpr int64_t kStageStride = kInputBlock + 32;  // so that rows do not fall on the same cache sets
