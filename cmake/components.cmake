@@ -27,7 +27,7 @@ if(WAVEINFER_SANITIZE)
 endif()
 target_compile_definitions(wi_kernels PUBLIC "HWY_BASELINE_TARGETS=HWY_SSSE3"
   "HWY_DISABLED_TARGETS=(${WI_DISABLED_TARGETS}|HWY_AVX3_DL)" "WI_DISABLED_BUT_VNNI=(${WI_DISABLED_TARGETS})")
-wi_component(wi_memory src/memory wi_base TBB::tbb PkgConfig::HWLOC Threads::Threads ${CMAKE_DL_LIBS})
+wi_component(wi_memory src/memory wi_base Threads::Threads ${CMAKE_DL_LIBS})
 # mimalloc is opened at run time and never linked: the packaged library exports malloc and operator new
 # and would become the host program's (src/memory/mimalloc.h). Only its name is taken from the package.
 get_target_property(mimalloc_configurations mimalloc IMPORTED_CONFIGURATIONS)
@@ -41,14 +41,17 @@ if(NOT WI_MIMALLOC_SONAME)
   message(FATAL_ERROR "The mimalloc package names no shared library")
 endif()
 target_compile_definitions(wi_memory PRIVATE WI_MIMALLOC_SONAME="${WI_MIMALLOC_SONAME}")
-wi_component(wi_model src/model wi_base wi_kernels wi_memory PkgConfig::PCRE2 nlohmann_json::nlohmann_json)
+wi_component(wi_templates src/chat wi_base nlohmann_json::nlohmann_json)
+wi_component(wi_model src/model wi_base wi_templates wi_kernels wi_memory PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::XXHASH nlohmann_json::nlohmann_json)
 wi_component(wi_store src/store wi_base wi_memory wi_kernels PkgConfig::XXHASH)
 wi_component(wi_pipeline src/pipeline wi_base wi_store wi_memory wi_kernels)
 wi_component(wi_core src wi_pipeline wi_model wi_store wi_memory wi_kernels wi_base)
 
+wi_component(wi_engine src/engine wi_core)
+
 add_library(waveinfer SHARED ${CMAKE_SOURCE_DIR}/src/capi.cpp)
 target_include_directories(waveinfer PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(waveinfer PRIVATE wi_core)
-set_target_properties(waveinfer PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/waveinfer.map)
+target_link_libraries(waveinfer PRIVATE wi_engine)
+set_target_properties(waveinfer PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 2 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/waveinfer.map)
 target_link_options(waveinfer PRIVATE "LINKER:--version-script=${CMAKE_SOURCE_DIR}/src/waveinfer.map"
                     "LINKER:--exclude-libs,ALL" "LINKER:--no-undefined" "LINKER:-z,nodelete")

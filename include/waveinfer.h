@@ -1,4 +1,4 @@
-/* waveinfer.h: the whole ABI of libwaveinfer 0.1, and its manual.
+/* waveinfer.h: the whole ABI of libwaveinfer 0.2, and its manual.
  * SPDX-License-Identifier: Apache-2.0
  *
  * libwaveinfer runs long-context language models inside another program. A session's KV cache is a vector
@@ -10,15 +10,17 @@
  *     wi_runtime* runtime; wi_model* model; wi_session* session;
  *     wi_event event = {sizeof event};
  *     if (wi_runtime_create(NULL, &runtime, &error)) return fail(&error);
- *     if (wi_model_open(runtime, "model.gguf", NULL, &model, &error)) return fail(&error);
+ *     if (wi_model_open(runtime, "model.gguf", NULL, NULL, &model, &error)) return fail(&error);
  *     if (wi_session_create(model, NULL, &session, &error)) return fail(&error);
  *     if (wi_session_append_text(session, text, strlen(text), 0, NULL, NULL, &error)) return fail(&error);
- *     while (wi_session_decode(session, NULL, &event, &error) == WI_OK && event.kind == WI_EVENT_TOKEN)
+ *     do {
+ *       if (wi_session_decode(session, NULL, &event, &error)) return fail(&error);
  *       fwrite(event.text, 1, event.text_length, stdout);
+ *     } while (event.kind == WI_EVENT_TOKEN);
  *     wi_session_release(session); wi_model_release(model); wi_runtime_release(runtime);
  *
  * The general rules hold for every call; a call's own text says only what is particular to it. Everything
- * here is since version 0.1.
+ * here is since version 0.2 or older; versions before it had another ABI.
  *
  * Structs. The caller sets struct_size, the first field, to sizeof the struct it was compiled with, and
  *   zeroes the rest: zero means default in every field. Structs only ever grow at the end. A struct
@@ -29,7 +31,8 @@
  *   params are copied. Result structs are filled up to their struct_size, never beyond, and struct_size is
  *   kept; bytes of a newer caller's result struct that this library does not know are zeroed. In an array
  *   of structs all elements must have the same struct_size, which is also the distance from one to the
- *   next. Fields named reserved must be zero.
+ *   next. Fields named reserved must be zero. wi_text, wi_logit_bias and wi_token_logprob are plain values
+ *   without struct_size, which never grow.
  * Errors. Calls return a wi_status, WI_OK or what went wrong, and fill a wi_error if one is given. After a
  *   failure outputs and objects are as they were before the call, unless the call says otherwise, and the
  *   next call works. No exception, abort or exit crosses the boundary. There is no thread-local last
@@ -45,16 +48,26 @@
  * Threads. Runtimes, models and cancel tokens may be used from any number of threads at once. A session
  *   and a KV store are used by one thread at a time, not always the same one: a call that finds another
  *   one inside returns WI_E_BUSY and changes nothing. Statistics may be read from any thread at any time.
- *   Work is spread over the runtime's own threads; the host's are left alone. Different sessions of one
- *   runtime may run at once and share its threads.
- * Signals. The library handles none. During a prefill a thread may keep signals to itself for a few
- *   milliseconds at a time, but those that its own instructions raise; its mask is then what it was.
- * Callbacks run on the calling thread, during the call they are given to; only the log's may come from
- *   elsewhere. They must not throw or unwind, and must not use the object that the call is on, except for
- *   its statistics.
+ *   Work is spread over the calling thread and the runtime's own, which are made and ended with it; the
+ *   host's others are left alone. Different sessions of one runtime may run at once and share its threads.
+ *   A thread that the system refuses is one less, with a warning in the log; wi_device_info says how many
+ *   work.
+ * The host's surroundings. Whatever rounding mode, flushing of denormals or trap a calling thread has set, a
+ *   call computes in C's default floating-point environment, callbacks included, and leaves the thread's as
+ *   it was. No locale reaches what files mean or messages say. Nothing is written to the standard streams.
+ * fork(). In the child, handles that the parent made are dead: calls with them return WI_E_STATE, retain and
+ *   release do nothing, and their memory is the child's until it ends or calls exec. It may make a runtime of
+ *   its own and use that. The parent goes on as before.
+ * Signals. The library handles none, and its own threads block them. During a prefill a thread may keep
+ *   signals to itself for a few milliseconds at a time, but those that its own instructions raise; its mask is
+ *   then what it was.
+ * Callbacks run on the calling thread, during the call they are given to, and are forgotten with it; a logits
+ *   callback during the calls that sample, or on the engine's thread in a task; only the log's may come from
+ *   elsewhere, and until its log_release. They must not throw or unwind, and must not use the object that the
+ *   call is on, except for its statistics.
  * Cancellation. A wi_cancel that fires makes the calls it was given to return WI_E_CANCELLED: within 100
- *   ms in a prefill, within one layer in a decode step. The object is as it was before the call. NULL:
- *   cannot be cancelled.
+ *   ms in a prefill, within one layer in a decode step. One that has fired before ends a call at once,
+ *   whatever there is to do. The object is as it was before the call. NULL: cannot be cancelled.
  * Text is a pointer and a length in bytes, UTF-8 by intent; bytes that are none are taken as they are.
  *   What comes back as an event never splits a code point. Paths and names are NUL-terminated.
  * Sizes. A call that fills an array takes a capacity in elements and sets *count_out (or *length_out) to
@@ -76,8 +89,8 @@
 #endif
 
 /* Version of this header. Within one ABI version programs go on working without a rebuild. */
-#define WI_ABI_VERSION 1u
-#define WI_VERSION "0.1.0"
+#define WI_ABI_VERSION 2u
+#define WI_VERSION "0.2.0"
 
 #ifdef __cplusplus
 extern "C" {
@@ -86,7 +99,7 @@ extern "C" {
 /* ============================================ Status ============================================ */
 
 typedef int32_t wi_status;
-enum {
+enum wi_status_code {
   WI_OK = 0,
   WI_E_ARGUMENT = 1,     /* an argument is wrong; the message names it and its value */
   WI_E_FORMAT = 2,       /* a file is broken; the message names the field and the byte offset */
@@ -94,10 +107,10 @@ enum {
   WI_E_IO = 4,           /* the system refused a file operation; native_code is errno */
   WI_E_MEMORY = 5,       /* the system refused memory */
   WI_E_BUDGET = 6,       /* a byte budget of the runtime or the session would be exceeded */
-  WI_E_CANCELLED = 7,    /* the cancel token fired */
+  WI_E_CANCELLED = 7,    /* the cancel token fired, or a callback ended the call */
   WI_E_BUSY = 8,         /* another thread is inside this session or KV store */
   WI_E_STATE = 9,        /* the call does not fit the object's state, e.g. decode of an empty session */
-  WI_E_MISMATCH = 10,    /* a session file that was saved with another model or other parameters */
+  WI_E_MISMATCH = 10,    /* a saved session of another model or of other parameters */
   WI_E_DEVICE = 11,      /* a device call failed; native_code is the driver's */
   WI_E_DEVICE_LOST = 12, /* a sticky device fault: this runtime is unusable, the process is not */
   WI_E_INTERNAL = 13     /* a bug in this library; please report the message */
@@ -114,10 +127,14 @@ typedef struct wi_error {
 
 /* ============================================ Handles ============================================ */
 
+/* Each lives until its last reference is released and everything that was made from it is gone: a runtime's
+ * threads, budget and log outlast the handle while a model, session or KV store of it lives. A cancel token is
+ * kept by nothing else: it must live as long as the calls that it was given to. */
 typedef struct wi_runtime wi_runtime; /* threads, memory budget, log; one per program is usual */
 typedef struct wi_model wi_model;     /* weights, tokenizer, hyper-parameters; immutable */
 typedef struct wi_session wi_session; /* one token sequence with its KV cache and its sampler */
 typedef struct wi_cancel wi_cancel;   /* a flag that ends long calls */
+typedef struct wi_task wi_task;       /* a prompt and its answer, worked on beside the host's threads */
 typedef struct wi_kv wi_kv;           /* a KV cache alone, for hosts with model code of their own */
 
 /* ============================================ Callbacks ============================================ */
@@ -126,10 +143,22 @@ typedef struct wi_kv wi_kv;           /* a KV cache alone, for hosts with model 
  * call or from one of the runtime's own, and may come from several at once. */
 typedef void (*wi_log_callback)(void* user, int32_t level, const char* message);
 
-/* done grows up to total. Units are those of the call it is given to. */
-typedef void (*wi_progress_callback)(void* user, uint64_t done, uint64_t total);
+/* Takes back what the host gave with a callback: nothing uses user any more. Must not call the library.
+ * Since 0.2. */
+typedef void (*wi_release_callback)(void* user);
 
-enum {
+/* done never falls and ends at total. Units are those of the call it is given to. Returns 0 to go on;
+ * anything else ends the call with WI_E_CANCELLED, as a cancel token does. */
+typedef int32_t (*wi_progress_callback)(void* user, uint64_t done, uint64_t total);
+
+/* Changes the logits that a token is about to be sampled from, in place: (vocab) f32, after logit_bias,
+ * before penalty and temperature; -INFINITY forbids a token. The model's own logits, those that
+ * wi_session_logits gives and log-probabilities come from, stay as they are. Other than 0 ends the call with
+ * WI_E_CANCELLED. It may be called again for the same token if the call fails after it; what was taken is
+ * what events say. Since 0.2. */
+typedef int32_t (*wi_logits_callback)(void* user, float* logits, uint64_t vocab);
+
+enum wi_log_level {
   WI_LOG_NONE = 0, /* as a parameter: the default, WI_LOG_WARNING */
   WI_LOG_ERROR = 1,
   WI_LOG_WARNING = 2,
@@ -150,8 +179,8 @@ WI_API const char* wi_status_name(wi_status status);
 
 /* ============================================ Runtime ============================================ */
 
-enum { WI_HUGE_PAGES_AUTO = 0, WI_HUGE_PAGES_OFF = 1 };
-enum { WI_BIND_AUTO = 0, WI_BIND_OFF = 1 };
+enum wi_huge_pages { WI_HUGE_PAGES_AUTO = 0, WI_HUGE_PAGES_OFF = 1 };
+enum wi_bind_threads { WI_BIND_AUTO = 0, WI_BIND_OFF = 1 };
 
 typedef struct wi_runtime_params {
   uint32_t struct_size;
@@ -168,9 +197,20 @@ typedef struct wi_runtime_params {
   int32_t bind_threads; /* WI_BIND_*. AUTO: pin the runtime's threads to cores on machines of several NUMA
                            nodes */
   int32_t log_level;    /* WI_LOG_*: nothing above it is logged. 0: WI_LOG_WARNING */
-  int32_t reserved;
+  /* Linux: 0 to 19, added to the nice value that the runtime's own threads inherit from the one which creates
+   * it, so that they stand back behind a frame loop. The host's threads are left alone: a thread inside a
+   * call works too, at the priority that the host gave it. Since 0.2 */
+  int32_t nice;
   wi_log_callback log; /* NULL: no log */
-  void* log_user;      /* first argument of log; must live as long as all that is made of the runtime */
+  void* log_user;      /* first argument of log; must live until log_release is called */
+  /* NULL, or called once, with log_user, when nothing can log any more: on the thread that releases the last
+   * of the runtime and all that was made of it, before that release returns. A wi_runtime_create that
+   * fails does not call it. Since 0.2 */
+  wi_release_callback log_release;
+  /* Tasks that write wait at most so many milliseconds for prompts that other tasks read, as nearly as one
+   * piece of an operation allows; 1 to 60000. 0: 50 */
+  int32_t task_wait_ms;
+  int32_t reserved_1;
 } wi_runtime_params;
 
 typedef struct wi_device_info {
@@ -184,7 +224,17 @@ typedef struct wi_device_info {
   uint64_t memory_bytes; /* this process may use: the smaller of the machine's and its control groups' */
   uint64_t l2_bytes;     /* per core; 0: unknown */
   uint64_t l3_bytes;     /* per group of cores; 0: unknown */
+  int32_t policies;      /* that there are on it: wi_runtime_policy tells which. Since 0.2 */
+  int32_t reserved;
 } wi_device_info;
+
+/* A way of indexing and selecting, to be named in wi_policy_params. Since 0.2. */
+typedef struct wi_policy_info {
+  uint32_t struct_size;
+  int32_t reserved;
+  const char* name;        /* NUL-terminated, static */
+  const char* description; /* one line in English, NUL-terminated, static */
+} wi_policy_info;
 
 typedef struct wi_runtime_stats {
   uint32_t struct_size;
@@ -209,6 +259,13 @@ WI_API void wi_runtime_release(wi_runtime* runtime);
 /* What the runtime runs on. Any thread. */
 WI_API wi_status wi_runtime_device_info(wi_runtime* runtime, wi_device_info* info_out, wi_error* error);
 
+/* The policies that wi_policy_params may name on this runtime's device.
+ *   index     in [0, wi_device_info.policies); beyond that WI_E_ARGUMENT
+ *   info_out  out: its strings are static
+ * Any thread. Since 0.2. */
+WI_API wi_status wi_runtime_policy(wi_runtime* runtime, int32_t index, wi_policy_info* info_out,
+                                   wi_error* error);
+
 /* What it holds at this moment. Any thread; the numbers are each right, but not taken at one instant. */
 WI_API wi_status wi_runtime_get_stats(wi_runtime* runtime, wi_runtime_stats* stats_out, wi_error* error);
 
@@ -226,6 +283,29 @@ WI_API void wi_cancel_trigger(wi_cancel* cancel);
 /* Makes a token usable again. NULL is ignored. Any thread; best when no call is using it. */
 WI_API void wi_cancel_reset(wi_cancel* cancel);
 
+/* ============================================ Streams ============================================ */
+
+/* Where a call reads from instead of a file; since 0.2. read copies `count` bytes from `offset` on to `to`,
+ * all of them, and returns 0, or another value, with which the call fails as WI_E_IO (it is the native_code).
+ * Called on the calling thread, during the call only; offset + count is never more than bytes. */
+typedef struct wi_reader {
+  uint32_t struct_size;
+  int32_t reserved;
+  uint64_t bytes; /* in all */
+  int32_t (*read)(void* user, uint64_t offset, void* to, uint64_t count);
+  void* user; /* first argument of read */
+} wi_reader;
+
+/* Where a call writes to instead of a file; since 0.2. write takes the next `count` bytes, all of them, and
+ * returns 0, or another value, with which the call fails as WI_E_IO (it is the native_code). Called on the
+ * calling thread, during the call only. After a failure what was written is of no use. */
+typedef struct wi_writer {
+  uint32_t struct_size;
+  int32_t reserved;
+  int32_t (*write)(void* user, const void* from, uint64_t count);
+  void* user; /* first argument of write */
+} wi_writer;
+
 /* ============================================ Model ============================================ */
 
 /* How prefill multiplies by weights, keys and values narrower than f32. FAST: in bf16 with f32 sums where the
@@ -234,7 +314,7 @@ WI_API void wi_cancel_reset(wi_cancel* cancel);
  * AMX, each number as the sum of two bf16 numbers, 16 significant bits, which moves logits by less than
  * storing keys and values in f16 does; half as fast as FAST, two thirds with weights in bf16. Elsewhere it is
  * F32. Decoding is always in f32, and f32 weights too. */
-enum { WI_PRECISION_FAST = 0, WI_PRECISION_F32 = 1, WI_PRECISION_HIGH = 2 };
+enum wi_precision { WI_PRECISION_FAST = 0, WI_PRECISION_F32 = 1, WI_PRECISION_HIGH = 2 };
 
 /* Where weights lie while the model lives. MAPPED: in the file, which must not change so long: one that is
  * cut short or whose disk goes away ends the process with SIGBUS. Opening reads next to nothing, processes
@@ -242,14 +322,16 @@ enum { WI_PRECISION_FAST = 0, WI_PRECISION_F32 = 1, WI_PRECISION_HIGH = 2 };
  * this process alone, on huge pages where allowed, until the model and its sessions are released. Opening
  * reads the whole file, on the calling thread, and closes it; what becomes of it then does not matter, and
  * decode steps that wait for weights take 5 to 10 % less. Neither counts against kv_budget_bytes. */
-enum { WI_WEIGHTS_MAPPED = 0, WI_WEIGHTS_COPIED = 1 };
+enum wi_weights { WI_WEIGHTS_MAPPED = 0, WI_WEIGHTS_COPIED = 1 };
 
 typedef struct wi_model_params {
   uint32_t struct_size;
-  int32_t precision;             /* WI_PRECISION_*; of all sessions of this model */
-  wi_progress_callback progress; /* NULL, or: bytes of the weights looked at or copied, bytes in all */
-  void* progress_user;           /* its first argument */
-  int32_t weights;               /* WI_WEIGHTS_* */
+  int32_t precision; /* WI_PRECISION_*; of all sessions of this model */
+  /* NULL, or: bytes of the weights looked at or copied, bytes in all, which is 0 until the files' tables are
+   * read. At least every 250 ms. */
+  wi_progress_callback progress;
+  void* progress_user; /* its first argument */
+  int32_t weights;     /* WI_WEIGHTS_* */
   int32_t reserved;
 } wi_model_params;
 
@@ -271,55 +353,150 @@ typedef struct wi_model_info {
   char architecture[32];       /* "llama", "qwen2" or "qwen3" */
   char name[64];               /* as the file calls it; may be empty */
   char weight_type[16];        /* of most weight bytes: "f16", "q8_0", "q4_k" and so on */
-  char chat_family[32];        /* "chatml", "llama3" and so on; empty: no template that this library knows */
+  char chat_family[32];        /* "template" if the file has a chat template, empty if it has none */
 } wi_model_info;
 
+/* What a token is. */
+enum wi_token_flag {
+  WI_TOKEN_CONTROL = 1, /* <|end|> and the like: written by detokenize only if asked for */
+  WI_TOKEN_END = 2,     /* ends an answer: decode gives it as WI_EVENT_END */
+  WI_TOKEN_BYTE = 4,    /* stands for one byte, which is part of a code point or of no UTF-8 */
+  WI_TOKEN_UNUSED = 8,  /* fills up the vocabulary: no text becomes it */
+  WI_TOKEN_USER = 16    /* a word that was added to the vocabulary: found in text as a whole */
+};
+
+typedef struct wi_token_info {
+  uint32_t struct_size;
+  int32_t flags;    /* WI_TOKEN_*, or-ed */
+  const char* text; /* as detokenize writes it within a text with KEEP_SPECIAL; any bytes, not NUL-terminated,
+                       never NULL. Owned by the model, valid as long as it */
+  uint64_t text_length; /* bytes */
+} wi_token_info;
+
 /* Flags of tokenize and append_text. */
-enum {
+enum wi_tokenize_flag {
   WI_TOKENIZE_ADD_BOS = 1,      /* put the beginning-of-sequence token first, if the model has one */
   WI_TOKENIZE_PARSE_SPECIAL = 2 /* text like <|end|> becomes that control token; else it is text */
 };
 /* Flags of detokenize. */
-enum { WI_DETOKENIZE_KEEP_SPECIAL = 1 }; /* write control tokens as their names; else they are left out */
-/* Flags of chat_render. */
-enum { WI_CHAT_ADD_GENERATION_PROMPT = 1 }; /* end with the opening of the assistant's answer */
+enum wi_detokenize_flag {
+  WI_DETOKENIZE_KEEP_SPECIAL = 1 /* write control tokens as their names; else they are left out */
+};
+/* Flags of wi_chat_params. */
+enum wi_chat_flag { WI_CHAT_ADD_GENERATION_PROMPT = 1 }; /* end with the opening of the assistant's answer */
 
 typedef struct wi_chat_message {
   uint32_t struct_size;
   int32_t reserved;
-  const char* role;        /* NUL-terminated: "system", "user" or "assistant" */
-  const char* content;     /* NULL only if content_length is 0 */
+  const char* role;    /* NUL-terminated: "system", "user", "assistant", "tool" or what the template knows */
+  const char* content; /* NULL with content_length 0: an empty text, or what fields_json calls content */
   uint64_t content_length; /* bytes */
+  const char* fields_json; /* since 0.2. NULL, or a JSON object, NUL-terminated: more fields of the message */
 } wi_chat_message;
+
+/* How a conversation is rendered. Since 0.2. */
+typedef struct wi_chat_params {
+  uint32_t struct_size;
+  uint32_t flags;             /* WI_CHAT_*, or-ed */
+  const char* tools_json;     /* NULL: no tools. Else a JSON array of function schemas, NUL-terminated */
+  const char* variables_json; /* NULL, or a JSON object, NUL-terminated: {"enable_thinking": false} */
+  int64_t now;                /* for templates that print a date: seconds since 1970. 0: the clock's */
+} wi_chat_params;
 
 /* Opens a model: a .gguf file (of a split set, the first) or a directory with config.json, tokenizer.json and
  * *.safetensors. Architectures llama, qwen2 and qwen3; weights f32, f16, bf16, q8_0, q4_0, q4_K, q5_K, q6_K.
- * The file must not change during the call, and if weights stay mapped, while the model lives.
+ * The file must not change during the call, and if weights stay mapped, while the model lives. Files are not
+ * trusted: what is broken, or made to cost, is refused in time and memory that grow with its length at most.
+ * Whatever would change what the model computes and is not implemented is refused by name.
+ *   Sliding windows (since 0.2) are taken where the file has them: in a directory as transformers does, for
+ * Mistral sliding_window, for Qwen with use_sliding_window, max_window_layers and layer_types; in a GGUF
+ * file attention.sliding_window, a number or one for each layer, for the layers that
+ * attention.sliding_window_pattern lists (a bool for each); without that list a single number is for all
+ * layers in llama and refused in Qwen. One that is no shorter than max_positions is none.
  *   runtime    whose threads and budget the model's sessions use
  *   path       NUL-terminated
  *   params     NULL: all defaults, no progress
+ *   cancel     may be NULL
  *   model_out  out: a new handle
- * Errors: WI_E_IO; WI_E_FORMAT for a broken file; WI_E_UNSUPPORTED for an architecture, weight type,
- * tokenizer or RoPE scaling that is unknown, by name; WI_E_MEMORY if a copy of the weights, with those that
- * other models hold, is more than this process may use. Thread-safe. */
+ * Errors: WI_E_IO; WI_E_CANCELLED; WI_E_FORMAT for a broken file; WI_E_UNSUPPORTED for an architecture,
+ * weight type, tokenizer, RoPE scaling or other field that is not implemented, by name; WI_E_MEMORY if a copy
+ * of the weights, with those that other models hold, is more than this process may use. Thread-safe. */
 WI_API wi_status wi_model_open(wi_runtime* runtime, const char* path, const wi_model_params* params,
-                               wi_model** model_out, wi_error* error);
+                               wi_cancel* cancel, wi_model** model_out, wi_error* error);
+
+/* Opens a model from a whole GGUF file in the host's memory: one file, no part of a split set. The weights
+ * are used where they lie, and the memory must stay as it is while the model or a session of it lives; with
+ * WI_WEIGHTS_COPIED it may go or change when the call returns. Since 0.2.
+ *   data   aligned to 8 bytes, unless the weights are copied
+ *   bytes  its length
+ *   The other parameters, errors and the thread rule are wi_model_open's. */
+WI_API wi_status wi_model_open_memory(wi_runtime* runtime, const void* data, uint64_t bytes,
+                                      const wi_model_params* params, wi_cancel* cancel, wi_model** model_out,
+                                      wi_error* error);
+
+/* Opens a model from a whole GGUF file that is read through a callback, once, from its beginning to its end,
+ * a megabyte at most at a time. The weights are copied, whatever params says of them; progress counts the
+ * bytes of the file. Since 0.2.
+ *   reader  see there
+ * The other parameters, errors and the thread rule are
+ * wi_model_open's. */
+WI_API wi_status wi_model_open_reader(wi_runtime* runtime, const wi_reader* reader,
+                                      const wi_model_params* params, wi_cancel* cancel, wi_model** model_out,
+                                      wi_error* error);
 WI_API wi_model* wi_model_retain(wi_model* model);
 WI_API void wi_model_release(wi_model* model);
 
 /* The model's hyper-parameters. Any thread. */
 WI_API wi_status wi_model_get_info(wi_model* model, wi_model_info* info_out, wi_error* error);
 
-/* Text to token ids.
+/* What the model's files say about it, by key. A GGUF's keys are its own ("general.name",
+ * "llama.block_count", "tokenizer.chat_template"); a directory has config.json's, and "general.name" and
+ * "tokenizer.chat_template". Since 0.2.
+ *   key         NUL-terminated
+ *   text        out: (capacity) bytes, not NUL-terminated, or NULL with capacity 0. Strings are as they are,
+ *               everything else is JSON: numbers, true and false, arrays and objects of them; in those, bytes
+ *               that are no UTF-8 are U+FFFD, and numbers that are not finite null
+ *   length_out  out: bytes that the text has
+ * Errors: WI_E_ARGUMENT for a key that the model does not have, by name. Any thread. */
+WI_API wi_status wi_model_get_metadata(wi_model* model, const char* key, char* text, uint64_t capacity,
+                                       uint64_t* length_out, wi_error* error);
+
+/* How many keys there are. Any thread. Since 0.2. */
+WI_API wi_status wi_model_metadata_count(wi_model* model, uint64_t* count_out, wi_error* error);
+
+/* One of them, to list them all: index in [0, count), in the order of the file.
+ *   text, capacity, length_out  as for wi_model_get_metadata
+ * Errors: none of its own. Any thread. Since 0.2. */
+WI_API wi_status wi_model_metadata_key(wi_model* model, uint64_t index, char* text, uint64_t capacity,
+                                       uint64_t* length_out, wi_error* error);
+
+/* One token of the vocabulary. Since 0.2.
+ *   token     in [0, vocab)
+ *   info_out  out
+ * Errors: none of its own. Any thread. */
+WI_API wi_status wi_model_token_info(wi_model* model, int32_t token, wi_token_info* info_out,
+                                     wi_error* error);
+
+/* Text to token ids: those that the model was trained with. A tokenizer.json gives what the library
+ * tokenizers gives, set up by transformers where the files beside it have a say: its normal form (NFC for
+ * Qwen), white space that an added token takes along, Metaspace. What is not implemented was refused by
+ * wi_model_open. A GGUF file says nothing of normal forms: text is taken as it is, as by llama.cpp, so that
+ * Qwen's ids of text that is not in NFC differ from the ones of its tokenizer.json; a host that wants those
+ * normalises first. Nothing but BOS is ever put before or behind the text.
  *   text, length  bytes; NULL only if length is 0
  *   flags         WI_TOKENIZE_*, or-ed
  *   tokens        out: (capacity) ids, or NULL with capacity 0
  *   count_out     out: ids that the text has
- * Errors: none of its own. Any thread. */
+ * Errors: WI_E_ARGUMENT for a byte that is no UTF-8, if the vocabulary has neither that byte nor an unknown
+ * token; WI_E_UNSUPPORTED where the file's own pattern takes more than a million steps and 256 for each byte
+ * of the text. Any thread. */
 WI_API wi_status wi_model_tokenize(wi_model* model, const char* text, uint64_t length, uint32_t flags,
                                    int32_t* tokens, uint64_t capacity, uint64_t* count_out, wi_error* error);
 
-/* Token ids to text, the exact inverse of tokenize. Part of a sequence may end within a code point.
+/* Token ids to text, the inverse of tokenize: the same bytes come back, but where the file's tokenizer loses
+ * some. It loses what its normal form changes (text that is in NFC stays), white space that an added token
+ * takes along, what it calls unknown, and under Metaspace the first space of the text ("x" and " x" have the
+ * same ids). Part of a sequence may end within a code point.
  *   tokens, count  ids in [0, vocab)
  *   flags          WI_DETOKENIZE_*
  *   text           out: (capacity) bytes, not NUL-terminated, or NULL with capacity 0
@@ -328,23 +505,51 @@ WI_API wi_status wi_model_tokenize(wi_model* model, const char* text, uint64_t l
 WI_API wi_status wi_model_detokenize(wi_model* model, const int32_t* tokens, uint64_t count, uint32_t flags,
                                      char* text, uint64_t capacity, uint64_t* length_out, wi_error* error);
 
-/* Renders a conversation as the text that the model was trained on. BOS is part of it where the template has
- * it, so tokenize the result with WI_TOKENIZE_PARSE_SPECIAL and without WI_TOKENIZE_ADD_BOS.
- *   messages, count  in order, oldest first
- *   flags            WI_CHAT_*
+/* Renders a conversation with the chat template of the model's file, as the text that the model was trained
+ * on. The template is a program in the language of Jinja; it is run as Hugging Face transformers runs it and
+ * prints the same text, byte for byte. To hand a conversation to a session take wi_model_chat_tokens: in this
+ * text, what a user wrote can no longer be told from what the template wrote.
+ *   messages, count  in order, oldest first; at least one. A template sees role, content and the members of
+ *                    fields_json (tool_calls, tool_call_id, name, ...), which must not name role, nor content
+ *                    beside a content that is not NULL; {"content": null} and a list of parts are passed like
+ *                    that. Reasoning may be called reasoning_content, reasoning or thinking: it is found
+ *                    under the first and the last name whatever it was called
+ *   params           NULL: no flags, no tools, no variables, the clock's time. Of several templates in the
+ *                    file the one called tool_use is taken where there are tools, else the default.
+ *                    variables_json sets what the template asks for by name, over bos_token and the like; it
+ *                    must not name messages, tools or add_generation_prompt. Dates are of this process's
+ *                    time zone
  *   text             out: (capacity) bytes, not NUL-terminated, or NULL with capacity 0
  *   length_out       out: bytes that the text has
- * Errors: WI_E_UNSUPPORTED if the model's template is of no family this library knows (wi_model_info's
- * chat_family is empty): pass a ready prompt instead. WI_E_ARGUMENT for a role or an order of roles that the
- * template does not have. Any thread. */
+ * Errors: WI_E_UNSUPPORTED if the file has no template (wi_model_info's chat_family is empty: pass a ready
+ * prompt instead), if the template uses something of the language that this library does not know, by name
+ * and line, or if it reaches a limit: 1 MB of template, 500 levels of blocks and calls, 10 million steps,
+ * 64 MB and 64 bytes for each of the conversation. WI_E_FORMAT for a template that is broken. WI_E_ARGUMENT
+ * for a conversation that the template refuses, with its own words, or cannot render (a field that it needs
+ * is missing), and for JSON that is none. Any thread. */
 WI_API wi_status wi_model_chat_render(wi_model* model, const wi_chat_message* messages, uint64_t count,
-                                      uint32_t flags, char* text, uint64_t capacity, uint64_t* length_out,
-                                      wi_error* error);
+                                      const wi_chat_params* params, char* text, uint64_t capacity,
+                                      uint64_t* length_out, wi_error* error);
+
+/* Renders a conversation as wi_model_chat_render does, to token ids. Only the template's own text makes
+ * control tokens: every byte that came from content, fields_json, tools_json or variables_json is text, also
+ * where it spells <|end|> or completes what the template began. A role of letters, digits, - and _ counts as
+ * the template's own, since many write '<|' + role + '|>'; do not take roles from strangers. Where the host's
+ * text spells no control token the ids are those of the whole text with WI_TOKENIZE_PARSE_SPECIAL. BOS is
+ * among them where the template prints it, so nothing is to be added: pass them to wi_session_prefill. Since
+ * 0.2.
+ *   messages, count, params  as for wi_model_chat_render
+ *   tokens                   out: (capacity) ids, or NULL with capacity 0
+ *   count_out                out: ids that the conversation has
+ * Errors: as wi_model_chat_render. Any thread. */
+WI_API wi_status wi_model_chat_tokens(wi_model* model, const wi_chat_message* messages, uint64_t count,
+                                      const wi_chat_params* params, int32_t* tokens, uint64_t capacity,
+                                      uint64_t* count_out, wi_error* error);
 
 /* ============================================ Policy ============================================ */
 
 /* Type of stored keys and values. Scores, sums and merges are f32 with all of them. */
-enum { WI_KV_F16 = 0, WI_KV_BF16 = 1, WI_KV_F32 = 2 };
+enum wi_kv_type { WI_KV_F16 = 0, WI_KV_BF16 = 1, WI_KV_F32 = 2 };
 
 /* How the past is indexed and what a query reads of it. A sequence is its first 4 tokens, sealed segments,
  * and the recent tokens. The first and the recent ones are attended exactly (steady zone). A segment's keys
@@ -354,14 +559,24 @@ enum { WI_KV_F16 = 0, WI_KV_BF16 = 1, WI_KV_F32 = 2 };
  * clustered and every token is read. Two more are there to be compared with: "streaming" reads the newest
  * indexed tokens that budget pays for (StreamingLLM), "blocks" the pages of 16 consecutive tokens whose keys
  * may score highest by their bounds (Quest); neither estimates anything. Fields that a policy does not use
- * are checked all the same. */
+ * are checked all the same.
+ *   Layers with a sliding window (since 0.2; wi_model_open says which) are outside of all this. Under every
+ * policy their queries attend exactly to the last tokens that the window shows, their own included, and to no
+ * others, the first ones neither; they have no index. Their keys and values are kept all the same, so that
+ * truncate, forks and files work as ever: a window saves time, not memory. */
 typedef struct wi_policy_params {
   uint32_t struct_size;
-  /* Tokens per segment while a prompt is read: a multiple of 64 in [64, 1048576]. 0: 8192 */
+  /* Tokens of the longest segments: a multiple of 64 in [64, 1048576]. 0: 8192. Where segments begin and end
+   * depends on positions alone (since 0.2): behind its first 4 tokens a prompt is cut into blocks of so many,
+   * and what is left of it into aligned blocks of half of that, of a quarter, ... down to
+   * decode_segment_tokens, whatever calls its tokens came in */
   int32_t segment_tokens;
   /* NUL-terminated: "wave", "full", "streaming" or "blocks". NULL: "wave". Others are WI_E_UNSUPPORTED */
   const char* name;
-  /* Tokens per segment while decoding, and of what a prompt leaves over; range as above. 0: 1024 (5.5) */
+  /* Tokens of the shortest segments, and of those that are sealed while decoding; range as above. 0: 1024
+   * (5.5). While decoding, a segment is made beside the steps, a share of it with each, and takes its tokens'
+   * place when 192 tokens and local_window have come behind them: at a fixed token, so that neither threads
+   * nor timing change an answer (since 0.2) */
   int32_t decode_segment_tokens;
   int32_t tokens_per_centroid; /* mean cluster size, 1 to 1024; much larger clusters are split. 0: 16 */
   int32_t kmeans_iterations;   /* spherical k-means, 1 to 100. 0: 10 */
@@ -384,8 +599,21 @@ typedef struct wi_policy_params {
 
 /* ============================================ Session ============================================ */
 
-/* How decode picks a token from the logits: penalty, temperature, top_k, min_p, top_p, in this order.
- * Deterministic: the same seed and the same logits give the same tokens. */
+/* Bytes of a length. Since 0.2. */
+typedef struct wi_text {
+  const char* text; /* NULL only if length is 0 */
+  uint64_t length;  /* bytes */
+} wi_text;
+
+/* Since 0.2. */
+typedef struct wi_logit_bias {
+  int32_t token; /* in [0, vocab) */
+  float bias;    /* added to its logit; -INFINITY forbids it. Not NaN. Several of one token add up */
+} wi_logit_bias;
+
+/* How decode picks a token from the logits: logit_bias, logits_callback, penalty, temperature, top_k, min_p,
+ * top_p, in this order. Deterministic: the same seed and the same logits give the same tokens, on every
+ * machine. Where nothing is left to pick, decode fails with WI_E_STATE and says so. */
 typedef struct wi_sampling_params {
   uint32_t struct_size;
   float temperature; /* [0, 100]. 0: greedy, always the best token */
@@ -397,23 +625,44 @@ typedef struct wi_sampling_params {
   int32_t repetition_window; /* recent tokens that it looks at. 0: 64 */
   int32_t reserved;
   uint64_t seed;
+  /* The fields from here on are since 0.2. */
+  const wi_logit_bias* logit_bias; /* (logit_bias_count); copied */
+  uint64_t logit_bias_count;
+  /* NULL: none. Called by decode steps of this session and of forks that inherit it, on the thread that makes
+   * the call. It and logits_user must live until sampling is set anew, or the last of these sessions is
+   * released. wi_session_save does not save it */
+  wi_logits_callback logits_callback;
+  void* logits_user; /* its first argument */
+  /* Strings that end an answer, (stop_count), at most 64 of 1 to 1024 bytes; copied. Text that may yet become
+   * one is held back, also from one token to the next, until that is decided; when one is complete the event
+   * is WI_EVENT_STOP, and neither it nor what its last token has beyond it is ever told. Looked for in what
+   * events tell: not in prompts, nor in control tokens */
+  const wi_text* stops;
+  uint64_t stop_count;
+  int32_t top_logprobs; /* 0 to 64: how many of the likeliest tokens an event lists */
+  int32_t reserved_2;
 } wi_sampling_params;
 
-enum { WI_PREFIX_REUSE_AUTO = 0, WI_PREFIX_REUSE_OFF = 1 };
+enum wi_prefix_reuse {
+  WI_PREFIX_REUSE_AUTO = 0, /* when a session is loaded: as saved; else ON */
+  WI_PREFIX_REUSE_OFF = 1,
+  WI_PREFIX_REUSE_ON = 2 /* since 0.2 */
+};
 
 typedef struct wi_session_params {
   uint32_t struct_size;
   int32_t kv_type;                    /* WI_KV_* */
   const wi_policy_params* policy;     /* NULL: all defaults */
-  const wi_sampling_params* sampling; /* NULL: greedy; in wi_session_load: as saved */
+  const wi_sampling_params* sampling; /* NULL: greedy */
   /* Most bytes of this session's KV and index, shared segments included. 0: only the runtime's counts */
   uint64_t kv_budget_bytes;
   /* Chunks of at most so many tokens, appended to a past that has segments, read it through the policy as a
    * decode step does, so that the answer to a short question starts within a few steps' time. 0: every
    * appended token attends exactly to everything before it */
   int32_t sparse_read_tokens;
-  /* WI_PREFIX_REUSE_*. AUTO: a prompt that starts as another living session's did, with the same model and
-   * parameters, takes over its sealed segments instead of computing them */
+  /* WI_PREFIX_REUSE_*. ON: a prompt that starts as another living session's did, with the same model and
+   * parameters, takes over its sealed segments instead of computing them, as far as they are those that the
+   * prompt would have itself: what other sessions hold does not change where a prompt is cut */
   int32_t prefix_reuse;
 } wi_session_params;
 
@@ -422,7 +671,7 @@ typedef struct wi_memory_plan {
   /* 1: kv, index and sealing fit the budgets, and everything the memory this process may use; else 0 */
   int32_t fits;
   uint64_t weight_bytes;  /* if mapped, shared with other processes and taken back under pressure */
-  uint64_t kv_bytes;      /* keys and values */
+  uint64_t kv_bytes;      /* keys and values of all tokens, in layers with a sliding window too */
   uint64_t index_bytes;   /* at most */
   uint64_t sealing_bytes; /* most that is needed besides while a segment is being built */
   uint64_t scratch_bytes; /* activations, estimated; shared by the runtime's sessions that take turns */
@@ -430,10 +679,24 @@ typedef struct wi_memory_plan {
   uint64_t max_tokens;    /* most tokens that fit the budgets if this session has the runtime's to itself */
 } wi_memory_plan;
 
-enum {
+/* Kinds that a host does not know end an answer too: go on while the kind is WI_EVENT_TOKEN. */
+enum wi_event_kind {
   WI_EVENT_TOKEN = 0,
-  WI_EVENT_END = 1 /* the token ends the answer; text holds at most what an incomplete code point left over */
+  WI_EVENT_END = 1, /* the token ends the answer; text is what was held back: an incomplete code point, what
+                       might have become a stop string */
+  /* The token completes one of the stop strings; text is what was held back before that. Since 0.2 */
+  WI_EVENT_STOP = 2,
+  /* Of tasks only, each without a token (token is -1) and the last event of its task; since 0.2: */
+  WI_EVENT_LIMIT = 16,     /* wi_task_params.max_tokens tokens were written */
+  WI_EVENT_CANCELLED = 17, /* wi_task_cancel, or the task's handle was released */
+  WI_EVENT_FAILED = 18     /* wi_task_get_info says why */
 };
+
+/* Since 0.2. */
+typedef struct wi_token_logprob {
+  int32_t token;
+  float logprob; /* as in wi_event */
+} wi_token_logprob;
 
 typedef struct wi_event {
   uint32_t struct_size;
@@ -444,6 +707,17 @@ typedef struct wi_event {
    * the session, valid until the next call on it or its release. */
   const char* text;
   uint64_t text_length; /* bytes; 0 while a code point is incomplete, and for control tokens */
+  /* The fields from here on are since 0.2. Natural logarithm of the token's probability under the model
+   * itself: softmax of its logits as wi_session_logits gives them, at temperature 1, over the whole
+   * vocabulary, before bias, callback, penalty and cuts. A logit that is NaN counts as -infinity; a token
+   * that has one has -infinity */
+  float logprob;
+  int32_t reserved_2;
+  /* The likeliest tokens under the same softmax, best first, of equals the lower id. NULL and 0 unless
+   * wi_sampling_params.top_logprobs asks for them; fewer than that only if fewer logits are numbers. Owned by
+   * the session, valid as text is */
+  const wi_token_logprob* top;
+  uint64_t top_count;
 } wi_event;
 
 typedef struct wi_prefill_params {
@@ -474,15 +748,16 @@ typedef struct wi_session_stats {
   uint64_t buffer_hits;        /* partitions found in the fast tier; likewise */
   uint64_t buffer_misses;      /* partitions that had to be brought there; likewise */
   uint64_t prefill_ns;
-  uint64_t index_ns; /* of prefill_ns and decode_ns: sealing segments */
-  uint64_t decode_ns;
-  uint64_t weights_ns;  /* of decode_ns: everything but attention, mostly products with weights */
-  uint64_t select_ns;   /* of decode_ns: ranking clusters */
+  uint64_t index_ns;    /* of prefill_ns and decode_ns: sealing segments */
+  uint64_t decode_ns;   /* of decode, accept and logits; in a batch, of the whole step, as its parts below */
+  uint64_t weights_ns;  /* of decode_ns: everything but attention, mostly products with weights; sampling */
+  uint64_t select_ns;   /* of decode_ns: looking up repeats, ranking clusters */
   uint64_t retrieve_ns; /* of decode_ns: bringing them to the fast tier */
   uint64_t attend_ns;   /* of decode_ns: exact attention */
   uint64_t estimate_ns; /* of decode_ns: the estimation zone */
   /* Share of the attention mass that was covered exactly, mean over steps, layers and heads (of the query
-   * heads that share a KV head one a step, in turns); 1 before the first such step. The estimate takes each
+   * heads that share a KV head one a step, in turns), not counting layers with a sliding window, which leave
+   * nothing out; 1 before the first such step. The estimate takes each
    * cluster that was not read by its centroid and by how far its keys spread about it (at the centroid alone,
    * section 4.2, a cluster's mass is only bounded from below); the certified value an upper bound from its
    * radius, and is thus a lower bound of the true share. */
@@ -510,11 +785,16 @@ WI_API void wi_session_release(wi_session* session);
 
 /* Appends tokens and computes their keys and values (and those of a token that is pending after a decode), in
  * chunks. Tokens attend exactly to everything before them, unless sparse_read_tokens says otherwise. Full
- * segments are sealed on the way. Calling it in pieces gives the same as calling it once.
+ * segments are sealed on the way. Calling it in pieces gives the same as calling it once: the same segments,
+ * with keys and values that differ by rounding. For that a later piece makes short segments of earlier ones
+ * part of a longer one; but those that were there at a decode step, a truncate, a load or the fork that made
+ * this session stay as they are, so that the next turn of a conversation goes over no old one again.
  *   tokens, count  ids in [0, vocab); count 0 does nothing
  *   params         NULL: all defaults
  *   cancel         may be NULL
- * Errors: WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; the session is as it was before the call. One thread. */
+ * What events still held back of a text is dropped.
+ * Errors: WI_E_UNSUPPORTED if keys or values are beyond kv_type, naming the layer and the types that hold
+ * them; WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; the session is as it was before the call. One thread. */
 WI_API wi_status wi_session_prefill(wi_session* session, const int32_t* tokens, uint64_t count,
                                     const wi_prefill_params* params, wi_cancel* cancel, wi_error* error);
 
@@ -532,13 +812,26 @@ WI_API wi_status wi_session_append_text(wi_session* session, const char* text, u
  * the session like any other, and the host may go on: decode more, append the next question, or truncate.
  *   cancel     may be NULL
  *   event_out  out
- * Errors: WI_E_STATE if the session is empty; WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; no token is lost and
- * none is added. One thread. */
+ * Errors: WI_E_STATE if the session is empty, or bias, callback or the model itself leave no token to sample;
+ * WI_E_UNSUPPORTED if the token before has keys or values beyond kv_type, naming the layer and the types that
+ * hold them; WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; no token is lost and none is added, and the random
+ * numbers are where they were. One thread. */
 WI_API wi_status wi_session_decode(wi_session* session, wi_cancel* cancel, wi_event* event_out,
                                    wi_error* error);
 
+/* Appends one token that the host chose, exactly as decode appends one that it sampled: pending, read through
+ * the policy, counted as a decode step, with its text, log-probability and end; stop strings are looked for.
+ * The random numbers stay where they are, and bias, callback and cuts do not apply. With wi_session_logits
+ * this is decode with a sampler of one's own, at the cost of decode. Since 0.2.
+ *   token      in [0, vocab)
+ *   cancel     may be NULL
+ *   event_out  out
+ * Errors: as wi_session_decode. One thread. */
+WI_API wi_status wi_session_accept(wi_session* session, int32_t token, wi_cancel* cancel, wi_event* event_out,
+                                   wi_error* error);
+
 /* Logits of the last token, those that decode would sample from; computes them first if it is pending. For
- * hosts with a sampler of their own: logits, pick, prefill of the one token picked.
+ * hosts with a sampler of their own: logits, pick, wi_session_accept of the one token picked.
  *   cancel     may be NULL
  *   logits     out: (vocab) f32, or NULL with capacity 0
  *   capacity   floats
@@ -574,31 +867,84 @@ WI_API wi_status wi_session_fork_as(wi_session* session, const wi_session_params
                                     wi_session** fork_out, wi_error* error);
 
 /* Cuts the session back to its first `tokens` tokens. The new last one is pending: its logits are computed by
- * the next call that needs them. A segment that is cut becomes recent tokens again.
+ * the next call that needs them, and exactly if it is a token of a prompt. Where the last prefill ended, the
+ * session is as it was then: the same logits, bit for bit, and the same segments, so that another answer
+ * starts where the first one did; in a fork too. (The sampler goes on where it is; wi_session_set_sampling
+ * starts it anew.) What events still held back of a text is dropped. Elsewhere a segment that is cut keeps
+ * its clusters as far as they go, and at least the local_window tokens before the cut are recent tokens
+ * again: that copies the segment, at most segment_tokens tokens, and looks for no clusters.
+ *
+ * An editor keeps a session of the whole file. When the cursor settles: fork it, and truncate the fork at the
+ * cursor. At each keystroke: fork that one, which takes microseconds, and prefill what was typed, and what
+ * comes after the cursor if the model is to read it. This costs computing these tokens, and clustering them
+ * and at most 64 and a local_window before them.
  *   tokens  at most the session's
- * Errors: WI_E_BUDGET (a cut segment that others share is copied), WI_E_BUSY. One thread. */
+ * Errors: WI_E_BUDGET, WI_E_MEMORY (for a moment a cut segment and what is left of it are both held); the
+ * session is as it was. WI_E_BUSY. One thread. */
 WI_API wi_status wi_session_truncate(wi_session* session, uint64_t tokens, wi_error* error);
 
-/* Writes the session to a file: tokens, KV, index, sampler. Atomic: a temporary file beside it, synced, then
- * renamed; an older file at path survives any failure. Checksummed.
- *   path    NUL-terminated
+/* Writes the session to a file: tokens, KV, index, sampler, parameters; checksummed. The file appears whole
+ * or not at all: it is written without a name (beside the target, where the filesystem has no unnamed files),
+ * synced, and put in its place; an older file at path survives any failure. A new file's mode is 0666 without
+ * the process's umask; one that replaces another has its mode and, as far as the system permits, its owner
+ * and group. A symbolic link at path is followed: what it names is written, the link stays. A process that is
+ * killed may leave a file named .waveinfer-save-* in the folder; the next save into it removes that. A file
+ * that would outgrow the process's limit (RLIMIT_FSIZE) is WI_E_IO with EFBIG; no signal is delivered. The
+ * first save or load with a model reads all of its weights, for a hash that names it in the file.
+ *   path    NUL-terminated; what is there, if anything, must be a regular file
  *   cancel  may be NULL
  * Errors: WI_E_IO, WI_E_CANCELLED, WI_E_BUSY. One thread. */
 WI_API wi_status wi_session_save(wi_session* session, const char* path, wi_cancel* cancel, wi_error* error);
 
-/* Reads a session back. The model, the KV type and the policy with its parameters must be those it was saved
- * with; budgets, sparse_read_tokens and prefix_reuse are free.
- *   path         NUL-terminated
- *   params       as for wi_session_create; without sampling the saved sampler goes on where it was
- *   session_out  out: a new handle
- * Errors: WI_E_IO; WI_E_FORMAT for a damaged or truncated file or one of an unknown version; WI_E_MISMATCH
- * for another model or other parameters; WI_E_BUDGET. Any thread. */
-WI_API wi_status wi_session_load(wi_model* model, const char* path, const wi_session_params* params,
-                                 wi_session** session_out, wi_error* error);
+/* The same bytes to a host's callback, in pieces of at most 1 MiB and a little; since 0.2. The callback must
+ * not use the session.
+ *   writer  required
+ *   cancel  may be NULL
+ * Errors: WI_E_IO as the callback says; WI_E_CANCELLED, WI_E_BUSY. One thread. */
+WI_API wi_status wi_session_save_to(wi_session* session, const wi_writer* writer, wi_cancel* cancel,
+                                    wi_error* error);
 
-/* Replaces the sampling parameters and starts their random numbers anew from seed.
- *   sampling  NULL: greedy
+/* Bytes that a save of the session as it is now takes; since 0.2. Costs microseconds.
+ *   bytes_out  out
  * Errors: WI_E_BUSY. One thread. */
+WI_API wi_status wi_session_saved_bytes(wi_session* session, uint64_t* bytes_out, wi_error* error);
+
+/* Reads a session back. What params leaves at zero is as it was saved: policy and each of its parameters, KV
+ * type, budget, sparse_read_tokens, prefix_reuse, sampler. What is given must be as saved where it shapes
+ * what is stored (kv_type, the policy's name, segment_tokens, decode_segment_tokens, tokens_per_centroid,
+ * kmeans_iterations), and applies where it does not. As zero means "as saved", "none" is written so:
+ * kv_budget_bytes UINT64_MAX; sparse_read_tokens, local_window, estimation, target_mass and repeats negative.
+ * A budget that is given without floor and ceiling brings its own. sampling is taken whole, and its random
+ * numbers start from its seed; without it the saved sampler goes on where it was. To read a session through
+ * another policy, load it and call wi_session_fork_as.
+ *
+ * A file whose index is of another version of the library is indexed anew, as by wi_session_fork_as; that
+ * takes time, and memory for keys and values twice. Nothing in the file is trusted: it is read in pieces, a
+ * piece is used once its checksum is verified, and memory is taken only for what the file is long enough to
+ * have.
+ *   path         NUL-terminated; a regular file
+ *   params       NULL: all as saved
+ *   cancel       may be NULL; noticed within 100 ms
+ *   session_out  out: a new handle
+ * Errors: WI_E_IO; WI_E_FORMAT for a damaged or truncated file, one that is no session, or one of another
+ * version of the format; WI_E_UNSUPPORTED for a policy, a sampler or a section that this library does not
+ * know, by name; WI_E_MISMATCH for another model or other parameters; WI_E_BUDGET, WI_E_CANCELLED. Any
+ * thread. */
+WI_API wi_status wi_session_load(wi_model* model, const char* path, const wi_session_params* params,
+                                 wi_cancel* cancel, wi_session** session_out, wi_error* error);
+
+/* The same from a host's callback, which is asked for one piece after the other from the beginning to the
+ * end; since 0.2.
+ *   reader  required; its bytes are what the save wrote
+ * The rest: as wi_session_load. */
+WI_API wi_status wi_session_load_from(wi_model* model, const wi_reader* reader,
+                                      const wi_session_params* params, wi_cancel* cancel,
+                                      wi_session** session_out, wi_error* error);
+
+/* Replaces the sampling parameters and starts their random numbers anew from seed. Text that was held back
+ * stays so, and the new stop strings decide about it with the next token.
+ *   sampling  NULL: greedy
+ * Errors: WI_E_ARGUMENT for a logit_bias of a token beyond the vocabulary; WI_E_BUSY. One thread. */
 WI_API wi_status wi_session_set_sampling(wi_session* session, const wi_sampling_params* sampling,
                                          wi_error* error);
 
@@ -612,10 +958,106 @@ WI_API wi_status wi_session_get_stats(wi_session* session, wi_session_stats* sta
  *   sessions, count  of one model, each at most once; count 0 does nothing
  *   cancel           may be NULL
  *   events_out       out: (count), in the order of sessions
- * Errors: as wi_session_decode, for the batch as a whole: if one session fails, no session changes. WI_E_BUSY
- * if any session is in use. */
+ * Errors: as wi_session_decode, for the batch as a whole: if one session fails, no session changes, and the
+ * message begins with which one, as "sessions[3]: ". WI_E_BUSY if any session is in use. */
 WI_API wi_status wi_batch_decode(wi_session* const* sessions, uint64_t count, wi_cancel* cancel,
                                  wi_event* events_out, wi_error* error);
+
+/* ============================================ Tasks ============================================ */
+
+/* A task is a session that the runtime works on by itself: it reads a prompt and writes an answer on the
+ * runtime's threads, together with all other tasks, and the host fetches events when it likes. Prompts are
+ * read in chunks between steps in which every task that writes gets its next token (continuous batching;
+ * SPIN, section 5). A task gets exactly the tokens that the same calls would have given its session alone.
+ *   The order: a task waits until its memory (wi_model_plan_memory of its prompt and answer) fits beside the
+ * running ones'. Waiting tasks are admitted by priority, then age; ten seconds of waiting count as one
+ * priority more, and nobody overtakes the first, so every task is admitted in the end. Running tasks that
+ * read share the time by 2^priority; all that write are in each step, up to 64, and beyond that take turns by
+ * 2^priority.
+ *   The session: until its task has ended, calls on it are WI_E_BUSY, statistics excepted; then it goes on as
+ * after any call: the answer is part of it. After a cancelled or failed task it has the whole chunks of the
+ * prompt and the tokens of the answer that were done; wi_session_tokens says which. */
+
+enum wi_task_state {
+  WI_TASK_QUEUED = 0,    /* waits for memory */
+  WI_TASK_READING = 1,   /* its prompt */
+  WI_TASK_WRITING = 2,   /* its answer */
+  WI_TASK_DONE = 3,      /* the answer has ended, or has max_tokens tokens */
+  WI_TASK_CANCELLED = 4, /* wi_task_cancel, or the task's handle was released */
+  WI_TASK_FAILED = 5     /* wi_task_info.status and message say why */
+};
+
+/* Tells that a task has new events or has ended. Runs on the engine's thread, for which every task waits: it
+ * should only wake somebody. It may call wi_task_poll and wi_task_release. */
+typedef void (*wi_task_callback)(void* user);
+
+typedef struct wi_task_params {
+  uint32_t struct_size;
+  int32_t priority; /* -8 to 8, higher first; one more is twice the share of the time */
+  /* The prompt: tokens, or text, or neither, to go on from what the session has. Copied. */
+  const int32_t* tokens;
+  uint64_t token_count;
+  const char* text; /* tokenised on the engine's thread, in pieces between others' steps */
+  uint64_t text_length;
+  uint32_t tokenize_flags; /* WI_TOKENIZE_*, or-ed */
+  int32_t reserved;
+  uint64_t max_tokens; /* of the answer. 0: until it ends; planned with 1024 */
+  const wi_sampling_params*
+      sampling;            /* as wi_session_set_sampling at the start. NULL: the session's goes on */
+  wi_task_callback notify; /* NULL: none */
+  /* Its argument; must live until the last handle of the task is released: then it is not called any more */
+  void* notify_user;
+} wi_task_params;
+
+typedef struct wi_task_info {
+  uint32_t struct_size;
+  int32_t state;  /* WI_TASK_* */
+  int32_t status; /* of a failed task: WI_E_* */
+  int32_t reserved;
+  uint64_t prompt_tokens;  /* 0 while a text is not tokenised yet */
+  uint64_t prompt_done;    /* of them: read */
+  uint64_t answer_tokens;  /* written, fetched or not */
+  uint64_t queued_ns;      /* from submission to admission; 0: not admitted yet */
+  uint64_t first_token_ns; /* from submission to the first token; 0: none yet */
+  char message[256];       /* of a failed task: what a call would have said; NUL-terminated */
+} wi_task_info;
+
+/* Submits a session: the call returns at once. The first task of a runtime starts its engine, one thread.
+ *   session   used by nobody else now
+ *   params    NULL: all defaults, which goes on from what the session has
+ *   task_out  out: a new handle. Releasing the last one cancels a task that has not ended
+ * Errors: WI_E_BUSY if the session is in use, by a task too; WI_E_STATE if it is empty and there is no
+ * prompt. What goes wrong later is the task's status. Any thread. */
+WI_API wi_status wi_task_submit(wi_session* session, const wi_task_params* params, wi_task** task_out,
+                                wi_error* error);
+WI_API wi_task* wi_task_retain(wi_task* task);
+WI_API void wi_task_release(wi_task* task);
+
+/* Takes events that have come since the last call, oldest first; never waits.
+ *   events_out  out: (capacity); their texts are the task's, valid until the next poll of it or its release
+ *   count_out   out: events written; 0: none there now
+ * Events end with one that is not WI_EVENT_TOKEN. Errors: none of its own. Any thread, one at a time. */
+WI_API wi_status wi_task_poll(wi_task* task, wi_event* events_out, uint64_t capacity, uint64_t* count_out,
+                              wi_error* error);
+
+/* Waits until there are events to poll, or the task has ended.
+ *   timeout_ns  at most so long; 0: not at all; negative: for ever
+ *   ready_out   out: 1, or 0 if the time was over first
+ * Errors: none of its own. Any thread. */
+WI_API wi_status wi_task_wait(wi_task* task, int64_t timeout_ns, int32_t* ready_out, wi_error* error);
+
+/* A file descriptor that is readable while there are events to poll, for epoll, poll and every event loop. It
+ * is the task's and closed with it: the host neither reads nor closes it.
+ *   fd_out  out
+ * Errors: WI_E_IO if the system has none left. Any thread. */
+WI_API wi_status wi_task_get_fd(wi_task* task, int32_t* fd_out, wi_error* error);
+
+/* Ends the task within one step of the engine; it has its last event then, and its session is free. NULL is
+ * ignored, and so is a task that has ended. Any thread. */
+WI_API void wi_task_cancel(wi_task* task);
+
+/* How far the task is. Any thread. */
+WI_API wi_status wi_task_get_info(wi_task* task, wi_task_info* info_out, wi_error* error);
 
 /* ============================================ KV store alone ============================================ */
 
@@ -646,12 +1088,15 @@ WI_API void wi_kv_release(wi_kv* kv);
  *   layer         in [0, layers)
  *   tokens        at most 2147483647
  *   keys, values  (tokens, kv_heads, head_dim) f32, finite; keys rotated. Rounded to kv_type
- * Errors: WI_E_BUDGET, WI_E_BUSY. One thread. */
+ * Errors: WI_E_ARGUMENT if a number is not finite, WI_E_UNSUPPORTED if one is beyond kv_type, naming the
+ * types that hold it; WI_E_BUDGET, WI_E_BUSY. One thread. */
 WI_API wi_status wi_kv_append(wi_kv* kv, int32_t layer, uint64_t tokens, const float* keys,
                               const float* values, wi_error* error);
 
-/* Seals what can be sealed: whole segments, then whole decode segments, beyond the local window. Nothing is
- * sealed without this call, and until then everything is attended exactly.
+/* Seals what can be sealed beyond the local window, cut as a prompt of so many tokens is cut
+ * (wi_policy_params.segment_tokens): short segments that earlier calls left become parts of longer ones,
+ * unless a fork or a truncate came between. Nothing is sealed without this call, and until then everything is
+ * attended exactly.
  * Errors: WI_E_STATE if layers have different numbers of tokens; WI_E_BUDGET, WI_E_BUSY. One thread. */
 WI_API wi_status wi_kv_seal(wi_kv* kv, wi_error* error);
 
@@ -677,6 +1122,19 @@ WI_API wi_status wi_kv_truncate(wi_kv* kv, uint64_t tokens, wi_error* error);
 
 /* As wi_session_get_stats; fields about prefill, weights and prefixes stay 0. */
 WI_API wi_status wi_kv_get_stats(wi_kv* kv, wi_session_stats* stats_out, wi_error* error);
+
+/* The store to a file or a callback and back, as sessions; since 0.2. Files of sessions and of stores are
+ * told apart: the wrong one is WI_E_FORMAT. What params of a load leaves at zero is as saved, the shape too;
+ * NULL: all of it.
+ * Errors: as of sessions; of save, save_to and saved_bytes also WI_E_STATE, if layers have different numbers
+ * of tokens. Threads: as of sessions. */
+WI_API wi_status wi_kv_save(wi_kv* kv, const char* path, wi_cancel* cancel, wi_error* error);
+WI_API wi_status wi_kv_save_to(wi_kv* kv, const wi_writer* writer, wi_cancel* cancel, wi_error* error);
+WI_API wi_status wi_kv_saved_bytes(wi_kv* kv, uint64_t* bytes_out, wi_error* error);
+WI_API wi_status wi_kv_load(wi_runtime* runtime, const char* path, const wi_kv_params* params,
+                            wi_cancel* cancel, wi_kv** kv_out, wi_error* error);
+WI_API wi_status wi_kv_load_from(wi_runtime* runtime, const wi_reader* reader, const wi_kv_params* params,
+                                 wi_cancel* cancel, wi_kv** kv_out, wi_error* error);
 
 #ifdef __cplusplus
 }

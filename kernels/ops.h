@@ -39,6 +39,9 @@ struct MatmulArgs {
   MatmulPart parts[3];
   int32_t part_count;
   Precision precision = Precision::fast;  // of dense tiles; few rows are always in f32
+  // Each row's results are the same bits whatever the other rows are and however many: what a decode step
+  // asks for, so that a session's logits do not depend on its company. False: whatever is fastest.
+  bool rows_alike = false;
 };
 
 // Rotates x in place. cos and sin are (rows, rotary / 2), shared by all heads of a row.
@@ -63,7 +66,8 @@ struct SwigluArgs {
 
 // Exact causal attention of a chunk over everything before it and itself, online softmax, one pass.
 // runs[h] lists KV head h's tokens; their total is the same for all heads and the last `rows` of them
-// are the chunk itself, in order. Row i sees all tokens but the last rows - 1 - i.
+// are the chunk itself, in order. Row i sees all tokens but the last rows - 1 - i, or of those the last
+// `window`, where there is one: the tokens before the chunk are then in order too.
 struct AttendChunkArgs {
   const float* queries;  // (rows, query_heads, head_dim) rotated, not scaled
   int64_t rows;
@@ -75,25 +79,34 @@ struct AttendChunkArgs {
   float* out;                // (rows, query_heads, head_dim)
   float* lse;                // (rows, query_heads) natural log, or null
   Precision precision;
+  int32_t window = 0;  // 0: none
 };
 
 struct Backend {
   const char* name;
   void (*embed)(const Stream&, const EmbedArgs&);
   void (*rms_norm)(const Stream&, const RmsNormArgs&);
-  void (*matmul)(const Stream&,
-                 const MatmulArgs&);  // few rows: straight from the stored form; many: dense tiles
+  void (*matmul)(const Stream&, const MatmulArgs&);
   void (*rope)(const Stream&, const RopeArgs&);
   void (*swiglu)(const Stream&, const SwigluArgs&);
   void (*attend)(const Stream&, const LanesArgs&);  // exact over steady and runs: writes out and lse
   void (*attend_chunk)(const Stream&, const AttendChunkArgs&);
-  void (*to_kv)(const float* in, DType kv, void* out, int64_t count);  // round to nearest even
+  // Rounds to nearest even. Returns the bits of the largest magnitude of `in` as an f32 (0: no numbers); a
+  // NaN's are larger than infinity's. kv_holds() says whether all that was written is finite.
+  uint32_t (*to_kv)(const float* in, DType kv, void* out, int64_t count);
   void (*from_kv)(const void* in, DType kv, float* out, int64_t count);
+  // Natural log of the sum of exponentials, to f32 rounding; NaN counts as -infinity. One thread.
+  double (*log_sum_exp)(const float* in, int64_t count);
   void (*dequantize)(const void* in, DType type, float* out, int64_t count);  // whole blocks
   const char* (*simd)();                                                      // instruction set in use
   const Policy* policies;
   int32_t policy_count;
 };
+
+// Whether numbers up to this magnitude (to_kv's) stay finite in the type: below what rounds to infinity.
+constexpr bool kv_holds(DType kv, uint32_t magnitude_bits) {
+  return magnitude_bits < (kv == DType::f16 ? 0x477FF000u : kv == DType::bf16 ? 0x7F7F8000u : 0x7F800000u);
+}
 
 const Backend& cpu_backend();
 const Policy* find_policy(const Backend& backend, const char* name);  // null if the pair is missing

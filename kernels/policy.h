@@ -52,6 +52,15 @@ struct IndexResult {
   size_t index_bytes = 0;  // used, from the start
 };
 
+// Index in pieces of some tenth of a millisecond at 1,024 tokens, for whoever can't wait for all of it. They
+// are done in order, each on any worker, with what those before left in `state`, which is 64-byte aligned and
+// need not be zeroed. Together they write what index() writes.
+struct IndexPieces {
+  int32_t (*count)(const IndexArgs& args);  // depends on sizes and parameters alone
+  size_t (*state_bytes)(const IndexArgs& args);
+  IndexResult (*run)(const IndexArgs& args, std::byte* state, int32_t piece);  // the last one's result counts
+};
+
 struct PartitionRef {
   int32_t segment;    // in the lane's list
   int32_t partition;  // in the segment
@@ -111,6 +120,8 @@ struct LanesArgs {
 
 struct Policy {
   const char* name;
+  // Of the layout of its index, for indexes in files: one of another version is built anew. 0: it keeps none.
+  uint32_t index_version = 0;
   bool wants_repeats = false;  // whether select looks at the lanes' wanted tokens
   // Whether a lane's stages have more in common than a lane has parts: one worker then does them all, while
   // its cache has what select wrote and estimate reads.
@@ -118,6 +129,11 @@ struct Policy {
   // Upper bound of index bytes for one head of a segment of this many tokens.
   size_t (*index_capacity)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
   IndexResult (*index)(const Stream& stream, int worker, const IndexArgs& args);
+  const IndexPieces* pieces = nullptr;  // null: index() takes no longer than a piece may
+  // The index of the first args.tokens tokens of a segment that has more: what is left of each of its
+  // partitions, in their order, without looking for new ones. As index(), but args.index has the capacity of
+  // the whole segment. Null: index() looks for nothing and does as well.
+  IndexResult (*cut)(const Stream& stream, int worker, const IndexArgs& args, const SegmentView& whole);
   // Ranks the partitions and splits them into zones: fills retrieved, estimated, scores and the report's
   // retrieved_tokens, dropped_count.
   void (*select)(const Stream& stream, const LanesArgs& args);
@@ -132,6 +148,7 @@ struct Policy {
   // Null: the policy keeps none, and a segment is one partition.
   bool (*index_valid)(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,
                       DType kv);
+  const char* description;  // one line, for hosts that let their users choose
 };
 
 }  // namespace wi

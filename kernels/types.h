@@ -47,8 +47,8 @@ struct KvRun {
   int64_t tokens = 0;
 };
 
-// Where an operation runs. The runtime implements it over its own oneTBB arena (src/memory/workers.h);
-// a backend only calls these. body(task, worker) runs once for every task in [0, tasks) on some worker in
+// Where an operation runs. The runtime implements it over its own threads (src/memory/workers.h); a backend
+// only calls these. body(task, worker) runs once for every task in [0, tasks) on some worker in
 // [0, workers); no two bodies run on one worker at a time, so per-worker scratch needs no lock. When the
 // caller's cancel flag is set, remaining tasks are skipped and the caller throws; a body that may run for
 // more than 50 ms polls cancelled() itself.

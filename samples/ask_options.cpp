@@ -11,10 +11,10 @@ namespace {
 
 constexpr const char* kUsage =
     "wi_ask: reads a document once, then answers each question from a fork of that session.\n"
-    "  --model FILE         GGUF file, or folder with safetensors\n"
-    "  --document FILE      UTF-8 text\n"
+    "  --model FILE         required: GGUF file, or folder with safetensors\n"
+    "  --document FILE      required: UTF-8 text\n"
     "  --tokens N           read only its first N tokens\n"
-    "  --question TEXT      what to ask; may be repeated\n"
+    "  --question TEXT      required: what to ask; may be repeated\n"
     "  --expect TEXT        words that a right answer to the question before it holds\n"
     "  --policy P[,P...]    full or wave (default); several: one after the other, then compared\n"
     "  --budget R           share of the indexed tokens that wave reads exactly (default 0.018)\n"
@@ -29,7 +29,9 @@ constexpr const char* kUsage =
     "  --seed N             of the sampler\n"
     "  --raw                no chat template: document and question are joined as they are, and\n"
     "                       special tokens spelled out in them are recognised\n"
-    "  --json               one object per question instead of text\n";
+    "  --json               one object per question instead of text\n"
+    "Example: wi_ask --model m.gguf --document book.txt --question 'Who wrote the letter?' --policy "
+    "full,wave\n";
 
 void check_complete(const AskOptions& options);
 

@@ -24,8 +24,9 @@ Progress::~Progress() {
   if (drawn_) std::fputs("\r\033[K", stderr);
 }
 
-void Progress::on_progress(void* user, uint64_t done, uint64_t total) {
+int32_t Progress::on_progress(void* user, uint64_t done, uint64_t total) {
   static_cast<Progress*>(user)->show(done, total);
+  return 0;
 }
 
 void Progress::show(uint64_t done, uint64_t total) {

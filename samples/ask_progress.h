@@ -16,7 +16,7 @@ class Progress {
 
   void show(uint64_t done, uint64_t total);
   // A wi_progress_callback whose user pointer is a Progress.
-  static void on_progress(void* user, uint64_t done, uint64_t total);
+  static int32_t on_progress(void* user, uint64_t done, uint64_t total);
 
  private:
   using Clock = std::chrono::steady_clock;

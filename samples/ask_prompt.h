@@ -1,8 +1,10 @@
-// The prompt of wi_ask in the model's own chat template: one user turn that holds the document, read once,
-// and then a question, appended to a fork.
+// The prompt of wi_ask in the model's own chat template: one user turn that holds the document and a
+// question. What the conversations about all questions begin with is read once; the rest is appended to a
+// fork.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,20 +15,19 @@ namespace sample {
 
 class Prompt {
  public:
-  // Reads the document's first tokens. Throws if the model's template is unknown, unless options.raw.
+  // Reads the document's first tokens. Throws if the model has no template, unless options.raw.
   Prompt(const Model& model, const AskOptions& options);
 
   const std::vector<int32_t>& opening() const { return opening_; }
   uint64_t document_tokens() const { return document_tokens_; }
-  std::vector<int32_t> question(const Model& model, const std::string& text) const;
+  const std::vector<int32_t>& question(const std::string& text) const { return questions_.at(text); }
 
  private:
-  void split_template(const Model& model, const std::string& model_path);
+  void read_raw(const Model& model, const AskOptions& options, std::vector<int32_t> document);
+  void read_chat(const Model& model, const AskOptions& options, const std::string& document);
 
-  std::vector<int32_t> opening_;  // what the template puts before a user's message, and the document
-  std::string separator_;         // between document and question
-  std::vector<int32_t> closing_;  // what the template puts after a user's message to make the model answer
-  uint32_t text_flags_ = 0;       // WI_TOKENIZE_*: a document cannot smuggle in special tokens, unless raw
+  std::vector<int32_t> opening_;                           // the same for all questions; ends in the document
+  std::map<std::string, std::vector<int32_t>> questions_;  // by their text: what follows the opening
   uint64_t document_tokens_ = 0;
 };
 

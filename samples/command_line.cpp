@@ -7,12 +7,22 @@
 #include <stdexcept>
 #include <utility>
 
+#include "waveinfer.h"
+
 namespace sample {
 
 bool CommandLine::parse(int count, char** words) const {
   const std::vector<std::string> given(words + 1, words + count);
-  if (std::find(given.begin(), given.end(), "--help") != given.end()) {
+  const auto has = [&](const char* name) {
+    return std::find(given.begin(), given.end(), name) != given.end();
+  };
+  if (has("--help") || has("-h")) {
     std::fputs(usage_, stdout);
+    return false;
+  }
+  if (has("--version")) {
+    const std::string usage = usage_;
+    std::printf("%s %s\n", usage.substr(0, usage.find(':')).c_str(), wi_version());
     return false;
   }
   for (size_t i = 0; i < given.size(); i++) {

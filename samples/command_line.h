@@ -39,8 +39,9 @@ class CommandLine {
   // Calls take with the value every time that the option is given.
   CommandLine& each(const char* name, std::function<void(const std::string& value)> take);
 
-  // Reads the words; throws at one that is no option, lacks its value or has a wrong one. --help, wherever it
-  // stands, prints the usage and returns false: there is nothing else to do.
+  // Reads the words; throws at one that is no option, lacks its value or has a wrong one. --help or -h,
+  // wherever it stands, prints the usage, --version the library's; then it returns false: there is nothing
+  // else to do.
   bool parse(int count, char** words) const;
 
  private:

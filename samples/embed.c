@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
   wi_session* session = NULL;
   if (argc < 3) return fputs("usage: embed MODEL TEXT\n", stderr), 1;
   int failed =
-      wi_runtime_create(NULL, &runtime, &error) || wi_model_open(runtime, argv[1], NULL, &model, &error) ||
+      wi_runtime_create(NULL, &runtime, &error) ||
+      wi_model_open(runtime, argv[1], NULL, NULL, &model, &error) ||
       wi_session_create(model, NULL, &session, &error) ||
       wi_session_append_text(session, argv[2], strlen(argv[2]), WI_TOKENIZE_ADD_BOS, NULL, NULL, &error);
   for (int i = 0; i < 64 && !failed && event.kind == WI_EVENT_TOKEN; i++) {

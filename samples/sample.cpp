@@ -44,7 +44,7 @@ Model open_model(const Runtime& runtime, const std::string& path, int32_t weight
   params.precision = precision;
   params.weights = weights;
   wi_model* model = nullptr;
-  call(wi_model_open, runtime.get(), path.c_str(), &params, &model);
+  call(wi_model_open, runtime.get(), path.c_str(), &params, nullptr, &model);
   return Model(model, wi_model_release);
 }
 

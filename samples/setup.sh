@@ -2,8 +2,8 @@
 # package manager (Debian 12, Ubuntu 24.04 and their kin). Asks for nothing, says what it does, and does
 # nothing and takes no time where all is there.
 
-build_packages=(g++ cmake ninja-build pkg-config libhwy-dev libdnnl-dev libtbb-dev libmimalloc-dev libhwloc-dev
-  libpcre2-dev libxxhash-dev nlohmann-json3-dev libcmocka-dev xz-utils)
+build_packages=(g++ cmake ninja-build pkg-config libhwy-dev libdnnl-dev libmimalloc-dev
+  libpcre2-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev libcmocka-dev xz-utils)
 # One fixed version on every system, so that the same source is formatted and judged the same everywhere.
 clang_packages=(clang-14 libclang-rt-14-dev)
 lint_packages=(clang-format-14 clang-tidy-14 git)

@@ -2,7 +2,6 @@
 // the document's KV cache and index are shared by all of them. With several policies it does so once per
 // policy and sets them side by side. Everything here goes through waveinfer.h.
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <stdexcept>
 
@@ -10,6 +9,7 @@
 #include "ask_progress.h"
 #include "ask_prompt.h"
 #include "ask_report.h"
+#include "interrupt.h"
 #include "sample.h"
 
 namespace {
@@ -20,8 +20,8 @@ using Clock = std::chrono::steady_clock;
 void ask(const AskOptions& options);
 std::vector<Session> create_sessions(const Model& model, const AskOptions& options);
 void read_document(const Session& session, const Prompt& prompt, wi_cancel* cancel, Reading* reading);
-Answer answer_question(const Model& model, const Session& document, const Prompt& prompt,
-                       const Question& question, const AskOptions& options, wi_cancel* cancel);
+Answer answer_question(const Session& document, const Prompt& prompt, const Question& question,
+                       const AskOptions& options, wi_cancel* cancel);
 void measure_cache(const wi_session_stats& before, const wi_session_stats& after, Answer* answer);
 wi_session_stats session_stats(const Session& session);
 double milliseconds(Clock::duration duration);
@@ -36,26 +36,6 @@ int main(int argument_count, char** arguments) {
 }
 
 namespace {
-
-// Ctrl-C fires the token that every long call watches; a second Ctrl-C ends the program the hard way.
-class Interrupt {
- public:
-  Interrupt() : cancel_(create_cancel()) {
-    watched_ = cancel_.get();
-    struct sigaction action = {};
-    action.sa_handler = [](int) { wi_cancel_trigger(watched_); };
-    action.sa_flags = SA_RESETHAND;
-    sigaction(SIGINT, &action, nullptr);
-  }
-  ~Interrupt() { std::signal(SIGINT, SIG_DFL); }
-  Interrupt(const Interrupt&) = delete;
-  Interrupt& operator=(const Interrupt&) = delete;
-  wi_cancel* cancel() const { return cancel_.get(); }
-
- private:
-  static inline wi_cancel* watched_ = nullptr;
-  Cancel cancel_;
-};
 
 void ask(const AskOptions& options) {
   Interrupt interrupt;
@@ -78,8 +58,7 @@ void ask(const AskOptions& options) {
                   with_thousands(static_cast<uint64_t>(reading.prefill_tokens_per_second())).c_str());
     }
     for (const Question& question : options.questions) {
-      reading.answers.push_back(
-          answer_question(model, sessions[i], prompt, question, options, interrupt.cancel()));
+      reading.answers.push_back(answer_question(sessions[i], prompt, question, options, interrupt.cancel()));
       if (options.json) print_json(reading, reading.answers.back());
     }
     sessions[i].reset();  // the next policy's peak memory is its own
@@ -139,8 +118,8 @@ class AnswerStream {
   bool silent_;
 };
 
-Answer answer_question(const Model& model, const Session& document, const Prompt& prompt,
-                       const Question& question, const AskOptions& options, wi_cancel* cancel) {
+Answer answer_question(const Session& document, const Prompt& prompt, const Question& question,
+                       const AskOptions& options, wi_cancel* cancel) {
   AnswerStream stream(options.json);
   stream.write(question.text + "\n  ");
   Answer answer;
@@ -148,7 +127,7 @@ Answer answer_question(const Model& model, const Session& document, const Prompt
   auto start = Clock::now();
 
   Session session = fork(document);
-  std::vector<int32_t> tokens = prompt.question(model, question.text);
+  const std::vector<int32_t>& tokens = prompt.question(question.text);
   call(wi_session_prefill, session.get(), tokens.data(), tokens.size(), nullptr, cancel);
   wi_session_stats before = session_stats(session);
 
@@ -159,7 +138,7 @@ Answer answer_question(const Model& model, const Session& document, const Prompt
     call(wi_session_decode, session.get(), cancel, &event);
     last = Clock::now();
     if (steps == 0) first = last;
-    ended = event.kind == WI_EVENT_END;
+    ended = event.kind != WI_EVENT_TOKEN;
     if (!ended) answer.tokens++;
     answer.text.append(event.text, event.text_length);
     stream.write({event.text, event.text_length});

@@ -16,10 +16,11 @@ struct Options {
 
 constexpr const char* kUsage =
     "wi_tokens: token ids of standard input, one per line\n"
-    "  --model FILE  GGUF file, or folder with safetensors\n"
+    "  --model FILE  required: GGUF file, or folder with safetensors\n"
     "  --decode      the other way: text of the ids on standard input\n"
     "  --bos         put the model's BOS token first\n"
-    "  --plain       special tokens spelled out in the text are ordinary text\n";
+    "  --plain       special tokens spelled out in the text are ordinary text\n"
+    "Example: echo Hello | wi_tokens --model m.gguf --bos\n";
 
 bool parse_options(int argument_count, char** arguments, Options& options) {
   CommandLine line(kUsage);

@@ -5,6 +5,7 @@
 
 #include "kernels/types.h"
 #include "src/error.h"
+#include "waveinfer.h"
 
 namespace wi {
 
@@ -20,6 +21,17 @@ inline const std::atomic<bool>* flag_of(const CancelToken* cancel) {
 inline void throw_if_cancelled(const Stream& stream) {
   if (stream.cancelled()) [[unlikely]]
     fail(WI_E_CANCELLED, "cancelled");
+}
+
+// Before an operation; null: there is no token.
+inline void throw_if_cancelled(const std::atomic<bool>* cancel) {
+  if (cancel && cancel->load(std::memory_order_relaxed)) fail(WI_E_CANCELLED, "cancelled");
+}
+
+// Tells the host how far a call is; a callback that wants no more ends it. callback may be null.
+inline void report_progress(wi_progress_callback callback, void* user, uint64_t done, uint64_t total) {
+  if (callback && callback(user, done, total) != 0)
+    fail(WI_E_CANCELLED, "cancelled by the progress callback");
 }
 
 }  // namespace wi

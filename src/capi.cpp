@@ -7,11 +7,16 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "src/capi_convert.h"
 #include "src/capi_struct.h"
+#include "src/engine/engine.h"
+#include "src/host_process.h"
 #include "src/memory_plan.h"
 
 // A handle counts the host's references; the object behind it is also kept by what was made from it, so
@@ -19,7 +24,9 @@
 template <class Object>
 struct Handle {
   explicit Handle(std::shared_ptr<Object> held) : object(std::move(held)) {}
+  bool of_this_process() const { return made_after_forks == wi::fork_count(); }
   std::atomic<int64_t> references{1};
+  const uint32_t made_after_forks = wi::fork_count();
   const std::shared_ptr<Object> object;
 };
 struct wi_runtime : Handle<wi::Runtime> {
@@ -27,6 +34,10 @@ struct wi_runtime : Handle<wi::Runtime> {
 };
 struct wi_cancel : Handle<wi::CancelToken> {
   using Handle::Handle;
+};
+struct wi_task : Handle<wi::Task> {
+  using Handle::Handle;
+  ~wi_task() { object->abandon(); }
 };
 struct wi_kv : Handle<wi::KvStore> {
   using Handle::Handle;
@@ -49,20 +60,25 @@ using namespace wi;
 template <class Body>
 wi_status guard(wi_error* error, Body&& body) noexcept;
 
-// The object behind a handle, which must not be NULL.
-template <class H>
-auto& unwrap(H* handle, const char* name) {
-  check(handle != nullptr, WI_E_ARGUMENT, name, " is NULL");
-  return *handle->object;
-}
-
+// A handle that is not NULL and not of a parent process, and the object behind one.
 template <class H>
 H& required(H* handle, const char* name) {
   check(handle != nullptr, WI_E_ARGUMENT, name, " is NULL");
+  check(handle->of_this_process(), WI_E_STATE, name, " was made before fork(), by the parent process");
   return *handle;
 }
 
-const CancelToken* token_of(const wi_cancel* cancel) { return cancel ? cancel->object.get() : nullptr; }
+template <class H>
+auto& unwrap(H* handle, const char* name) {
+  return *required(handle, name).object;
+}
+
+// Ends the call if it has fired already: one that has no step to do would not look.
+const CancelToken* token_of(wi_cancel* cancel) {
+  const CancelToken* const token = cancel ? &unwrap(cancel, "cancel") : nullptr;
+  throw_if_cancelled(flag_of(token));
+  return token;
+}
 
 template <class H>
 H* retain(H* handle) {
@@ -70,15 +86,45 @@ H* retain(H* handle) {
   return handle;
 }
 
+// In a child process the parent's objects stay as they are: their threads do not exist here.
 template <class H>
 void release(H* handle) {
-  if (handle && handle->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete handle;
+  if (handle && handle->of_this_process() && handle->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    delete handle;
 }
 
 void check_out(const void* out, const char* name) { check(out != nullptr, WI_E_ARGUMENT, name, " is NULL"); }
 int64_t to_count(const char* name, uint64_t count);
 void check_batch(wi_session* const* sessions, uint64_t count);
 void check_layer(const KvStore& store, int32_t layer);
+
+// What a load was asked for, by what was saved.
+Session::Choice session_choice(const wi_session_params* params, const Backend& backend) {
+  return
+      [params, &backend](const SessionParams& saved) { return to_session_params(params, backend, &saved); };
+}
+KvStore::Choice kv_choice(const wi_kv_params* params, const Backend& backend) {
+  return
+      [params, &backend](const KvStoreParams& saved) { return to_kv_store_params(params, backend, &saved); };
+}
+
+// What the ways to open a model have in common; open takes the progress, the precision and, if the weights
+// are to be copied, the pool.
+template <class Open>
+void open_model(wi_runtime* runtime, const wi_model_params* params, wi_cancel* cancel, wi_model** model_out,
+                Open&& open) {
+  const wi_runtime& on = required(runtime, "runtime");
+  check_out(model_out, "model_out");
+  const wi_model_params p = read_struct(params, "wi_model_params");
+  const Precision precision = precision_of(p);
+  HostPool* copy_into = wants_copied_weights(p) ? on.object->weights_pool.get() : nullptr;
+  const Progress progress = [&](uint64_t done, uint64_t total) {
+    throw_if_cancelled(flag_of(token_of(cancel)));
+    report_progress(p.progress, p.progress_user, done, total);
+  };
+  throw_if_cancelled(flag_of(token_of(cancel)));
+  *model_out = new wi_model(open(progress, precision, copy_into), on.object);
+}
 
 }  // namespace
 
@@ -100,8 +146,11 @@ const char* wi_status_name(wi_status status) {
 
 wi_status wi_runtime_create(const wi_runtime_params* params, wi_runtime** runtime_out, wi_error* error) {
   return guard(error, [&] {
+    prepare_process();
     check_out(runtime_out, "runtime_out");
-    *runtime_out = new wi_runtime(Runtime::create(to_runtime_params(params)));
+    auto made = std::make_unique<wi_runtime>(Runtime::create(to_runtime_params(params)));
+    made->object->own_log_user();  // now that nothing can fail any more
+    *runtime_out = made.release();
   });
 }
 
@@ -114,6 +163,14 @@ wi_status wi_runtime_device_info(wi_runtime* runtime, wi_device_info* info_out, 
     const Runtime& of = unwrap(runtime, "runtime");
     check_struct_out(info_out, "info_out");
     write_struct(to_device_info(of), info_out);
+  });
+}
+
+wi_status wi_runtime_policy(wi_runtime* runtime, int32_t index, wi_policy_info* info_out, wi_error* error) {
+  return guard(error, [&] {
+    const Runtime& of = unwrap(runtime, "runtime");
+    check_struct_out(info_out, "info_out");
+    write_struct(to_policy_info(of, index), info_out);
   });
 }
 
@@ -149,18 +206,55 @@ void wi_cancel_reset(wi_cancel* cancel) {
 // ---- Model ----
 
 wi_status wi_model_open(wi_runtime* runtime, const char* path, const wi_model_params* params,
-                        wi_model** model_out, wi_error* error) {
+                        wi_cancel* cancel, wi_model** model_out, wi_error* error) {
   return guard(error, [&] {
-    const wi_runtime& on = required(runtime, "runtime");
     check_out(path, "path");
-    check_out(model_out, "model_out");
-    const wi_model_params p = read_struct(params, "wi_model_params");
-    const Precision precision = precision_of(p);
-    HostPool* copy_into = wants_copied_weights(p) ? on.object->weights_pool.get() : nullptr;
-    std::function<void(uint64_t, uint64_t)> progress;
-    if (p.progress)
-      progress = [&p](uint64_t done, uint64_t total) { p.progress(p.progress_user, done, total); };
-    *model_out = new wi_model(Model::open(path, progress, precision, copy_into), on.object);
+    open_model(runtime, params, cancel, model_out,
+               [&](const Progress& progress, Precision precision, HostPool* copy_into) {
+                 return Model::open(path, progress, precision, copy_into);
+               });
+  });
+}
+
+wi_status wi_model_open_memory(wi_runtime* runtime, const void* data, uint64_t bytes,
+                               const wi_model_params* params, wi_cancel* cancel, wi_model** model_out,
+                               wi_error* error) {
+  return guard(error, [&] {
+    check_out(data, "data");
+    check(bytes > 0 && bytes <= PTRDIFF_MAX, WI_E_ARGUMENT, "bytes is ", bytes, ", must be in [1, ",
+          PTRDIFF_MAX, "]");
+    open_model(runtime, params, cancel, model_out,
+               [&](const Progress& progress, Precision precision, HostPool* copy_into) {
+                 const uint64_t beside = reinterpret_cast<uintptr_t>(data) % 8;
+                 check(copy_into || beside == 0, WI_E_ARGUMENT, "data lies ", beside,
+                       " bytes behind a multiple of 8, which only weights that are copied may");
+                 return Model::open_memory({static_cast<const std::byte*>(data), bytes}, progress, precision,
+                                           copy_into);
+               });
+  });
+}
+
+wi_status wi_model_open_reader(wi_runtime* runtime, const wi_reader* reader, const wi_model_params* params,
+                               wi_cancel* cancel, wi_model** model_out, wi_error* error) {
+  return guard(error, [&] {
+    check_out(reader, "reader");
+    const wi_reader from = read_struct(reader, "wi_reader");
+    check(from.read != nullptr, WI_E_ARGUMENT, "wi_reader.read is NULL");
+    check(from.reserved == 0, WI_E_ARGUMENT, "wi_reader.reserved is ", from.reserved, ", must be 0");
+    check(from.bytes > 0, WI_E_ARGUMENT, "wi_reader.bytes is 0");
+    const auto read = [&](uint64_t offset, std::span<std::byte> to) {
+      const int32_t result = from.read(from.user, offset, to.data(), to.size());
+      if (result != 0)
+        throw_error(
+            WI_E_IO,
+            concat("wi_reader.read returned ", result, " for ", to.size(), " bytes at offset ", offset),
+            result);
+    };
+    open_model(runtime, params, cancel, model_out,
+               [&](const Progress& progress, Precision precision, HostPool*) {
+                 return Model::open_reader(from.bytes, read, progress, precision,
+                                           runtime->object->weights_pool.get());
+               });
   });
 }
 
@@ -173,6 +267,47 @@ wi_status wi_model_get_info(wi_model* model, wi_model_info* info_out, wi_error* 
     const Model& of = unwrap(model, "model");
     check_struct_out(info_out, "info_out");
     write_struct(to_model_info(of), info_out);
+  });
+}
+
+wi_status wi_model_get_metadata(wi_model* model, const char* key, char* text, uint64_t capacity,
+                                uint64_t* length_out, wi_error* error) {
+  return guard(error, [&] {
+    const Metadata& metadata = unwrap(model, "model").metadata;
+    check_out(key, "key");
+    check_list_out(text, capacity, length_out, "text", "length_out");
+    const std::optional<std::string> value = metadata.find(key);
+    check(value.has_value(), WI_E_ARGUMENT, "key is '", key, "', which the model does not have");
+    write_list<char>(*value, text, capacity, length_out, "text");
+  });
+}
+
+wi_status wi_model_metadata_count(wi_model* model, uint64_t* count_out, wi_error* error) {
+  return guard(error, [&] {
+    const Metadata& metadata = unwrap(model, "model").metadata;
+    check_out(count_out, "count_out");
+    *count_out = metadata.count();
+  });
+}
+
+wi_status wi_model_metadata_key(wi_model* model, uint64_t index, char* text, uint64_t capacity,
+                                uint64_t* length_out, wi_error* error) {
+  return guard(error, [&] {
+    const Metadata& metadata = unwrap(model, "model").metadata;
+    check(index < metadata.count(), WI_E_ARGUMENT, "index is ", index, ", the model has ", metadata.count(),
+          " keys");
+    check_list_out(text, capacity, length_out, "text", "length_out");
+    write_list<char>(metadata.key(index), text, capacity, length_out, "text");
+  });
+}
+
+wi_status wi_model_token_info(wi_model* model, int32_t token, wi_token_info* info_out, wi_error* error) {
+  return guard(error, [&] {
+    const Model& of = unwrap(model, "model");
+    check_struct_out(info_out, "info_out");
+    check(token >= 0 && token < of.config.vocab, WI_E_ARGUMENT, "token is ", token, ", must be in [0, ",
+          of.config.vocab, ")");
+    write_struct(to_token_info(*of.tokenizer, token), info_out);
   });
 }
 
@@ -202,15 +337,27 @@ wi_status wi_model_detokenize(wi_model* model, const int32_t* tokens, uint64_t c
 }
 
 wi_status wi_model_chat_render(wi_model* model, const wi_chat_message* messages, uint64_t count,
-                               uint32_t flags, char* text, uint64_t capacity, uint64_t* length_out,
-                               wi_error* error) {
+                               const wi_chat_params* params, char* text, uint64_t capacity,
+                               uint64_t* length_out, wi_error* error) {
   return guard(error, [&] {
     const Model& of = unwrap(model, "model");
-    check_flags(flags, WI_CHAT_ADD_GENERATION_PROMPT);
     check_list_out(text, capacity, length_out, "text", "length_out");
     const std::vector<ChatMessage> read = to_chat_messages(messages, count);
-    write_list<char>(of.chat.render(read, flags & WI_CHAT_ADD_GENERATION_PROMPT), text, capacity, length_out,
-                     "text");
+    const chat::Text rendered = of.chat.render(to_chat_request(read, params));
+    write_list<char>(rendered.bytes(), text, capacity, length_out, "text");
+  });
+}
+
+wi_status wi_model_chat_tokens(wi_model* model, const wi_chat_message* messages, uint64_t count,
+                               const wi_chat_params* params, int32_t* tokens, uint64_t capacity,
+                               uint64_t* count_out, wi_error* error) {
+  return guard(error, [&] {
+    const Model& of = unwrap(model, "model");
+    check_list_out(tokens, capacity, count_out, "tokens", "count_out");
+    const std::vector<ChatMessage> read = to_chat_messages(messages, count);
+    const chat::Text rendered = of.chat.render(to_chat_request(read, params));
+    write_list<int32_t>(of.tokenizer->encode_beside(rendered.bytes(), rendered.host()), tokens, capacity,
+                        count_out, "tokens");
   });
 }
 
@@ -267,6 +414,17 @@ wi_status wi_session_decode(wi_session* session, wi_cancel* cancel, wi_event* ev
   });
 }
 
+wi_status wi_session_accept(wi_session* session, int32_t token, wi_cancel* cancel, wi_event* event_out,
+                            wi_error* error) {
+  return guard(error, [&] {
+    const wi_session& of = required(session, "session");
+    check(token >= 0 && token < of.model->config.vocab, WI_E_ARGUMENT, "token is ", token,
+          ", must be in [0, ", of.model->config.vocab, ")");
+    check_struct_out(event_out, "event_out");
+    write_struct(to_event(of.object->accept(token, token_of(cancel))), event_out);
+  });
+}
+
 wi_status wi_session_logits(wi_session* session, wi_cancel* cancel, float* logits, uint64_t capacity,
                             uint64_t* count_out, wi_error* error) {
   return guard(error, [&] {
@@ -274,7 +432,8 @@ wi_status wi_session_logits(wi_session* session, wi_cancel* cancel, float* logit
     check_list_out(logits, capacity, count_out, "logits", "count_out");
     const auto vocab = static_cast<uint64_t>(of.model->config.vocab);
     report_list_size(logits, vocab, capacity, count_out, "logits");
-    if (logits) of.object->copy_logits(token_of(cancel), {logits, static_cast<size_t>(vocab)});
+    const CancelToken* const token = token_of(cancel);
+    if (logits) of.object->copy_logits(token, {logits, static_cast<size_t>(vocab)});
   });
 }
 
@@ -317,14 +476,46 @@ wi_status wi_session_save(wi_session* session, const char* path, wi_cancel* canc
   });
 }
 
+wi_status wi_session_save_to(wi_session* session, const wi_writer* writer, wi_cancel* cancel,
+                             wi_error* error) {
+  return guard(error, [&] {
+    Session& of = unwrap(session, "session");
+    HostWriter to = to_writer(writer);
+    of.save(to, token_of(cancel));
+  });
+}
+
+wi_status wi_session_saved_bytes(wi_session* session, uint64_t* bytes_out, wi_error* error) {
+  return guard(error, [&] {
+    Session& of = unwrap(session, "session");
+    check_out(bytes_out, "bytes_out");
+    *bytes_out = of.saved_bytes();
+  });
+}
+
 wi_status wi_session_load(wi_model* model, const char* path, const wi_session_params* params,
-                          wi_session** session_out, wi_error* error) {
+                          wi_cancel* cancel, wi_session** session_out, wi_error* error) {
   return guard(error, [&] {
     const wi_model& of = required(model, "model");
     check_out(path, "path");
     check_out(session_out, "session_out");
-    const SessionParams converted = to_session_params(params, of.runtime->backend);
-    *session_out = new wi_session(Session::load(of.runtime, of.object, path, converted), of.object);
+    *session_out =
+        new wi_session(Session::load(of.runtime, of.object, path, session_choice(params, of.runtime->backend),
+                                     token_of(cancel)),
+                       of.object);
+  });
+}
+
+wi_status wi_session_load_from(wi_model* model, const wi_reader* reader, const wi_session_params* params,
+                               wi_cancel* cancel, wi_session** session_out, wi_error* error) {
+  return guard(error, [&] {
+    const wi_model& of = required(model, "model");
+    HostReader from = to_reader(reader);
+    check_out(session_out, "session_out");
+    *session_out =
+        new wi_session(Session::load(of.runtime, of.object, from, session_choice(params, of.runtime->backend),
+                                     token_of(cancel)),
+                       of.object);
   });
 }
 
@@ -350,8 +541,67 @@ wi_status wi_batch_decode(wi_session* const* sessions, uint64_t count, wi_cancel
     std::vector<Session*> batch(count);
     for (uint64_t i = 0; i < count; ++i) batch[i] = sessions[i]->object.get();
     std::vector<Event> events(count);
-    if (count) Session::decode_batch(batch, token_of(cancel), events.data());
+    const CancelToken* const token = token_of(cancel);
+    if (count) Session::decode_batch(batch, token, events.data());
     for (uint64_t i = 0; i < count; ++i) write_struct(to_event(events[i]), element(events_out, i));
+  });
+}
+
+// ---- Tasks ----
+
+wi_status wi_task_submit(wi_session* session, const wi_task_params* params, wi_task** task_out,
+                         wi_error* error) {
+  return guard(error, [&] {
+    const wi_session& of = required(session, "session");
+    check_out(task_out, "task_out");
+    TaskParams converted = to_task_params(params, of.model->config.vocab);
+    auto task = std::make_unique<wi_task>(std::make_shared<Task>(of.object, std::move(converted)));
+    submit_task(task->object);
+    *task_out = task.release();
+  });
+}
+
+wi_task* wi_task_retain(wi_task* task) { return retain(task); }
+
+void wi_task_release(wi_task* task) { release(task); }
+
+wi_status wi_task_poll(wi_task* task, wi_event* events_out, uint64_t capacity, uint64_t* count_out,
+                       wi_error* error) {
+  return guard(error, [&] {
+    Task& of = unwrap(task, "task");
+    check_struct_array(events_out, capacity, "events_out");
+    check_out(count_out, "count_out");
+    const std::vector<Event>& events = of.poll(capacity);
+    for (size_t i = 0; i < events.size(); ++i) write_struct(to_event(events[i]), element(events_out, i));
+    *count_out = events.size();
+  });
+}
+
+wi_status wi_task_wait(wi_task* task, int64_t timeout_ns, int32_t* ready_out, wi_error* error) {
+  return guard(error, [&] {
+    Task& of = unwrap(task, "task");
+    check_out(ready_out, "ready_out");
+    *ready_out = of.wait(timeout_ns);
+  });
+}
+
+wi_status wi_task_get_fd(wi_task* task, int32_t* fd_out, wi_error* error) {
+  return guard(error, [&] {
+    Task& of = unwrap(task, "task");
+    check_out(fd_out, "fd_out");
+    *fd_out = of.file_descriptor();
+  });
+}
+
+void wi_task_cancel(wi_task* task) {
+  if (task) task->object->cancel();
+}
+
+wi_status wi_task_get_info(wi_task* task, wi_task_info* info_out, wi_error* error) {
+  return guard(error, [&] {
+    const Task& of = unwrap(task, "task");
+    check_struct_out(info_out, "info_out");
+    write_struct(to_task_info(of.info()), info_out);
   });
 }
 
@@ -409,6 +659,52 @@ wi_status wi_kv_truncate(wi_kv* kv, uint64_t tokens, wi_error* error) {
   return guard(error, [&] { unwrap(kv, "kv").truncate(to_count("tokens", tokens)); });
 }
 
+wi_status wi_kv_save(wi_kv* kv, const char* path, wi_cancel* cancel, wi_error* error) {
+  return guard(error, [&] {
+    KvStore& of = unwrap(kv, "kv");
+    check_out(path, "path");
+    of.save(path, token_of(cancel));
+  });
+}
+
+wi_status wi_kv_save_to(wi_kv* kv, const wi_writer* writer, wi_cancel* cancel, wi_error* error) {
+  return guard(error, [&] {
+    KvStore& of = unwrap(kv, "kv");
+    HostWriter to = to_writer(writer);
+    of.save(to, token_of(cancel));
+  });
+}
+
+wi_status wi_kv_saved_bytes(wi_kv* kv, uint64_t* bytes_out, wi_error* error) {
+  return guard(error, [&] {
+    KvStore& of = unwrap(kv, "kv");
+    check_out(bytes_out, "bytes_out");
+    *bytes_out = of.saved_bytes();
+  });
+}
+
+wi_status wi_kv_load(wi_runtime* runtime, const char* path, const wi_kv_params* params, wi_cancel* cancel,
+                     wi_kv** kv_out, wi_error* error) {
+  return guard(error, [&] {
+    const wi_runtime& on = required(runtime, "runtime");
+    check_out(path, "path");
+    check_out(kv_out, "kv_out");
+    *kv_out =
+        new wi_kv(KvStore::load(on.object, path, kv_choice(params, on.object->backend), token_of(cancel)));
+  });
+}
+
+wi_status wi_kv_load_from(wi_runtime* runtime, const wi_reader* reader, const wi_kv_params* params,
+                          wi_cancel* cancel, wi_kv** kv_out, wi_error* error) {
+  return guard(error, [&] {
+    const wi_runtime& on = required(runtime, "runtime");
+    HostReader from = to_reader(reader);
+    check_out(kv_out, "kv_out");
+    *kv_out =
+        new wi_kv(KvStore::load(on.object, from, kv_choice(params, on.object->backend), token_of(cancel)));
+  });
+}
+
 wi_status wi_kv_get_stats(wi_kv* kv, wi_session_stats* stats_out, wi_error* error) {
   return guard(error, [&] {
     const KvStore& of = unwrap(kv, "kv");
@@ -436,6 +732,7 @@ wi_status report(wi_error* error, wi_status code, int64_t native_code, const cha
 
 template <class Body>
 wi_status guard(wi_error* error, Body&& body) noexcept {
+  const DefaultFloats floats;
   try {
     body();
     return WI_OK;
@@ -460,6 +757,8 @@ void check_batch(wi_session* const* sessions, uint64_t count) {
   check(sessions != nullptr || count == 0, WI_E_ARGUMENT, "sessions is NULL with count ", count);
   for (uint64_t i = 0; i < count; ++i) {
     check(sessions[i] != nullptr, WI_E_ARGUMENT, "sessions[", i, "] is NULL");
+    check(sessions[i]->of_this_process(), WI_E_STATE, "sessions[", i,
+          "] was made before fork(), by the parent process");
   }
 }
 

@@ -1,26 +1,27 @@
 #include "src/capi_convert.h"
 
 #include <algorithm>
+#include <ctime>
 #include <string_view>
 
 #include "src/capi_struct.h"
-#include "src/repeats.h"
+#include "src/engine/scheduler.h"
+#include "src/policy_params.h"
 
 namespace wi {
 namespace {
 
 constexpr int32_t kMostThreads = 1024;
-constexpr size_t kMostTokenBytes = size_t{1} << 30;  // so that sizes of whole stores stay within 64 bits
-constexpr int64_t kMostSegmentTokens = 1 << 20;
+constexpr int64_t kMostChunkTokens = 1 << 20;
+constexpr int32_t kMostNice = 19;
 
 void check_range(const char* name, int64_t value, int64_t least, int64_t most);
-void check_segment_tokens(const char* name, int32_t value);
 void check_device(std::string_view device);
 // least < value ≤ most, or least ≤ value < most; NaN is in neither.
 void check_above(const char* name, float value, float least, float most);
 void check_below(const char* name, float value, float least, float most);
 void check_reserved(const char* name, int32_t value);
-DType to_kv_type(const char* name, int32_t type);
+DType to_kv_type(const char* name, int32_t type, const DType* saved);
 const Policy* named_policy(const char* name, const Backend& backend);
 template <class T>
 T or_default(T value, T fallback) {
@@ -50,7 +51,7 @@ RuntimeParams to_runtime_params(const wi_runtime_params* params) {
   check_range("wi_runtime_params.huge_pages", p.huge_pages, WI_HUGE_PAGES_AUTO, WI_HUGE_PAGES_OFF);
   check_range("wi_runtime_params.bind_threads", p.bind_threads, WI_BIND_AUTO, WI_BIND_OFF);
   check_range("wi_runtime_params.log_level", p.log_level, WI_LOG_NONE, WI_LOG_DEBUG);
-  check_reserved("wi_runtime_params.reserved", p.reserved);
+  check_range("wi_runtime_params.nice", p.nice, 0, kMostNice);
   RuntimeParams out;
   out.threads = p.threads;
   out.kv_budget_bytes = p.kv_budget_bytes;
@@ -59,12 +60,18 @@ RuntimeParams to_runtime_params(const wi_runtime_params* params) {
   out.log_level = or_default<int32_t>(p.log_level, WI_LOG_WARNING);
   out.log = p.log;
   out.log_user = p.log_user;
+  out.task_wait_ms = or_default(p.task_wait_ms, out.task_wait_ms);
+  check_range("wi_runtime_params.task_wait_ms", out.task_wait_ms, 1, 60000);
+  check_reserved("wi_runtime_params.reserved_1", p.reserved_1);
+  out.log_release = p.log_release;
+  out.nice = p.nice;
   return out;
 }
 
-PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend) {
+PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend, const PolicyChoice* saved) {
   const wi_policy_params p = read_struct(params, "wi_policy_params");
-  PolicyChoice out{named_policy(p.name ? p.name : "wave", backend), {}};
+  PolicyChoice out = saved ? *saved : PolicyChoice{named_policy("wave", backend), {}};
+  if (p.name) out.policy = named_policy(p.name, backend);
   PolicyParams& to = out.params;
   to.segment_tokens = or_default(p.segment_tokens, to.segment_tokens);
   to.decode_segment_tokens = or_default(p.decode_segment_tokens, to.decode_segment_tokens);
@@ -74,27 +81,36 @@ PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend) {
   to.local_window = p.local_window < 0 ? 0 : or_default(p.local_window, to.local_window);
   to.budget = or_default(p.budget, to.budget);
   to.estimation = p.estimation < 0 ? 0 : or_default(p.estimation, to.estimation);
-  to.target_mass = p.target_mass;
-  check_segment_tokens("wi_policy_params.segment_tokens", to.segment_tokens);
-  check_segment_tokens("wi_policy_params.decode_segment_tokens", to.decode_segment_tokens);
-  check_range("wi_policy_params.tokens_per_centroid", to.tokens_per_centroid, 1, 1024);
-  check_range("wi_policy_params.kmeans_iterations", to.kmeans_iterations, 1, 100);
-  check_range("wi_policy_params.local_window", to.local_window, 0, kMostSegmentTokens);
-  check_above("wi_policy_params.budget", to.budget, 0, 1);
-  check(to.estimation <= 1, WI_E_ARGUMENT, "wi_policy_params.estimation is ", p.estimation,
-        ", must be at most 1 (negative: none)");
-  check_below("wi_policy_params.target_mass", to.target_mass, 0, 1);
-
-  to.budget_floor = or_default(p.budget_floor, to.budget / 8);
-  to.budget_ceiling = or_default(p.budget_ceiling, std::min(1.0f, to.budget * 4));
-  check_above("wi_policy_params.budget_floor", to.budget_floor, 0, 1);
-  check_above("wi_policy_params.budget_ceiling", to.budget_ceiling, 0, 1);
-  check(to.budget_floor <= to.budget_ceiling, WI_E_ARGUMENT, "wi_policy_params.budget_floor is ",
-        to.budget_floor, ", more than budget_ceiling, which is ", to.budget_ceiling);
+  to.target_mass = saved && p.target_mass < 0 ? 0 : or_default(p.target_mass, to.target_mass);
+  // The bounds follow the budget that they were made for.
+  if (!saved || p.budget != 0) {
+    to.budget_floor = to.budget / 8;
+    to.budget_ceiling = std::min(1.0f, to.budget * 4);
+  }
+  to.budget_floor = or_default(p.budget_floor, to.budget_floor);
+  to.budget_ceiling = or_default(p.budget_ceiling, to.budget_ceiling);
   to.repeats = p.repeats < 0 ? 0 : or_default(p.repeats, to.repeats);
-  check_range("wi_policy_params.repeats", to.repeats, 0, kMostRepeats);
+  check_policy_params(to, WI_E_ARGUMENT, "wi_policy_params.");
   return out;
 }
+
+namespace {
+
+StopStrings to_stops(const wi_sampling_params& p) {
+  const auto stops = to_span(p.stops, p.stop_count, "wi_sampling_params.stops");
+  check(stops.size() <= kMostStops, WI_E_ARGUMENT, "wi_sampling_params.stop_count is ", stops.size(),
+        ", must be at most ", kMostStops);
+  std::vector<std::string> out;
+  for (size_t i = 0; i < stops.size(); ++i) {
+    const std::string name = concat("wi_sampling_params.stops[", i, "]");
+    check(stops[i].length >= 1 && stops[i].length <= kLongestStop, WI_E_ARGUMENT, name, ".length is ",
+          stops[i].length, ", must be in [1, ", kLongestStop, "]");
+    out.emplace_back(to_text(stops[i].text, stops[i].length, (name + ".text").c_str()));
+  }
+  return StopStrings(std::move(out));
+}
+
+}  // namespace
 
 SamplingParams to_sampling_params(const wi_sampling_params* params) {
   const wi_sampling_params p = read_struct(params, "wi_sampling_params");
@@ -114,29 +130,40 @@ SamplingParams to_sampling_params(const wi_sampling_params* params) {
   check_above("wi_sampling_params.repetition_penalty", out.repetition_penalty, 0, 100);
   check_range("wi_sampling_params.repetition_window", out.repetition_window, 0, INT32_MAX);
   check_reserved("wi_sampling_params.reserved", p.reserved);
+  const auto bias = to_span(p.logit_bias, p.logit_bias_count, "wi_sampling_params.logit_bias");
+  out.logit_bias.assign(bias.begin(), bias.end());
+  out.logits_callback = p.logits_callback;
+  out.logits_user = p.logits_user;
+  out.stops = to_stops(p);
+  out.top_logprobs = p.top_logprobs;
+  check_range("wi_sampling_params.top_logprobs", p.top_logprobs, 0, kMostTopLogprobs);
+  check_reserved("wi_sampling_params.reserved_2", p.reserved_2);
   return out;
 }
 
-SessionParams to_session_params(const wi_session_params* params, const Backend& backend) {
+SessionParams to_session_params(const wi_session_params* params, const Backend& backend,
+                                const SessionParams* saved) {
   const wi_session_params p = read_struct(params, "wi_session_params");
-  const PolicyChoice choice = to_policy(p.policy, backend);
-  check_range("wi_session_params.sparse_read_tokens", p.sparse_read_tokens, 0, INT32_MAX);
-  check_range("wi_session_params.prefix_reuse", p.prefix_reuse, WI_PREFIX_REUSE_AUTO, WI_PREFIX_REUSE_OFF);
-  SessionParams out;
+  const PolicyChoice policy = saved ? PolicyChoice{saved->policy, saved->policy_params} : PolicyChoice{};
+  const PolicyChoice choice = to_policy(p.policy, backend, saved ? &policy : nullptr);
+  check_range("wi_session_params.sparse_read_tokens", p.sparse_read_tokens, saved ? INT32_MIN : 0, INT32_MAX);
+  check_range("wi_session_params.prefix_reuse", p.prefix_reuse, WI_PREFIX_REUSE_AUTO, WI_PREFIX_REUSE_ON);
+  SessionParams out = saved ? *saved : SessionParams{};
   out.policy = choice.policy;
   out.policy_params = choice.params;
-  out.kv = to_kv_type("wi_session_params.kv_type", p.kv_type);
-  out.sampling = to_sampling_params(p.sampling);
+  out.kv = to_kv_type("wi_session_params.kv_type", p.kv_type, saved ? &saved->kv : nullptr);
   out.sampling_given = p.sampling != nullptr;
-  out.kv_budget_bytes = p.kv_budget_bytes;
-  out.sparse_read_tokens = p.sparse_read_tokens;
-  out.prefix_reuse = p.prefix_reuse == WI_PREFIX_REUSE_AUTO;
+  if (out.sampling_given || !saved) out.sampling = to_sampling_params(p.sampling);
+  out.kv_budget_bytes = or_default(p.kv_budget_bytes, out.kv_budget_bytes);
+  out.sparse_read_tokens =
+      p.sparse_read_tokens < 0 ? 0 : or_default(p.sparse_read_tokens, out.sparse_read_tokens);
+  if (p.prefix_reuse != WI_PREFIX_REUSE_AUTO) out.prefix_reuse = p.prefix_reuse == WI_PREFIX_REUSE_ON;
   return out;
 }
 
 PrefillParams to_prefill_params(const wi_prefill_params* params) {
   const wi_prefill_params p = read_struct(params, "wi_prefill_params");
-  check_range("wi_prefill_params.chunk_tokens", p.chunk_tokens, 0, kMostSegmentTokens);
+  check_range("wi_prefill_params.chunk_tokens", p.chunk_tokens, 0, kMostChunkTokens);
   check(p.logits || p.logits_capacity == 0, WI_E_ARGUMENT,
         "wi_prefill_params.logits is NULL with logits_capacity ", p.logits_capacity);
   check(p.logits_capacity <= PTRDIFF_MAX / sizeof(float), WI_E_ARGUMENT,
@@ -149,18 +176,50 @@ PrefillParams to_prefill_params(const wi_prefill_params* params) {
   return out;
 }
 
-KvStoreParams to_kv_store_params(const wi_kv_params* params, const Backend& backend) {
-  check(params != nullptr, WI_E_ARGUMENT, "params is NULL, but a KV store's shape has no default");
-  const wi_kv_params p = read_struct(params, "wi_kv_params");
+TaskParams to_task_params(const wi_task_params* params, int32_t vocab) {
+  const wi_task_params p = read_struct(params, "wi_task_params");
+  check_range("wi_task_params.priority", p.priority, kLowestPriority, kHighestPriority);
+  check_flags(p.tokenize_flags, WI_TOKENIZE_ADD_BOS | WI_TOKENIZE_PARSE_SPECIAL);
+  check_reserved("wi_task_params.reserved", p.reserved);
+  const std::span<const int32_t> tokens = to_span(p.tokens, p.token_count, "wi_task_params.tokens");
+  const std::string_view text = to_text(p.text, p.text_length, "wi_task_params.text");
+  check(tokens.empty() || text.empty(), WI_E_ARGUMENT, "wi_task_params has ", tokens.size(), " tokens and ",
+        text.size(), " bytes of text, only one of the two can be the prompt");
+  check_tokens(tokens, vocab);
+  TaskParams out;
+  out.tokens.assign(tokens.begin(), tokens.end());
+  out.text = text;
+  out.tokenize_flags = p.tokenize_flags;
+  out.priority = p.priority;
+  out.max_tokens = p.max_tokens;
+  if (p.sampling) out.sampling = to_sampling_params(p.sampling);
+  out.notify = p.notify;
+  out.notify_user = p.notify_user;
+  return out;
+}
+
+KvStoreParams to_kv_store_params(const wi_kv_params* params, const Backend& backend,
+                                 const KvStoreParams* saved) {
+  check(params != nullptr || saved, WI_E_ARGUMENT, "params is NULL, but a KV store's shape has no default");
+  wi_kv_params p = read_struct(params, "wi_kv_params");
+  if (saved) {
+    p.layers = or_default(p.layers, saved->shape.layers);
+    p.query_heads = or_default(p.query_heads, saved->query_heads);
+    p.kv_heads = or_default(p.kv_heads, saved->shape.kv_heads);
+    p.head_dim = or_default(p.head_dim, saved->shape.head_dim);
+    p.kv_budget_bytes = or_default(p.kv_budget_bytes, saved->kv_budget_bytes);
+  }
   check_range("wi_kv_params.layers", p.layers, 1, 65536);
   check_range("wi_kv_params.query_heads", p.query_heads, 1, 65536);
   check_range("wi_kv_params.kv_heads", p.kv_heads, 1, 65536);
   check_range("wi_kv_params.head_dim", p.head_dim, 1, 65536);
   check(p.query_heads % p.kv_heads == 0, WI_E_ARGUMENT, "wi_kv_params.query_heads is ", p.query_heads,
         ", must be a multiple of kv_heads, which is ", p.kv_heads);
-  const PolicyChoice choice = to_policy(p.policy, backend);
+  const PolicyChoice policy = saved ? PolicyChoice{saved->policy, saved->policy_params} : PolicyChoice{};
+  const PolicyChoice choice = to_policy(p.policy, backend, saved ? &policy : nullptr);
   KvStoreParams out;
-  out.shape = {p.layers, p.kv_heads, p.head_dim, to_kv_type("wi_kv_params.kv_type", p.kv_type)};
+  out.shape = {p.layers, p.kv_heads, p.head_dim,
+               to_kv_type("wi_kv_params.kv_type", p.kv_type, saved ? &saved->shape.dtype : nullptr)};
   check(out.shape.token_bytes() <= kMostTokenBytes, WI_E_ARGUMENT, "wi_kv_params asks for ",
         out.shape.token_bytes(),
         " bytes per token (layers * kv_heads * head_dim, keys and values), must be at most ",
@@ -172,6 +231,22 @@ KvStoreParams to_kv_store_params(const wi_kv_params* params, const Backend& back
   return out;
 }
 
+HostWriter to_writer(const wi_writer* writer) {
+  check(writer != nullptr, WI_E_ARGUMENT, "writer is NULL");
+  const wi_writer w = read_struct(writer, "wi_writer");
+  check_reserved("wi_writer.reserved", w.reserved);
+  check(w.write != nullptr, WI_E_ARGUMENT, "wi_writer.write is NULL");
+  return HostWriter(w);
+}
+
+HostReader to_reader(const wi_reader* reader) {
+  check(reader != nullptr, WI_E_ARGUMENT, "reader is NULL");
+  const wi_reader r = read_struct(reader, "wi_reader");
+  check_reserved("wi_reader.reserved", r.reserved);
+  check(r.read != nullptr, WI_E_ARGUMENT, "wi_reader.read is NULL");
+  return HostReader(r);
+}
+
 std::vector<ChatMessage> to_chat_messages(const wi_chat_message* messages, uint64_t count) {
   check_struct_array(messages, count, "messages");
   std::vector<ChatMessage> out;
@@ -180,9 +255,25 @@ std::vector<ChatMessage> to_chat_messages(const wi_chat_message* messages, uint6
     const wi_chat_message message = read_struct(element(messages, i), name.c_str());
     check(message.role != nullptr, WI_E_ARGUMENT, name, ".role is NULL");
     check_reserved((name + ".reserved").c_str(), message.reserved);
-    out.push_back(
-        {message.role, to_text(message.content, message.content_length, (name + ".content").c_str())});
+    ChatMessage& read = out.emplace_back();
+    read.role = message.role;
+    read.content = to_text(message.content, message.content_length, (name + ".content").c_str());
+    if (message.fields_json) read.fields_json = message.fields_json;
+    read.has_content = message.content || !read.fields_json.data();
   }
+  return out;
+}
+
+ChatRequest to_chat_request(std::span<const ChatMessage> messages, const wi_chat_params* params) {
+  const wi_chat_params p = read_struct(params, "wi_chat_params");
+  check_flags(p.flags, WI_CHAT_ADD_GENERATION_PROMPT);
+  check_range("wi_chat_params.now", p.now, 0, int64_t{1} << 36);
+  ChatRequest out;
+  out.messages = messages;
+  out.add_generation_prompt = (p.flags & WI_CHAT_ADD_GENERATION_PROMPT) != 0;
+  if (p.tools_json) out.tools_json = p.tools_json;
+  if (p.variables_json) out.variables_json = p.variables_json;
+  out.now = p.now > 0 ? p.now : static_cast<int64_t>(std::time(nullptr));
   return out;
 }
 
@@ -198,6 +289,16 @@ wi_device_info to_device_info(const Runtime& runtime) {
   out.memory_bytes = topology.memory_bytes;
   out.l2_bytes = topology.l2_bytes;
   out.l3_bytes = topology.l3_bytes;
+  out.policies = runtime.backend.policy_count;
+  return out;
+}
+
+wi_policy_info to_policy_info(const Runtime& runtime, int32_t index) {
+  check_range("index", index, 0, runtime.backend.policy_count - 1);
+  const Policy& policy = runtime.backend.policies[index];
+  wi_policy_info out{};
+  out.name = policy.name;
+  out.description = policy.description;
   return out;
 }
 
@@ -210,6 +311,22 @@ wi_runtime_stats to_runtime_stats(const Runtime& runtime) {
   out.scratch_bytes = runtime.scratch_bytes();
   out.prefix_hits = runtime.prefixes.hits();
   out.copied_weight_bytes = runtime.weights_pool->used();
+  return out;
+}
+
+wi_token_info to_token_info(const Tokenizer& tokenizer, int32_t token) {
+  const TokenKind kind = tokenizer.vocabulary().kinds[static_cast<size_t>(token)];
+  const std::string_view text = tokenizer.piece(token, true);
+  const bool part =
+      kind == TokenKind::normal && text.size() == 1 && static_cast<unsigned char>(text[0]) >= 0x80;
+  wi_token_info out{};
+  if (kind == TokenKind::control || kind == TokenKind::unknown) out.flags |= WI_TOKEN_CONTROL;
+  if (tokenizer.ends_generation(token)) out.flags |= WI_TOKEN_END;
+  if (kind == TokenKind::byte || part) out.flags |= WI_TOKEN_BYTE;
+  if (kind == TokenKind::unused) out.flags |= WI_TOKEN_UNUSED;
+  if (kind == TokenKind::user_defined) out.flags |= WI_TOKEN_USER;
+  out.text = text.data();
+  out.text_length = text.size();
   return out;
 }
 
@@ -234,7 +351,7 @@ wi_model_info to_model_info(const Model& model) {
   copy_utf8(architectures[static_cast<int>(config.architecture)], out.architecture, sizeof out.architecture);
   copy_utf8(config.name, out.name, sizeof out.name);
   copy_utf8(model.weight_type, out.weight_type, sizeof out.weight_type);
-  copy_utf8(model.chat.family_name(), out.chat_family, sizeof out.chat_family);
+  copy_utf8(model.chat.empty() ? "" : "template", out.chat_family, sizeof out.chat_family);
   return out;
 }
 
@@ -244,6 +361,22 @@ wi_event to_event(const Event& event) {
   out.token = event.token;
   out.text = event.text.empty() ? "" : event.text.data();
   out.text_length = event.text.size();
+  out.logprob = event.logprob;
+  out.top = event.top.empty() ? nullptr : event.top.data();
+  out.top_count = event.top.size();
+  return out;
+}
+
+wi_task_info to_task_info(const TaskInfo& info) {
+  wi_task_info out{};
+  out.state = info.state;
+  out.status = info.status;
+  out.prompt_tokens = info.prompt_tokens;
+  out.prompt_done = info.prompt_done;
+  out.answer_tokens = info.answer_tokens;
+  out.queued_ns = info.queued_ns;
+  out.first_token_ns = info.first_token_ns;
+  copy_utf8(info.message, out.message, sizeof out.message);
   return out;
 }
 
@@ -264,12 +397,6 @@ namespace {
 void check_range(const char* name, int64_t value, int64_t least, int64_t most) {
   check(value >= least && value <= most, WI_E_ARGUMENT, name, " is ", value, ", must be in [", least, ", ",
         most, "]");
-}
-
-void check_segment_tokens(const char* name, int32_t value) {
-  check(value >= kBlockTokens && value <= kMostSegmentTokens && value % kBlockTokens == 0, WI_E_ARGUMENT,
-        name, " is ", value, ", must be a multiple of ", kBlockTokens, " in [", kBlockTokens, ", ",
-        kMostSegmentTokens, "]");
 }
 
 void check_device(std::string_view device) {
@@ -294,7 +421,9 @@ void check_reserved(const char* name, int32_t value) {
   check(value == 0, WI_E_ARGUMENT, name, " is ", value, ", must be 0");
 }
 
-DType to_kv_type(const char* name, int32_t type) {
+// saved: what 0 stands for; null: f16.
+DType to_kv_type(const char* name, int32_t type, const DType* saved) {
+  if (saved && type == 0) return *saved;
   switch (type) {
     case WI_KV_F16:
       return DType::f16;

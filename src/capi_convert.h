@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "src/engine/task.h"
+#include "src/host_stream.h"
 #include "src/kv_store.h"
 #include "src/runtime.h"
 #include "src/session.h"
@@ -15,22 +17,33 @@ namespace wi {
 Precision precision_of(const wi_model_params& p);
 bool wants_copied_weights(const wi_model_params& p);
 RuntimeParams to_runtime_params(const wi_runtime_params* params);
-SessionParams to_session_params(const wi_session_params* params, const Backend& backend);
+// saved: what a zero stands for; null: the library's defaults.
+SessionParams to_session_params(const wi_session_params* params, const Backend& backend,
+                                const SessionParams* saved = nullptr);
 SamplingParams to_sampling_params(const wi_sampling_params* params);
 PrefillParams to_prefill_params(const wi_prefill_params* params);
-KvStoreParams to_kv_store_params(const wi_kv_params* params, const Backend& backend);
+TaskParams to_task_params(const wi_task_params* params, int32_t vocab);
+KvStoreParams to_kv_store_params(const wi_kv_params* params, const Backend& backend,
+                                 const KvStoreParams* saved = nullptr);
+HostWriter to_writer(const wi_writer* writer);
+HostReader to_reader(const wi_reader* reader);
 std::vector<ChatMessage> to_chat_messages(const wi_chat_message* messages, uint64_t count);
+ChatRequest to_chat_request(std::span<const ChatMessage> messages, const wi_chat_params* params);
 
 struct PolicyChoice {
-  const Policy* policy;
+  const Policy* policy = nullptr;
   PolicyParams params;
 };
-PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend);
+PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend,
+                       const PolicyChoice* saved = nullptr);
 
 wi_device_info to_device_info(const Runtime& runtime);
+wi_policy_info to_policy_info(const Runtime& runtime, int32_t index);
 wi_runtime_stats to_runtime_stats(const Runtime& runtime);
 wi_model_info to_model_info(const Model& model);
+wi_token_info to_token_info(const Tokenizer& tokenizer, int32_t token);
 wi_event to_event(const Event& event);
+wi_task_info to_task_info(const TaskInfo& info);
 
 // Argument checks that several calls share.
 void check_tokens(std::span<const int32_t> tokens, int32_t vocab);

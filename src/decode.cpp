@@ -14,13 +14,18 @@ void emit_logits(const Step& step, std::span<const DecodeRow> rows, StepStats& t
 
 }  // namespace
 
-void decode_step(const Step& step, std::span<const DecodeRow> rows, StepStats& times) {
+void decode_step(const Step& given, std::span<const DecodeRow> rows, StepStats& times) {
+  Step step = given;
+  step.rows_alike = true;  // a session's logits do not depend on its company
   const Model& model = step.model;
   const int64_t row_count = static_cast<int64_t>(rows.size());
   Lanes& lanes = step.work.lanes;
 
-  gather(step, rows);
-  embed(step, row_count);
+  {
+    StageTimer timer(times.weights_ns);
+    gather(step, rows);
+    embed(step, row_count);
+  }
   for (int32_t layer = 0; layer < model.config.layers; ++layer) {
     const LayerWeights& weights = model.weights.layers[static_cast<size_t>(layer)];
     {
@@ -69,8 +74,13 @@ void append(const Step& step, std::span<const DecodeRow> rows, int32_t layer) {
   const int64_t width = int64_t{step.model.config.kv_heads} * step.model.config.head_dim;
   for (size_t i = 0; i < rows.size(); ++i) {
     const size_t offset = i * static_cast<size_t>(width);
-    rows[i].sequence->write(step.backend, layer, rows[i].position, 1, step.work.k + offset,
-                            step.work.v + offset, width);
+    Sequence& sequence = *rows[i].sequence;
+    const uint32_t largest = sequence.write(step.backend, layer, rows[i].position, 1, step.work.k + offset,
+                                            step.work.v + offset, width);
+    const DType kv = sequence.shape().dtype;
+    if (kv_holds(kv, largest)) continue;
+    check_kv_range(kv, largest, layer,
+                   rows[i].session < 0 ? "" : concat("sessions[", rows[i].session, "]: "));
   }
 }
 

@@ -18,6 +18,7 @@ struct DecodeRow {
   StepStats* stats = nullptr;  // counters of this row
   float* logits = nullptr;     // out (vocab), or null if nobody asks
   std::span<const WantedTokens> wanted = {};
+  int32_t session = -1;  // its session's place in a batch, for messages; -1: there is no other
 };
 
 }  // namespace wi

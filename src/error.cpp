@@ -9,9 +9,12 @@ void throw_error(wi_status code, std::string message, int64_t native) {
 }
 
 void throw_errno(wi_status code, std::string message, int error_number) {
+  throw Error(code, std::move(message) + ": " + error_text(error_number), error_number);
+}
+
+std::string error_text(int error_number) {
   char buffer[128];
-  const char* reason = strerror_r(error_number, buffer, sizeof buffer);
-  throw Error(code, std::move(message) + ": " + reason, error_number);
+  return strerror_r(error_number, buffer, sizeof buffer);
 }
 
 }  // namespace wi

@@ -2,9 +2,11 @@
 // argument (or the file's field and byte offset) and its value. capi.cpp's guard() is the only catch.
 #pragma once
 
+#include <charconv>
 #include <exception>
-#include <sstream>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "waveinfer.h"
@@ -26,13 +28,34 @@ class Error : public std::exception {
 };
 
 [[noreturn]] void throw_error(wi_status code, std::string message, int64_t native = 0);
-[[noreturn]] void throw_errno(wi_status code, std::string message, int error_number);  // appends strerror
+[[noreturn]] void throw_errno(wi_status code, std::string message, int error_number);  // appends error_text()
+std::string error_text(int error_number);                                              // an errno in words
+
+// Numbers as in the "C" locale, whatever the host's is: a stream would write 123456789 as "123.456.789"
+// there.
+template <class Part>
+void append(std::string& text, const Part& part) {
+  if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
+    text += std::string_view(part);
+  } else if constexpr (std::is_same_v<Part, char>) {
+    text += part;
+  } else if constexpr (std::is_same_v<Part, bool>) {
+    text += part ? '1' : '0';
+  } else {
+    char digits[32];
+    char* const end = digits + sizeof digits;
+    if constexpr (std::is_floating_point_v<Part>)
+      text.append(digits, std::to_chars(digits, end, part, std::chars_format::general, 6).ptr);  // as %g
+    else
+      text.append(digits, std::to_chars(digits, end, part).ptr);
+  }
+}
 
 template <class... Parts>
 std::string concat(const Parts&... parts) {
-  std::ostringstream stream;
-  (stream << ... << parts);
-  return stream.str();
+  std::string text;
+  (append(text, parts), ...);
+  return text;
 }
 
 template <class... Parts>

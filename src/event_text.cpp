@@ -39,33 +39,52 @@ Unit first_unit(std::string_view bytes, size_t& length) {
 
 }  // namespace
 
-std::string_view EventText::next(std::string_view bytes) {
-  pending_ += bytes;
-  take(false);
-  return text_;
+// Room for what tokens are as a rule, so that none allocates.
+EventText::EventText() {
+  for (std::string* text : {&pending_, &next_, &text_}) text->reserve(512);
 }
 
-std::string_view EventText::finish() {
-  take(true);
-  return text_;
+EventText::Told EventText::next(std::string_view bytes, const StopStrings& stops) {
+  next_ = pending_;
+  next_ += bytes;
+  return take(stops, false);
 }
 
-void EventText::take(bool all) {
+EventText::Told EventText::finish(const StopStrings& stops) {
+  next_ = pending_;
+  return take(stops, true);
+}
+
+// Stop strings are looked for in the bytes, so that one may be any bytes.
+EventText::Told EventText::take(const StopStrings& stops, bool last) {
+  const StopStrings::Match match = stops.find(next_);
   text_.clear();
+  if (match.found || last) {
+    const size_t end = match.found ? match.begin : next_.size();
+    tell(std::string_view(next_).substr(0, end), end, true);
+    next_.clear();
+  } else {
+    next_.erase(0, tell(next_, match.begin, false));
+  }
+  return {text_, match.found};
+}
+
+// Appends the code points that end at `end` at most, and returns the bytes they took. last: nothing follows
+// `bytes`, so that what is incomplete never will be.
+size_t EventText::tell(std::string_view bytes, size_t end, bool last) {
   size_t done = 0, length = 0;
-  while (done < pending_.size()) {
-    const std::string_view rest = std::string_view(pending_).substr(done);
+  while (done < end) {
+    const std::string_view rest = bytes.substr(done);
     const Unit unit = first_unit(rest, length);
-    if (unit == Unit::incomplete && !all) break;
-    if (unit == Unit::whole) {
-      text_ += rest.substr(0, length);
-    } else {
-      text_ += "\xEF\xBF\xBD";
-      if (unit == Unit::incomplete) length = rest.size();
+    if (unit == Unit::incomplete) {
+      if (!last) break;
+      length = rest.size();
     }
+    if (done + length > end) break;
+    text_ += unit == Unit::whole ? rest.substr(0, length) : "\xEF\xBF\xBD";
     done += length;
   }
-  pending_.erase(0, done);
+  return done;
 }
 
 }  // namespace wi

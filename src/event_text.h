@@ -1,24 +1,37 @@
-// Turns the bytes of tokens into text that never splits a code point: what is incomplete waits for the next
-// token, what can never become UTF-8 is U+FFFD.
+// Turns the bytes of tokens into an answer's text: it never splits a code point and never shows a stop
+// string. What is incomplete and what may yet become a stop string waits for the next token; what can never
+// become UTF-8 is U+FFFD.
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "src/model/stop_strings.h"
+
 namespace wi {
 
 class EventText {
  public:
-  // Both views are valid until the next call.
-  std::string_view next(std::string_view bytes);
-  std::string_view finish();  // nothing more will come
+  EventText();
+  // What a token adds to the text that may be told, valid until the next call; stopped: a stop string is
+  // complete, and the text is what came before it. What waits only changes with commit(), so that a call may
+  // fail in between.
+  struct Told {
+    std::string_view text;
+    bool stopped = false;
+  };
+  Told next(std::string_view bytes, const StopStrings& stops);
+  Told finish(const StopStrings& stops);  // nothing more will come
+  void commit() noexcept { pending_.swap(next_); }
+
   void clear() { pending_.clear(); }
-  const std::string& pending() const { return pending_; }
-  void restore(std::string pending) { pending_ = std::move(pending); }
+  const std::string& pending() const { return pending_; }  // bytes that wait
+  void restore(std::string_view pending) { pending_ = pending; }
 
  private:
-  void take(bool all);
-  std::string pending_, text_;
+  Told take(const StopStrings& stops, bool last);
+  size_t tell(std::string_view bytes, size_t end, bool last);
+  std::string pending_, next_, text_;
 };
 
 }  // namespace wi

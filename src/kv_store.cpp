@@ -40,20 +40,20 @@ void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const flo
   int64_t& written = written_[static_cast<size_t>(layer)];
   const int64_t width = int64_t{params_.shape.kv_heads} * params_.shape.head_dim;
   sequence_.reserve(written + tokens - sequence_.tokens());
-  sequence_.write(runtime_->backend, layer, written, tokens, keys, values, width);
+  const uint32_t largest = sequence_.write(runtime_->backend, layer, written, tokens, keys, values, width);
+  check(kv_holds(DType::f32, largest), WI_E_ARGUMENT, "keys or values of layer ", layer, " are not finite");
+  check_kv_range(params_.shape.dtype, largest, layer);
   written += tokens;
   sequence_.commit(*std::min_element(written_.begin(), written_.end()) - sequence_.tokens());
 }
 
 void KvStore::seal() {
   Use use(*this);
-  const int64_t ahead = *std::max_element(written_.begin(), written_.end());
-  check(ahead == sequence_.tokens(), WI_E_STATE, "a layer has ", ahead, " tokens, another only ",
-        sequence_.tokens(), ": append to every layer first");
+  check_even();
   StageTimer timer(totals_.index_ns);
   runtime_->workers.run(nullptr, [&](const Stream& stream) {
-    wi::seal(sequence_, {runtime_->backend, *params_.policy, params_.policy_params, stream, {}},
-             SealWhen::prefilled);
+    seal_prompt(sequence_, {runtime_->backend, *params_.policy, params_.policy_params, stream, {}},
+                sequence_.tokens());
   });
 }
 
@@ -62,6 +62,7 @@ void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const Ca
   Use use(*this);
   const int64_t end = written_[static_cast<size_t>(layer)];
   check(end > 0, WI_E_STATE, "layer ", layer, " has no tokens");
+  if (rows == 0) return;
   auto workspace = runtime_->workspace();
   StepStats stats;
   workspace->attend_rows.assign(static_cast<size_t>(rows),
@@ -89,6 +90,7 @@ std::shared_ptr<KvStore> KvStore::fork() {
   Use use(*this);
   auto fork = std::make_shared<KvStore>(runtime_, params_);
   fork->sequence_ = sequence_;
+  fork->sequence_.settle();
   fork->written_ = written_;
   fork->publish_stats();
   return fork;
@@ -98,8 +100,36 @@ void KvStore::truncate(int64_t tokens) {
   Use use(*this);
   check(tokens >= 0 && tokens <= sequence_.tokens(), WI_E_ARGUMENT, "tokens is ", tokens, ", the store has ",
         sequence_.tokens());
-  sequence_.truncate(tokens);
+  runtime_->workers.run(nullptr, [&](const Stream& stream) {
+    wi::truncate(sequence_, {runtime_->backend, *params_.policy, params_.policy_params, stream, {}}, tokens);
+  });
   std::fill(written_.begin(), written_.end(), tokens);
+}
+
+// ---- saving: save.cpp does it ----
+
+void KvStore::save(ByteSink& to, const CancelToken* cancel) {
+  Use use(*this);
+  check_even();
+  write(to, cancel);
+}
+
+void KvStore::save(const std::string& path, const CancelToken* cancel) {
+  Use use(*this);
+  check_even();
+  write(path, cancel);
+}
+
+uint64_t KvStore::saved_bytes() {
+  Use use(*this);
+  check_even();
+  return written_bytes();
+}
+
+void KvStore::check_even() const {
+  const int64_t ahead = *std::max_element(written_.begin(), written_.end());
+  check(ahead == sequence_.tokens(), WI_E_STATE, "a layer has ", ahead, " tokens, another only ",
+        sequence_.tokens(), ": append to every layer first");
 }
 
 wi_session_stats KvStore::stats() const {

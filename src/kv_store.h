@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "src/cancel.h"
@@ -14,6 +16,10 @@
 #include "src/store/sequence.h"
 
 namespace wi {
+
+class ByteSink;
+class ByteSource;
+struct SavedParams;
 
 struct KvStoreParams {
   KvShape shape;
@@ -39,11 +45,26 @@ class KvStore {
               float* lse);
   std::shared_ptr<KvStore> fork();
   void truncate(int64_t tokens);
+
+  // ---- saving (save.cpp); as of sessions ----
+  void save(const std::string& path, const CancelToken* cancel);
+  void save(ByteSink& to, const CancelToken* cancel);
+  uint64_t saved_bytes();
+  using Choice = std::function<KvStoreParams(const KvStoreParams& saved)>;
+  static std::shared_ptr<KvStore> load(std::shared_ptr<Runtime> runtime, const std::string& path,
+                                       const Choice& choose, const CancelToken* cancel);
+  static std::shared_ptr<KvStore> load(std::shared_ptr<Runtime> runtime, ByteSource& from,
+                                       const Choice& choose, const CancelToken* cancel);
   wi_session_stats stats() const;
 
  private:
   class Use;
   void publish_stats();
+  void check_even() const;
+  void write(const std::string& path, const CancelToken* cancel) const;
+  void write(ByteSink& to, const CancelToken* cancel) const;
+  uint64_t written_bytes() const;
+  SavedParams saved_params() const;
   std::shared_ptr<Runtime> runtime_;
   KvStoreParams params_;
   Sequence sequence_;

@@ -11,6 +11,14 @@ void rms_norm(const Step& step, const float* in, const float* weight, float* out
                         {in, stride, weight, out, stride, rows, cols, step.model.config.rms_epsilon});
 }
 
+// A product of work's rows as this step wants it.
+MatmulArgs product(const Step& step, const float* in, int64_t rows, int32_t part_count) {
+  MatmulArgs args{in, rows, {}, part_count};
+  args.precision = step.model.precision;
+  args.rows_alike = step.rows_alike;
+  return args;
+}
+
 }  // namespace
 
 void embed(const Step& step, int64_t rows) {
@@ -38,8 +46,7 @@ void project(const Step& step, const LayerWeights& layer, int64_t rows) {
   const ModelConfig& config = step.model.config;
   Workspace& work = step.work;
   rms_norm(step, work.hidden, layer.attention_norm, work.normed, rows, config.hidden, config.hidden);
-  MatmulArgs args{work.normed, rows, {}, 3};
-  args.precision = step.model.precision;
+  MatmulArgs args = product(step, work.normed, rows, 3);
   args.parts[0] = {layer.q, layer.q_bias, work.q, false};
   args.parts[1] = {layer.k, layer.k_bias, work.k, false};
   args.parts[2] = {layer.v, layer.v_bias, work.v, false};
@@ -71,8 +78,8 @@ void rotate(const Step& step, int64_t rows) {
 
 void project_output(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows) {
   const ModelConfig& config = step.model.config;
-  MatmulArgs args{step.work.attention + first * config.query_heads * config.head_dim, rows, {}, 1};
-  args.precision = step.model.precision;
+  MatmulArgs args =
+      product(step, step.work.attention + first * config.query_heads * config.head_dim, rows, 1);
   args.parts[0] = {layer.o, layer.o_bias, step.work.hidden + first * config.hidden, true};
   step.backend.matmul(step.stream, args);
 }
@@ -82,14 +89,12 @@ void feed_forward(const Step& step, const LayerWeights& layer, int64_t first, in
   Workspace& work = step.work;
   float* hidden = work.hidden + first * config.hidden;
   rms_norm(step, hidden, layer.ffn_norm, work.normed, rows, config.hidden, config.hidden);
-  MatmulArgs widen{work.normed, rows, {}, 2};
-  widen.precision = step.model.precision;
+  MatmulArgs widen = product(step, work.normed, rows, 2);
   widen.parts[0] = {layer.gate, nullptr, work.gate, false};
   widen.parts[1] = {layer.up, nullptr, work.up, false};
   step.backend.matmul(step.stream, widen);
   step.backend.swiglu(step.stream, {work.gate, work.up, work.gate, rows * config.ffn});
-  MatmulArgs narrow{work.gate, rows, {}, 1};
-  narrow.precision = step.model.precision;
+  MatmulArgs narrow = product(step, work.gate, rows, 1);
   narrow.parts[0] = {layer.down, nullptr, hidden, true};
   step.backend.matmul(step.stream, narrow);
 }
@@ -98,8 +103,7 @@ void logits(const Step& step, int64_t first, int64_t rows, float* out) {
   const ModelConfig& config = step.model.config;
   rms_norm(step, step.work.hidden + first * config.hidden, step.model.weights.output_norm, step.work.normed,
            rows, config.hidden, config.hidden);
-  MatmulArgs args{step.work.normed, rows, {}, 1};
-  args.precision = step.model.precision;
+  MatmulArgs args = product(step, step.work.normed, rows, 1);
   args.parts[0] = {step.model.weights.output, nullptr, out, false};
   step.backend.matmul(step.stream, args);
 }

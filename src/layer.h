@@ -15,6 +15,7 @@ struct Step {
   const Stream& stream;
   const Model& model;
   Workspace& work;
+  bool rows_alike = false;  // each row of a product is the same bits in any company (MatmulArgs)
 };
 
 void embed(const Step& step, int64_t rows);  // work.tokens -> work.hidden

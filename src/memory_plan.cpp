@@ -19,7 +19,7 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
                            uint64_t tokens) {
   check(tokens <= INT32_MAX, WI_E_ARGUMENT, "tokens is ", tokens, ", must be at most ", INT32_MAX);
   const ModelConfig& config = model.config;
-  const KvShape shape{config.layers, config.kv_heads, config.head_dim, params.kv};
+  const KvShape shape = kv_shape_of(model, params.kv);
   const int64_t chunk_tokens = prefill_chunk_tokens(config);
   const KvPlan kv =
       plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, static_cast<int64_t>(tokens));
@@ -39,8 +39,7 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   return plan;
 }
 
-// Follows sealable_tokens() of pipeline/index.h: whole segments while the prompt is read, the rest of it in
-// whole decode segments, and the local window stays.
+// Follows seal_prompt() of pipeline/index.h: the segments that SegmentGrid has for so many tokens, in order.
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
                int64_t tokens) {
   const auto bytes_of = [&](int64_t count) { return static_cast<uint64_t>(count) * shape.token_bytes(); };
@@ -48,44 +47,44 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
   const auto positions_bytes = [&](int64_t count) {
     return planes * static_cast<uint64_t>(count) * sizeof(int32_t);
   };
+  const uint64_t indexed =
+      static_cast<uint64_t>(shape.indexed_layers()) * static_cast<uint64_t>(shape.kv_heads);
   const auto index_room = [&](int64_t count) {
     const size_t capacity =
         policy.index_capacity(params, static_cast<int32_t>(count), shape.head_dim, shape.dtype);
-    return planes * ((capacity + 63) & ~size_t{63});
+    return indexed * ((capacity + 63) & ~size_t{63});
   };
   const auto in_blocks = [](int64_t count) {
     return (count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
   };
 
   if (tokens == 0) return {};
-  const int64_t beyond_sink = std::max<int64_t>(tokens - kSinkTokens, 0);
-  const int64_t beyond_window = std::max<int64_t>(beyond_sink - params.local_window, 0);
-  const int64_t segments = beyond_window / params.segment_tokens;
-  const int64_t rest = (beyond_window - segments * params.segment_tokens) / params.decode_segment_tokens *
-                       params.decode_segment_tokens;
-  const int64_t sealed = segments * params.segment_tokens + rest;
+  const SegmentGrid grid(params);
+  const int64_t sealed_end = grid.sealed_end(tokens);
+  const auto index_bytes_of = [&](int64_t count) { return index_room(count) + positions_bytes(count); };
 
   KvPlan plan;
-  plan.kv_bytes = bytes_of(kSinkTokens + sealed + in_blocks(beyond_sink - sealed));
-  if (segments)
-    plan.index_bytes += static_cast<uint64_t>(segments) *
-                        (index_room(params.segment_tokens) + positions_bytes(params.segment_tokens));
-  if (rest) plan.index_bytes += index_room(rest) + positions_bytes(rest);
+  plan.kv_bytes = bytes_of(sealed_end + in_blocks(std::max<int64_t>(tokens - sealed_end, 0)));
 
-  // While a segment is built, its tokens are in the tail too and the index has both its room and its copy. A
-  // full segment meets the longest tail, one chunk more than a segment and the window.
-  const auto peak_of = [&](int64_t before, int64_t built) {
-    const int64_t tail =
-        std::min(beyond_sink - before, params.local_window + params.segment_tokens + chunk_tokens);
-    const int64_t full = before / params.segment_tokens;
-    const uint64_t older = static_cast<uint64_t>(full) *
-                           (index_room(params.segment_tokens) + positions_bytes(params.segment_tokens));
-    return bytes_of(kSinkTokens + before + in_blocks(tail) + built) + older + positions_bytes(built) +
-           2 * index_room(built);
-  };
+  // While a segment is built, its tokens are in the tail too and the index has both its room and its copy. It
+  // meets a tail of one chunk more than itself and the window at most.
   uint64_t peak = 0;
-  if (segments) peak = peak_of((segments - 1) * params.segment_tokens, params.segment_tokens);
-  if (rest) peak = std::max(peak, peak_of(segments * params.segment_tokens, rest));
+  const auto build = [&](SegmentSpan span) {
+    const int64_t tail = std::min(tokens - span.first, params.local_window + span.tokens + chunk_tokens);
+    peak = std::max(peak, bytes_of(span.first + in_blocks(tail) + span.tokens) + plan.index_bytes +
+                              positions_bytes(span.tokens) + 2 * index_room(span.tokens));
+    plan.index_bytes += index_bytes_of(span.tokens);
+  };
+  // Of the whole segments, the last meets the most.
+  const int64_t whole = (sealed_end - kSinkTokens) / params.segment_tokens;
+  const int64_t whole_end = kSinkTokens + whole * params.segment_tokens;
+  if (whole) {
+    plan.index_bytes = static_cast<uint64_t>(whole - 1) * index_bytes_of(params.segment_tokens);
+    build({whole_end - params.segment_tokens, params.segment_tokens});
+  }
+  for (SegmentSpan span = grid.longest(whole_end, sealed_end); span.tokens;
+       span = grid.longest(span.end(), sealed_end))
+    build(span);
   const uint64_t held = plan.kv_bytes + plan.index_bytes;
   plan.sealing_bytes = peak > held ? peak - held : 0;
   return plan;
@@ -93,19 +92,19 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
 
 namespace {
 
-// Activations of one chunk, its widest input once more for the dense products (in bf16, in one part or two,
-// which is what f32 takes too), its logits, and what the products' panels and the attention tiles of each
-// worker take.
+// Activations of one chunk, its widest input once more for the products (in bf16, in one part or two, which
+// is what f32 takes too; 16-bit integers have sums beside them), its logits, and what the products' panels
+// and the attention tiles of each worker take.
 uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
   const ModelConfig& config = model.config;
   const uint64_t parts = model.precision == Precision::fast ? 1 : 2;
-  const uint64_t worker_bytes = parts * 8 << 20, bf16_bytes = parts * 2;
+  const uint64_t worker_bytes = parts * 8 << 20, input_bytes = 2 + parts;
   const uint64_t hidden = static_cast<uint64_t>(config.hidden), ffn = static_cast<uint64_t>(config.ffn);
   const uint64_t head_dim = static_cast<uint64_t>(config.head_dim);
   const uint64_t q_width = static_cast<uint64_t>(config.query_heads) * head_dim;
   const uint64_t kv_width = static_cast<uint64_t>(config.kv_heads) * head_dim;
   const uint64_t row_floats = 2 * (hidden + q_width + kv_width + ffn) + static_cast<uint64_t>(config.rotary);
-  const uint64_t row_bytes = row_floats * sizeof(float) + std::max({hidden, q_width, ffn}) * bf16_bytes;
+  const uint64_t row_bytes = row_floats * sizeof(float) + std::max({hidden, q_width, ffn}) * input_bytes;
   const uint64_t rows = static_cast<uint64_t>(std::max<int64_t>(chunk_tokens, 1));
   return rows * row_bytes + static_cast<uint64_t>(config.vocab) * sizeof(float) +
          static_cast<uint64_t>(threads) * worker_bytes;

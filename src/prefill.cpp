@@ -32,7 +32,8 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
     project(step, weights, rows);
     rotate(step, rows);
     throw_if_cancelled(step.stream);
-    sequence.write(step.backend, layer, position, rows, work.k, work.v, kv_width);
+    check_kv_range(sequence.shape().dtype,
+                   sequence.write(step.backend, layer, position, rows, work.k, work.v, kv_width), layer);
 
     // After the last layer only rows whose logits somebody wants matter.
     const bool last_layer = layer + 1 == model.config.layers;
@@ -53,25 +54,24 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
 
 namespace {
 
-// Rows [first, first + rows) of the chunk, which are its last ones, over sink, segments and tail. The order
-// of tokens within a segment does not matter: all of them are before the chunk.
+// Rows [first, first + rows) of the chunk, which are its last ones, over all tokens before them or over what
+// their window shows. Where all are seen the order of tokens within a segment does not matter: all of them are
+// before the chunk.
 void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int64_t chunk_end,
                     int64_t first, int64_t rows) {
   const ModelConfig& config = step.model.config;
   Workspace& work = step.work;
-  const size_t segments = sequence.segments().size();
-  const size_t room = segments + static_cast<size_t>(sequence.max_steady_runs());
+  const int32_t window = sequence.shape().window(layer);
+  const int64_t oldest = window ? std::max<int64_t>(chunk_end - rows + 1 - window, 0) : 0;
+  const size_t room = static_cast<size_t>(sequence.max_runs());
   const size_t heads = static_cast<size_t>(config.kv_heads);
   if (work.runs.size() < heads * room) work.runs.resize(heads * room);
   work.runs_of_head.resize(heads);
   work.run_counts.resize(heads);
   for (int32_t head = 0; head < config.kv_heads; ++head) {
     KvRun* runs = work.runs.data() + static_cast<size_t>(head) * room;
-    const SegmentView* views = sequence.views(layer, head);
-    for (size_t s = 0; s < segments; ++s) runs[s] = {views[s].keys, views[s].values, views[s].tokens};
-    const int32_t steady = sequence.steady_runs(layer, head, chunk_end, runs + segments);
     work.runs_of_head[static_cast<size_t>(head)] = runs;
-    work.run_counts[static_cast<size_t>(head)] = static_cast<int32_t>(segments) + steady;
+    work.run_counts[static_cast<size_t>(head)] = sequence.runs(layer, head, oldest, chunk_end, runs);
   }
   const size_t offset = static_cast<size_t>(first) * static_cast<size_t>(config.query_heads) *
                         static_cast<size_t>(config.head_dim);
@@ -83,6 +83,7 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
   args.head_dim = config.head_dim;
   args.kv = sequence.shape().dtype;
   args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  args.window = window;
   args.runs = work.runs_of_head.data();
   args.run_count = work.run_counts.data();
   args.out = work.attention + offset;

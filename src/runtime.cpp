@@ -16,14 +16,20 @@ std::shared_ptr<Runtime> Runtime::create(const RuntimeParams& params) {
 }
 
 Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
-    : backend(cpu_backend()),
+    : log_user_{nullptr, params.log_user},
+      backend(cpu_backend()),
       topology(std::move(topology_in)),
       workers(params.threads,
-              params.bind_threads && topology.numa_nodes > 1),  // one node has nothing to gain
+              params.bind_threads && topology.numa_nodes > 1,  // one node has nothing to gain
+              params.nice),
       pool(HostPool::create(params.kv_budget_bytes ? params.kv_budget_bytes : default_budget_bytes(topology),
                             params.huge_pages)),
       weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
       params_(params) {
+  if (const Workers::Refusal refused = workers.refused(); refused.threads > 0)
+    log(WI_LOG_WARNING,
+        concat("the system refused ", refused.threads, " of ", workers.threads() + refused.threads - 1,
+               " threads (", error_text(refused.error), "); working with ", workers.threads()));
   log(WI_LOG_INFO, concat("waveinfer on ", topology.cpu_name, ": ", workers.threads(), " threads, ",
                           backend.simd(), ", KV budget ", pool->budget() >> 20, " MiB"));
 }
@@ -53,6 +59,12 @@ void Runtime::WorkspaceReturn::operator()(Workspace* workspace) const {
   runtime->workspace_bytes_ += bytes - workspace->counted_bytes;
   workspace->counted_bytes = bytes;
   runtime->idle_.emplace_back(workspace);
+}
+
+Runtime::Service& Runtime::service(const std::function<std::unique_ptr<Service>()>& make) {
+  std::lock_guard lock(mutex_);
+  if (!service_) service_ = make();
+  return *service_;
 }
 
 uint64_t Runtime::scratch_bytes() const { return workspace_bytes_ + workers.scratch_bytes(); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,12 +25,24 @@ struct RuntimeParams {
   uint64_t kv_budget_bytes = 0;  // 0: 80 % of the memory limit
   bool huge_pages = true;
   bool bind_threads = true;  // where there is more than one NUMA node
+  int32_t nice = 0;          // added to the nice value that the runtime's threads inherit
   int32_t log_level = WI_LOG_WARNING;
   wi_log_callback log = nullptr;
   void* log_user = nullptr;
+  int32_t task_wait_ms = 50;
+  wi_release_callback log_release = nullptr;
 };
 
 class Runtime : public std::enable_shared_from_this<Runtime> {
+  // The first member, and so the last to go: nothing can log any more.
+  struct LogUser {
+    wi_release_callback release = nullptr;
+    void* user = nullptr;
+    ~LogUser() {
+      if (release) release(user);
+    }
+  } log_user_;
+
  public:
   static std::shared_ptr<Runtime> create(const RuntimeParams& params);
   ~Runtime();
@@ -43,6 +56,8 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   std::atomic<int32_t> sessions{0};
 
   void log(int32_t level, const std::string& message) const;
+  // From now on log_release is called at the end. Not before: of a creation that fails the host keeps it.
+  void own_log_user() { log_user_.release = params_.log_release; }
 
   // A step's buffers, taken from and given back to the runtime, so that they are warm for the next step.
   struct WorkspaceReturn {
@@ -52,12 +67,22 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   std::unique_ptr<Workspace, WorkspaceReturn> workspace();
   uint64_t scratch_bytes() const;
 
+  // What works for sessions beside their hosts' calls (src/engine): made when first asked for, gone with the
+  // runtime.
+  struct Service {
+    virtual ~Service() = default;
+  };
+  Service& service(const std::function<std::unique_ptr<Service>()>& make);
+  int32_t nice() const { return params_.nice; }
+  uint64_t task_wait_ns() const { return static_cast<uint64_t>(params_.task_wait_ms) * 1'000'000; }
+
  private:
   explicit Runtime(const RuntimeParams& params, Topology topology);
   RuntimeParams params_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Workspace>> idle_;
   std::atomic<uint64_t> workspace_bytes_{0};
+  std::unique_ptr<Service> service_;  // last: it uses the rest
 };
 
 }  // namespace wi

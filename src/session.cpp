@@ -4,16 +4,12 @@
 #include <cstring>
 
 #include "src/decode.h"
+#include "src/policy_params.h"
 #include "src/prefill.h"
-#include "src/repeats.h"
-#include "src/store/session_file.h"
+#include "src/session_use.h"
 
 namespace wi {
 namespace {
-
-KvShape shape_of(const Model& model, DType kv) {
-  return {model.config.layers, model.config.kv_heads, model.config.head_dim, kv};
-}
 
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
@@ -22,32 +18,12 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-// The right to be inside sessions; a second thread is told so instead of racing.
-class Session::Use {
- public:
-  explicit Use(std::span<Session* const> sessions) : sessions_(sessions) {
-    for (Session* session : sessions_) {
-      if (session->busy_.exchange(true, std::memory_order_acquire)) {
-        leave();
-        fail(WI_E_BUSY, "session is in use by another thread");
-      }
-      ++entered_;
-    }
-  }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-  ~Use() { leave(); }
-
- private:
-  void leave() {
-    for (Session* session : sessions_.first(entered_)) {
-      session->publish_stats();
-      session->busy_.store(false, std::memory_order_release);
-    }
-  }
-  std::span<Session* const> sessions_;
-  size_t entered_ = 0;
-};
+KvShape kv_shape_of(const Model& model, DType kv) {
+  const ModelConfig& config = model.config;
+  KvShape shape{config.layers, config.kv_heads, config.head_dim, kv};
+  if (!config.windows.empty()) shape.windows = std::make_shared<const std::vector<int32_t>>(config.windows);
+  return shape;
+}
 
 std::shared_ptr<Session> Session::create(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                          const SessionParams& params) {
@@ -59,13 +35,23 @@ Session::Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> 
     : runtime_(std::move(runtime)),
       model_(std::move(model)),
       params_(params),
-      sequence_(runtime_->pool, shape_of(*model_, params.kv), params.kv_budget_bytes),
+      sequence_(runtime_->pool, kv_shape_of(*model_, params.kv), params.kv_budget_bytes),
       sampler_(params.sampling) {
+  check_bias(params.sampling);
+  params_.sampling = {};  // the sampler has them
   runtime_->sessions.fetch_add(1, std::memory_order_relaxed);
   publish_stats();
 }
 
 Session::~Session() { runtime_->sessions.fetch_sub(1, std::memory_order_relaxed); }
+
+void Session::reserve_for(std::thread::id owner, bool will_read) {
+  Session* const self = this;
+  if (owner == std::thread::id()) return owner_.store(owner, std::memory_order_relaxed);
+  Use use({&self, 1});
+  check(will_read || tokens_.size() > 0, WI_E_STATE, "session is empty and the task has no prompt");
+  owner_.store(owner, std::memory_order_relaxed);
+}
 
 // ---- reading a prompt ----
 
@@ -76,21 +62,29 @@ void Session::prefill(std::span<const int32_t> tokens, const PrefillParams& para
   run_prefill(tokens, params, cancel);
 }
 
+int64_t Session::prefill_chunk_of(std::span<const int32_t> tokens, const PrefillParams& params,
+                                  const CancelToken* cancel) {
+  Session* const self = this;
+  Use use({&self, 1});
+  return run_prefill(tokens, params, cancel, 1);
+}
+
 void Session::append_text(std::string_view text, uint32_t tokenize_flags, const PrefillParams& params,
                           const CancelToken* cancel) {
   Session* const self = this;
   Use use({&self, 1});
   check(model_->tokenizer != nullptr, WI_E_STATE, "model has no tokenizer");
-  const std::vector<int32_t> ids = model_->tokenizer->encode(text, tokenize_flags & WI_TOKENIZE_ADD_BOS,
-                                                             tokenize_flags & WI_TOKENIZE_PARSE_SPECIAL);
+  const std::vector<int32_t> ids =
+      model_->tokenizer->encode(text, tokenize_flags & WI_TOKENIZE_ADD_BOS,
+                                tokenize_flags & WI_TOKENIZE_PARSE_SPECIAL, flag_of(cancel));
   run_prefill(ids, params, cancel);
 }
 
 // A copy of the sequence is cheap (it shares everything), so a call that fails half-way simply goes back to
 // it.
-void Session::run_prefill(std::span<const int32_t> tokens, const PrefillParams& params,
-                          const CancelToken* cancel) {
-  if (tokens.empty()) return;
+int64_t Session::run_prefill(std::span<const int32_t> tokens, const PrefillParams& params,
+                             const CancelToken* cancel, int64_t most_chunks) {
+  if (tokens.empty()) return 0;
   const size_t vocab = static_cast<size_t>(model_->config.vocab);
   check(params.logits.empty() || params.logits.size() >= tokens.size() * vocab, WI_E_ARGUMENT,
         "logits_capacity is ", params.logits.size(), ", must be ", tokens.size() * vocab, " for ",
@@ -108,29 +102,34 @@ void Session::run_prefill(std::span<const int32_t> tokens, const PrefillParams& 
   const std::shared_ptr<std::vector<float>> logits_before = logits_;
   logits_shared_ = true;  // with logits_before
   const SessionTotals totals_before = totals_;
+  const int64_t final_tokens = tokens_.size() + static_cast<int64_t>(tokens.size());
   try {
     StageTimer timer(elapsed_ns);
     // Logits of every token need every token computed.
-    tokens_.append(tokens);
     if (params_.prefix_reuse && fresh && params.logits.empty()) {
-      totals_.prefix_tokens +=
-          static_cast<uint64_t>(runtime_->prefixes.adopt_longest(prefix_root(), ids, sequence_));
+      totals_.prefix_tokens += static_cast<uint64_t>(runtime_->prefixes.adopt_longest(
+          prefix_root(), ids, SegmentGrid(params_.policy_params), sequence_));
       exact_end_ = sequence_.tokens();
     }
-    const int64_t total = static_cast<int64_t>(ids.size());
     const int64_t chunk =
         params.chunk_tokens > 0 ? params.chunk_tokens : prefill_chunk_tokens(model_->config);
     const int64_t reused = fresh ? sequence_.tokens() : 0;
-    runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
+    const int64_t whole = static_cast<int64_t>(ids.size()), left = whole - reused;
+    const int64_t total =
+        most_chunks < left / chunk + 1 ? std::min(whole, reused + most_chunks * chunk) : whole;
+    tokens = tokens.first(static_cast<size_t>(total - skip));
+    tokens_.append(tokens);
+    runtime_->workers.run(flag_of(cancel), [&](const Stream& uninterrupted) {
+      const InterruptibleStream interruptible(uninterrupted, params.breaks);
+      const Stream& stream = interruptible.stream();
       for (int64_t done = reused; done < total;) {
         const int64_t count = std::min(chunk, total - done);
         const bool last = done + count == total;
         run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, stream);
         done += count;
-        seal_tail(last ? SealWhen::prefilled : SealWhen::prefilling, stream);
-        if (params.progress)
-          params.progress(params.progress_user, static_cast<uint64_t>(std::max<int64_t>(done - skip, 0)),
-                          tokens.size());
+        seal_tail(SealWhen::prefilling, stream, final_tokens);
+        report_progress(params.progress, params.progress_user,
+                        static_cast<uint64_t>(std::max<int64_t>(done - skip, 0)), tokens.size());
       }
     });
   } catch (...) {
@@ -141,9 +140,14 @@ void Session::run_prefill(std::span<const int32_t> tokens, const PrefillParams& 
     totals_ = totals_before;
     throw;
   }
+  prompt_logits_ = logits_;
+  logits_shared_ = true;
+  prompt_end_ = tokens_.size();
+  prompt_sealed_end_ = sequence_.sealed_end();
   text_.clear();
   totals_.prefill_tokens += tokens.size();
   totals_.prefill_ns += elapsed_ns;
+  return static_cast<int64_t>(tokens.size());
 }
 
 // A chunk attends exactly, unless it is short, comes after a long past and the session lets such chunks read
@@ -183,7 +187,11 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
                   all ? all_out : last_out);
   }
   sequence_.commit(count);
-  if (!sparse && exact_end_ == sequence_.tokens() - count) exact_end_ = sequence_.tokens();
+  const int64_t first = sequence_.tokens() - count;
+  if (sparse)
+    exact_end_ = std::min(exact_end_, first);
+  else if (exact_end_ >= first)
+    exact_end_ = sequence_.tokens();
   if (all) {
     if (done < skip)
       std::memcpy(params.logits.data(), room.data() + static_cast<size_t>(skip - done) * vocab,
@@ -212,11 +220,13 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
           float* keys = stream.worker_array<float>(worker, static_cast<size_t>(2 * count * width));
           float* values = keys + count * width;
           fill(static_cast<int32_t>(layer), first, count, keys, values);
-          sequence_.write(runtime_->backend, static_cast<int32_t>(layer), first, count, keys, values, width);
+          const auto of = static_cast<int32_t>(layer);
+          check_kv_range(params_.kv,
+                         sequence_.write(runtime_->backend, of, first, count, keys, values, width), of);
         });
         throw_if_cancelled(stream);
         sequence_.commit(count);
-        seal_tail(sequence_.tokens() == end ? SealWhen::prefilled : SealWhen::prefilling, stream);
+        seal_tail(SealWhen::prefilling, stream, end);
       }
     });
   } catch (...) {
@@ -225,153 +235,26 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
     throw;
   }
   logits_.reset();
-}
-
-// ---- decoding ----
-
-Event Session::decode(const CancelToken* cancel) {
-  Session* const self = this;
-  Use use({&self, 1});
-  compute_pending({&self, 1}, cancel);
-  return sample_event();
-}
-
-void Session::decode_batch(std::span<Session* const> sessions, const CancelToken* cancel, Event* events_out) {
-  for (size_t i = 0; i < sessions.size(); ++i) {
-    check(sessions[i]->model_ == sessions[0]->model_ && sessions[i]->runtime_ == sessions[0]->runtime_,
-          WI_E_ARGUMENT, "sessions[", i, "] has another model or runtime than sessions[0]");
-    check(std::find(sessions.begin(), sessions.begin() + static_cast<std::ptrdiff_t>(i), sessions[i]) ==
-              sessions.begin() + static_cast<std::ptrdiff_t>(i),
-          WI_E_ARGUMENT, "sessions[", i, "] is in the batch twice");
-  }
-  Use use(sessions);
-  compute_pending(sessions, cancel);
-  for (size_t i = 0; i < sessions.size(); ++i) events_out[i] = sessions[i]->sample_event();
-}
-
-// Runs the step of every session that has a pending token. Until it is done nothing is committed.
-void Session::compute_pending(std::span<Session* const> sessions, const CancelToken* cancel) {
-  uint64_t elapsed_ns = 0;
-  Runtime& runtime = *sessions[0]->runtime_;
-  auto workspace = runtime.workspace();
-  std::vector<DecodeRow>& rows = workspace->decode_rows;
-  rows.clear();
-  workspace->row_stats.assign(sessions.size(), StepStats{});
-  const size_t vocab = static_cast<size_t>(sessions[0]->model_->config.vocab);
-  workspace->wanted.resize(sessions.size() * kMostWanted);
-  if (workspace->row_logits.size() < sessions.size() * vocab)
-    workspace->row_logits.resize(sessions.size() * vocab);
-  StepStats times;
-  for (Session* session : sessions) {
-    check(session->tokens_.size() > 0, WI_E_STATE, "session is empty, prefill it first");
-    check(session->pending() || session->logits_, WI_E_STATE, "session has no logits to sample from");
-  }
-  StageTimer timer(elapsed_ns);
-  const auto step_all = [&](const Stream& stream) {
-    for (Session* session : sessions) {
-      if (!session->pending()) continue;
-      session->seal_tail(SealWhen::decoding, stream);
-      session->sequence_.reserve(1);
-      const size_t row = rows.size();
-      rows.push_back({&session->sequence_, session->sequence_.tokens(),
-                      session->tokens_[session->tokens_.size() - 1], session->params_.policy,
-                      &session->params_.policy_params, &workspace->row_stats[row],
-                      workspace->row_logits.data() + row * vocab,
-                      session->wanted_tokens({workspace->wanted.data() + row * kMostWanted, kMostWanted})});
-    }
-    if (rows.empty()) return;
-    decode_step(Step{runtime.backend, stream, *sessions[0]->model_, *workspace}, rows, times);
-  };
-  runtime.workers.run(flag_of(cancel), step_all);
-  if (rows.empty()) return;
-
-  for (Session* session : sessions) {
-    if (session->pending()) session->fresh_logits();  // the last thing that can fail
-  }
-  size_t row = 0;
-  for (Session* session : sessions) {
-    if (!session->pending()) continue;
-    std::memcpy(session->logits_->data(), rows[row].logits, session->logits_->size() * sizeof(float));
-    session->sequence_.commit(1);
-    session->totals_.decode_steps += 1;
-    session->totals_.stages.add(times);
-    session->totals_.stages.add(workspace->row_stats[row]);
-    ++row;
-  }
-  const uint64_t step_ns = elapsed_ns;
-  for (Session* session : sessions) session->totals_.decode_ns += step_ns;
-}
-
-// What followed the newest tokens where they stood before.
-std::span<const WantedTokens> Session::wanted_tokens(std::span<WantedTokens> room) const {
-  if (!params_.policy->wants_repeats) return {};
-  Repeat repeats[kMostRepeats];
-  const int32_t count = find_repeats(tokens_, kSinkTokens, sequence_.sealed_end(),
-                                     std::min(params_.policy_params.repeats, kMostRepeats), repeats);
-  size_t wanted = 0;
-  for (int32_t i = 0; i < count; ++i) {
-    const auto& segments = sequence_.segments();
-    for (size_t s = 0; s < segments.size(); ++s) {
-      const int64_t begin = std::max(repeats[i].last, segments[s]->first_position());
-      const int64_t end = std::min(repeats[i].last + kFollowed, segments[s]->end_position());
-      if (begin < end && wanted < room.size())
-        room[wanted++] = {static_cast<int32_t>(s), static_cast<int32_t>(begin), static_cast<int32_t>(end)};
-    }
-  }
-  return room.first(wanted);
-}
-
-Event Session::sample_event() {
-  const int64_t window = std::min<int64_t>(tokens_.size(), sampler_.params().repetition_window);
-  recent_.resize(static_cast<size_t>(window));
-  tokens_.copy(tokens_.size() - window, recent_);
-  const int32_t token = sampler_.sample(*logits_, recent_);
-  tokens_.push_back(token);
-  Event event;
-  event.token = token;
-  if (!model_->tokenizer) return event;
-  if (model_->tokenizer->ends_generation(token)) {
-    event.kind = WI_EVENT_END;
-    event.text = text_.finish();
-  } else {
-    event.text = text_.next(model_->tokenizer->piece(token, false));
-  }
-  return event;
-}
-
-std::span<const float> Session::logits(const CancelToken* cancel) {
-  Session* const self = this;
-  Use use({&self, 1});
-  compute_pending({&self, 1}, cancel);
-  return *logits_;
-}
-
-void Session::copy_logits(const CancelToken* cancel, std::span<float> out) {
-  Session* const self = this;
-  Use use({&self, 1});
-  compute_pending({&self, 1}, cancel);
-  std::copy(logits_->begin(), logits_->end(), out.begin());
-}
-
-// Room for new logits. What a fork may be looking at is never written again: both sides take new room.
-float* Session::fresh_logits() {
-  if (!logits_ || logits_shared_)
-    logits_ = std::make_shared<std::vector<float>>(static_cast<size_t>(model_->config.vocab));
-  logits_shared_ = false;
-  return logits_->data();
+  prompt_logits_.reset();
 }
 
 // ---- structure ----
 
-void Session::seal_tail(SealWhen when, const Stream& stream) {
+void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens) {
   StageTimer timer(totals_.stages.index_ns);
-  SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
-  std::vector<std::shared_ptr<const Segment>> published;
-  if (params_.prefix_reuse && when != SealWhen::decoding) {
+  SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}, &totals_.stages};
+  if (when == SealWhen::decoding) {
+    seal_decoded(sequence_, context);
+    return;
+  }
+  std::vector<std::shared_ptr<Segment>> published;
+  if (params_.prefix_reuse) {
     context.on_segment = [&](const std::shared_ptr<Segment>& segment) {
       if (segment->end_position() > exact_end_) return;
       auto lineage = std::make_shared<Segment::Lineage>();
-      lineage->parent = sequence_.segments().empty() ? prefix_root() : sequence_.segments().back()->id();
+      lineage->parent = prefix_root();
+      for (const auto& before : sequence_.segments())  // it may take the place of the last ones
+        if (before->end_position() <= segment->first_position()) lineage->parent = before->id();
       lineage->ids = std::vector<int32_t>(static_cast<size_t>(segment->tokens()));
       lineage->sink_ids = std::vector<int32_t>(kSinkTokens);
       lineage->sink = sequence_.sink();
@@ -381,7 +264,7 @@ void Session::seal_tail(SealWhen when, const Stream& stream) {
       published.push_back(segment);
     };
   }
-  seal(sequence_, context, when);
+  seal_prompt(sequence_, context, final_tokens);
   for (const auto& segment : published) runtime_->prefixes.publish(segment);
 }
 
@@ -399,9 +282,13 @@ std::shared_ptr<Session> Session::fork() {
   std::shared_ptr<Session> fork(new Session(runtime_, model_, params_));
   fork->tokens_ = tokens_;
   fork->sequence_ = sequence_;
+  fork->sequence_.settle();
   fork->exact_end_ = exact_end_;
   fork->logits_ = logits_;
   fork->logits_shared_ = logits_shared_ = true;
+  fork->prompt_logits_ = prompt_logits_;
+  fork->prompt_end_ = prompt_end_;
+  fork->prompt_sealed_end_ = prompt_sealed_end_;
   fork->sampler_ = sampler_;
   fork->text_ = text_;
   fork->publish_stats();
@@ -423,91 +310,74 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
       reindex(sequence_, context, fork->sequence_);
     });
   }
+  fork->sequence_.settle();
   fork->tokens_ = tokens_;
   fork->exact_end_ = exact_end_;
   fork->logits_ = logits_;
   fork->logits_shared_ = logits_shared_ = true;
-  if (!params.sampling_given) {
-    fork->sampler_ = sampler_;
-    fork->params_.sampling = params_.sampling;
-  }
+  if (!params.sampling_given) fork->sampler_ = sampler_;
   fork->text_ = text_;
   fork->publish_stats();
   return fork;
 }
 
-// The last token that is left becomes pending: the next call computes its logits anew.
+// The last token that is left becomes pending: the next call computes its logits anew. At the end of a prompt
+// the session is as it was then, logits and all, so that another answer to it starts from the same bits.
 void Session::truncate(int64_t tokens) {
   Session* const self = this;
   Use use({&self, 1});
   check(tokens >= 0 && tokens <= tokens_.size(), WI_E_ARGUMENT, "tokens is ", tokens, ", the session has ",
         tokens_.size());
   if (tokens == tokens_.size()) return;
-  sequence_.truncate(std::max<int64_t>(tokens - 1, 0));
+  const bool prompt = prompt_logits_ && tokens == prompt_end_;
+  runtime_->workers.run(nullptr, [&](const Stream& stream) {
+    const SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
+    if (prompt)
+      wi::truncate(sequence_, context, tokens, prompt_sealed_end_);
+    else
+      wi::truncate(sequence_, context, std::max<int64_t>(tokens - 1, 0));
+  });
   tokens_.truncate(tokens);
-  exact_end_ = std::min(exact_end_, sequence_.tokens());
-  logits_.reset();
+  exact_end_ = std::min(exact_end_, tokens);
+  if (tokens < prompt_end_) prompt_logits_.reset();
+  logits_ = prompt ? prompt_logits_ : nullptr;
+  logits_shared_ = true;
   text_.clear();
 }
 
 void Session::set_sampling(const SamplingParams& sampling) {
   Session* const self = this;
   Use use({&self, 1});
+  check_bias(sampling);
   sampler_ = Sampler(sampling);
-  params_.sampling = sampling;
 }
 
-// ---- files ----
+void Session::check_bias(const SamplingParams& sampling) const {
+  for (size_t i = 0; i < sampling.logit_bias.size(); ++i) {
+    const int32_t token = sampling.logit_bias[i].token;
+    check(token >= 0 && token < model_->config.vocab, WI_E_ARGUMENT, "logit_bias[", i, "].token is ", token,
+          ", must be in [0, ", model_->config.vocab, ")");
+  }
+}
 
-namespace {
+// ---- saving: save.cpp does it ----
 
-struct SamplerImage {
-  SamplingParams params;
-  uint64_t state;
-};
-
-}  // namespace
+void Session::save(ByteSink& to, const CancelToken* cancel) {
+  Session* const self = this;
+  Use use({&self, 1});
+  write(to, cancel);
+}
 
 void Session::save(const std::string& path, const CancelToken* cancel) {
   Session* const self = this;
   Use use({&self, 1});
-  SessionImage image;
-  image.model_fingerprint = model_->fingerprint;
-  image.policy = params_.policy->name;
-  image.params = params_.policy_params;
-  image.tokens.resize(static_cast<size_t>(tokens_.size()));
-  tokens_.copy(0, image.tokens);
-  image.exact_end = exact_end_;
-  if (logits_) image.logits = *logits_;
-  SamplerImage sampler{};
-  std::memset(static_cast<void*>(&sampler), 0, sizeof sampler);
-  sampler.params = sampler_.params();
-  sampler.state = sampler_.state();
-  image.sampler.resize(sizeof sampler);
-  std::memcpy(image.sampler.data(), &sampler, sizeof sampler);
-  image.pending_bytes = text_.pending();
-  save_session(path, image, sequence_, flag_of(cancel));
+  write(path, cancel);
 }
 
-std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
-                                       const std::string& path, const SessionParams& params) {
-  std::shared_ptr<Session> session(new Session(std::move(runtime), std::move(model), params));
-  const ModelConfig& config = session->model_->config;
-  const SessionExpectation expected{session->model_->fingerprint, session->sequence_.shape(), config.vocab,
-                                    params.policy, params.policy_params};
-  SessionImage image = load_session(path, expected, session->sequence_);
-  session->tokens_.append(image.tokens);
-  session->exact_end_ = image.exact_end;
-  if (!image.logits.empty()) session->logits_ = std::make_shared<std::vector<float>>(std::move(image.logits));
-  // The file's sampler goes on where it was, unless the loader brings its own parameters.
-  if (SamplerImage sampler; image.sampler.size() == sizeof sampler) {
-    std::memcpy(&sampler, image.sampler.data(), sizeof sampler);
-    session->sampler_ = Sampler(params.sampling_given ? params.sampling : sampler.params);
-    if (!params.sampling_given) session->sampler_.set_state(sampler.state);
-  }
-  session->text_.restore(std::move(image.pending_bytes));
-  session->publish_stats();
-  return session;
+uint64_t Session::saved_bytes() {
+  Session* const self = this;
+  Use use({&self, 1});
+  return written_bytes();
 }
 
 // ---- statistics ----
@@ -533,7 +403,7 @@ void Session::publish_stats() {
 // Names what equal token ids must agree in for their segments to be the same.
 uint64_t Session::prefix_root() const {
   const PolicyParams& policy = params_.policy_params;
-  uint64_t hash = model_->fingerprint;
+  uint64_t hash = mix(0, model_->identity);
   for (const char* c = params_.policy->name; *c; ++c) hash = mix(hash, static_cast<uint64_t>(*c));
   for (int32_t value : {static_cast<int32_t>(model_->precision), static_cast<int32_t>(params_.kv),
                         policy.segment_tokens, policy.tokens_per_centroid, policy.kmeans_iterations,

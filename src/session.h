@@ -10,10 +10,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "src/cancel.h"
+#include "src/decode_row.h"
 #include "src/event_text.h"
+#include "src/memory/breaks.h"
 #include "src/model/model.h"
 #include "src/model/sampler.h"
 #include "src/pipeline/index.h"
@@ -23,6 +26,11 @@
 #include "src/token_log.h"
 
 namespace wi {
+
+class ByteSink;
+class ByteSource;
+struct SavedParams;
+struct SessionImage;
 
 struct SessionParams {
   const Policy* policy = nullptr;  // of the runtime's backend
@@ -35,17 +43,22 @@ struct SessionParams {
   bool prefix_reuse = true;
 };
 
+KvShape kv_shape_of(const Model& model, DType kv);
+
 struct PrefillParams {
   int32_t chunk_tokens = 0;
   wi_progress_callback progress = nullptr;
   void* progress_user = nullptr;
-  std::span<float> logits;  // empty, or (tokens, vocab) of this call
+  std::span<float> logits;   // empty, or (tokens, vocab) of this call
+  Breaks* breaks = nullptr;  // what may come between, on this thread
 };
 
 struct Event {
   int32_t kind = WI_EVENT_TOKEN;
   int32_t token = -1;
-  std::string_view text;  // owned by the session until its next call
+  std::string_view text;  // owned by the session until its next call, as `top`
+  float logprob = 0;      // of the token under the model's softmax
+  std::span<const wi_token_logprob> top;
 };
 
 struct SessionTotals {
@@ -60,6 +73,10 @@ class Session : public std::enable_shared_from_this<Session> {
   ~Session();
 
   void prefill(std::span<const int32_t> tokens, const PrefillParams& params, const CancelToken* cancel);
+  // The first chunk of what is left of a prompt, and what can be taken over before it; returns how many
+  // tokens that was. Calls with all of what is left give exactly what one prefill() gives.
+  int64_t prefill_chunk_of(std::span<const int32_t> tokens, const PrefillParams& params,
+                           const CancelToken* cancel);
   void append_text(std::string_view text, uint32_t tokenize_flags, const PrefillParams& params,
                    const CancelToken* cancel);
   // Appends tokens whose keys and values come from elsewhere (a benchmark's synthetic cache, a host's own
@@ -67,54 +84,97 @@ class Session : public std::enable_shared_from_this<Session> {
   // one layer; it is called from several threads. The last token is left pending, so logits follow.
   using Fill = std::function<void(int32_t layer, int64_t first, int64_t count, float* keys, float* values)>;
   void append_computed(std::span<const int32_t> tokens, const Fill& fill, const CancelToken* cancel);
+
+  // ---- choosing tokens (session_decode.cpp) ----
   Event decode(const CancelToken* cancel);
+  Event accept(int32_t token, const CancelToken* cancel);  // in [0, vocab)
   std::span<const float> logits(
       const CancelToken* cancel);  // of the last token; computes a pending one. Valid until the next call.
   // The same into (vocab) floats of the caller's, copied while no other thread can be inside.
   void copy_logits(const CancelToken* cancel, std::span<float> out);
+  static void decode_batch(std::span<Session* const> sessions, const CancelToken* cancel, Event* events_out);
+
   std::vector<int32_t> tokens();
   std::shared_ptr<Session> fork();
   std::shared_ptr<Session> fork_as(const SessionParams& params, const CancelToken* cancel);
+  const Sequence& sequence() const { return sequence_; }  // between calls
+  const SessionTotals& totals() const { return totals_; }
   const Backend& backend() const { return runtime_->backend; }
+  Runtime& runtime() const { return *runtime_; }
+  const Model& model() const { return *model_; }
+  const SessionParams& params() const { return params_; }
+  // From now on only that thread may be inside; {}: any. will_read: tokens come first, so that it may be
+  // empty. Throws WI_E_BUSY if somebody is inside or has reserved it already.
+  void reserve_for(std::thread::id owner, bool will_read);
   void truncate(int64_t tokens);
+
+  // ---- saving (save.cpp) ----
   void save(const std::string& path, const CancelToken* cancel);
+  void save(ByteSink& to, const CancelToken* cancel);
+  uint64_t saved_bytes();
+  // What a load goes on with, made of what was saved. What shapes the index must stay, or it is
+  // WI_E_MISMATCH.
+  using Choice = std::function<SessionParams(const SessionParams& saved)>;
   static std::shared_ptr<Session> load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
-                                       const std::string& path, const SessionParams& params);
+                                       const std::string& path, const Choice& choose,
+                                       const CancelToken* cancel);
+  static std::shared_ptr<Session> load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
+                                       ByteSource& from, const Choice& choose, const CancelToken* cancel);
+
   void set_sampling(const SamplingParams& sampling);
   wi_session_stats stats() const;  // any thread, any time; struct_size is left to the caller
-
-  static void decode_batch(std::span<Session* const> sessions, const CancelToken* cancel, Event* events_out);
 
  private:
   Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const SessionParams& params);
   class Use;  // the right to be inside; throws WI_E_BUSY
 
+  DecodeRow pending_row();
   std::span<const WantedTokens> wanted_tokens(std::span<WantedTokens> room) const;
-  static void compute_pending(std::span<Session* const> sessions, const CancelToken* cancel);
-  void run_prefill(std::span<const int32_t> tokens, const PrefillParams& params, const CancelToken* cancel);
+  struct Company;  // the sessions of one step
+  static void compute_pending(const Company& company, Workspace& workspace, const CancelToken* cancel);
+  void compute_exact_pending(Workspace& workspace, const CancelToken* cancel);
+  static void next_tokens(const Company& company, const int32_t* accepted, const CancelToken* cancel,
+                          Event* events_out);
+  int64_t run_prefill(std::span<const int32_t> tokens, const PrefillParams& params, const CancelToken* cancel,
+                      int64_t most_chunks = INT64_MAX);
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
                  int64_t done, const Stream& stream);
-  void seal_tail(SealWhen when, const Stream& stream);
-  Event sample_event();
+  // final_tokens: with prefilling, what the sequence will have when the call ends.
+  enum class SealWhen { prefilling, decoding };
+  void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens = 0);
+  Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
+  void commit(const Event& event) noexcept;
+  void check_bias(const SamplingParams& sampling) const;
   bool pending() const { return tokens_.size() > sequence_.tokens(); }
   float* fresh_logits();
   void publish_stats();
+  void write(const std::string& path, const CancelToken* cancel) const;
+  void write(ByteSink& to, const CancelToken* cancel) const;
+  uint64_t written_bytes() const;
+  SavedParams saved_params() const;
+  SessionImage image(const CancelToken* cancel) const;
   uint64_t prefix_root() const;
 
   std::shared_ptr<Runtime> runtime_;
   std::shared_ptr<const Model> model_;
   SessionParams params_;
   std::atomic<bool> busy_{false};
+  std::atomic<std::thread::id> owner_{};  // none: whoever comes
 
   TokenLog tokens_;  // all; the last is pending if there is one more than the sequence has
   Sequence sequence_;
-  int64_t exact_end_ =
-      0;  // tokens below it were computed with exact attention (their segments may be reused)
+  // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one
+  // back). Segments below it may be reused.
+  int64_t exact_end_ = 0;
   std::shared_ptr<std::vector<float>> logits_;  // (vocab) after the last computed token; null: none
-  bool logits_shared_ = false;                  // with a fork, at some time
+  bool logits_shared_ = false;                  // with a fork or prompt_logits_, at some time
+  // As they were at the end of the last prefill, so that a host that cuts the answer off starts from them.
+  std::shared_ptr<std::vector<float>> prompt_logits_;  // null: none
+  int64_t prompt_end_ = 0, prompt_sealed_end_ = 0;
   Sampler sampler_;
+  uint64_t next_state_ = 0;  // of the sampler, while an event is prepared
   EventText text_;
-  std::vector<int32_t> recent_;  // what the sampler looks back at
+  std::vector<wi_token_logprob> top_;  // of the last event
 
   SessionTotals totals_;
   mutable std::mutex stats_mutex_;

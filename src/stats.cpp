@@ -20,6 +20,7 @@ void StepStats::add(const StepStats& other) {
   dropped_clusters += other.dropped_clusters;
   buffer_hits += other.buffer_hits;
   buffer_misses += other.buffer_misses;
+  sealed_tokens += other.sealed_tokens;
   estimated_coverage_sum += other.estimated_coverage_sum;
   certified_coverage_sum += other.certified_coverage_sum;
   certified_coverage_min = std::min(certified_coverage_min, other.certified_coverage_min);

@@ -30,11 +30,14 @@ class TokenLog {
     return at / kChunk < full_.size() ? (*full_[at / kChunk])[at % kChunk]
                                       : tail_[at - full_.size() * kChunk];
   }
+  // After it the next push_back cannot fail.
+  void reserve_one() {
+    if (tail_.size() < kChunk) return;
+    full_.push_back(std::make_shared<const std::vector<int32_t>>(tail_));
+    tail_.clear();
+  }
   void push_back(int32_t id) {
-    if (tail_.size() == kChunk) {
-      full_.push_back(std::make_shared<const std::vector<int32_t>>(tail_));
-      tail_.clear();
-    }
+    reserve_one();
     tail_.push_back(id);
   }
   void append(std::span<const int32_t> ids) {

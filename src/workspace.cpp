@@ -34,7 +34,8 @@ void Workspace::prepare(const ModelConfig& config, int64_t rows) {
 }
 
 size_t Workspace::bytes() const {
-  return (memory_.size() + row_logits.size()) * sizeof(float) + lanes.bytes() + runs.size() * sizeof(KvRun);
+  return (memory_.size() + row_logits.size()) * sizeof(float) + lanes.bytes() + runs.size() * sizeof(KvRun) +
+         sampling.bytes();
 }
 
 }  // namespace wi

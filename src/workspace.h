@@ -7,6 +7,7 @@
 
 #include "src/decode_row.h"
 #include "src/model/model.h"
+#include "src/model/sampler.h"
 #include "src/pipeline/lanes.h"
 #include "src/stats.h"
 
@@ -30,7 +31,8 @@ class Workspace {
   std::vector<WantedTokens> wanted;  // (decode rows, kMostWanted)
   std::vector<StepStats> row_stats;
   std::vector<float> row_logits;  // (decode rows, vocab)
-  std::vector<KvRun> runs;        // of prefill: (kv_heads, runs)
+  SamplerScratch sampling;
+  std::vector<KvRun> runs;  // of prefill: (kv_heads, runs)
   std::vector<const KvRun*> runs_of_head;
   std::vector<int32_t> run_counts;
   size_t counted_bytes = 0;  // what the runtime has on its books for this workspace

@@ -23,6 +23,7 @@ struct Shape {
   DType kv;
   Precision precision = Precision::fast;
   int64_t longest_run = 3000;
+  int32_t window = 0;
 };
 
 // Queries, and for each head keys and values in runs of random lengths, every run in memory of its own.
@@ -59,7 +60,8 @@ struct Problem {
             run_counts.data(),
             out.data(),
             lse.data(),
-            shape.precision};
+            shape.precision,
+            shape.window};
   }
 
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
@@ -96,20 +98,22 @@ void check_row(Problem& p, int64_t row, int32_t head, int32_t g) {
   const float factor = p.args().scale * std::numbers::log2e_v<float>;
   auto operand = [&](float x) { return bf16 ? test::from_bf16(test::to_bf16(x)) : x; };
   const int64_t visible = s.past + row + 1;
+  const int64_t oldest = s.window ? std::max<int64_t>(visible - s.window, 0) : 0;
   std::vector<double> scores(Problem::size(visible));
   double max = -INFINITY, sum = 0;
-  for (int64_t t = 0; t < visible; ++t) {
+  for (int64_t t = oldest; t < visible; ++t) {
     const float* k = &p.keys[Problem::size(head)][Problem::size(t * s.head_dim)];
     double score = 0;
     for (int32_t j = 0; j < s.head_dim; ++j) score += double{operand(q[j] * factor)} * operand(k[j]);
     scores[Problem::size(t)] = score * std::numbers::ln2;
     max = std::max(max, scores[Problem::size(t)]);
   }
-  for (double& score : scores) sum += score = std::exp(score - max);
+  for (int64_t t = oldest; t < visible; ++t)
+    sum += scores[Problem::size(t)] = std::exp(scores[Problem::size(t)] - max);
   const double tolerance = terms == 0 ? 1e-5 : terms == 1 ? 0x1p-8 + 2e-5 : 3e-4;
   for (int32_t j = 0; j < s.head_dim; ++j) {
     double want = 0, magnitude = 0;
-    for (int64_t t = 0; t < visible; ++t) {
+    for (int64_t t = oldest; t < visible; ++t) {
       double product = scores[Problem::size(t)] / sum *
                        operand(p.values[Problem::size(head)][Problem::size(t * s.head_dim + j)]);
       want += product;
@@ -118,8 +122,9 @@ void check_row(Problem& p, int64_t row, int32_t head, int32_t g) {
     float got = p.out[Problem::size(query_head * s.head_dim + j)];
     if (!(std::abs(got - want) <= tolerance * magnitude)) {
       print_error(
-          "rows %lld past %lld group %d head_dim %d kv %s, %s: row %lld head %d,%d out[%d] = %g, want %g\n",
-          (long long)s.rows, (long long)s.past, s.group, s.head_dim, format_of(s.kv).name,
+          "rows %lld past %lld window %d group %d head_dim %d kv %s, %s: row %lld head %d,%d out[%d] = %g, "
+          "want %g\n",
+          (long long)s.rows, (long long)s.past, s.window, s.group, s.head_dim, format_of(s.kv).name,
           kPrecisions[static_cast<int>(s.precision)], (long long)row, head, g, j, got, want);
       _fail(__FILE__, __LINE__);
     }
@@ -167,6 +172,49 @@ void causal_edges_are_exact(void**) {
     check(workers, random, {1, 0, 1, 1, 64, DType::bf16, precision});
     check(workers, random,
           {700, 0, 1, 1, 64, DType::bf16, precision});  // whole key tiles no row of the first tile sees
+  }
+}
+
+// Windows shorter than a vector, around tiles' borders, and as long as all that there is.
+void windows_show_their_last_tokens_alone(void**) {
+  Workers workers(2);
+  std::mt19937_64 random(test::seed() + 8);
+  for (Precision precision : {Precision::fast, Precision::f32, Precision::high})
+    for (int32_t window : {1, 2, 17, 64, 255, 512, 513, 900, 1300})
+      for (const auto& [rows, past] : {std::pair<int64_t, int64_t>{300, 0}, {33, 1000}, {1, 700}, {130, 515}})
+        check(workers, random, {rows, past, 1, 4, 32, DType::f16, precision, 300, window});
+  test::for_each_simd([&](const char*) {
+    check(workers, random, {200, 600, 2, 2, 64, DType::bf16, Precision::fast, 300, 77});
+    check(workers, random, {200, 600, 2, 2, 64, DType::f32, Precision::f32, 300, 77});
+  });
+}
+
+// Keys and values before a window may be anything; one that shows all is none.
+void what_a_window_hides_changes_no_bit(void**) {
+  std::mt19937_64 random(test::seed() + 9);
+  Workers workers(2);
+  for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
+    Problem problem(random, {100, 700, 2, 2, 64, DType::bf16, precision, 90, 150});
+    const auto run = [&] {
+      workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
+      return problem.out;
+    };
+    const std::vector<float> before = run();
+    for (auto& runs : problem.runs) {
+      int64_t first = 0;
+      for (KvRun& piece : runs) {  // of the tokens that no row sees: the first one's window begins at 551
+        const int64_t hidden = std::clamp<int64_t>(551 - first, 0, piece.tokens);
+        for (const void* of : {piece.keys, piece.values})
+          std::fill_n(static_cast<uint16_t*>(const_cast<void*>(of)), hidden * 64,
+                      uint16_t{0x7f00});  // 1.7e38
+        first += piece.tokens;
+      }
+    }
+    assert_true(run() == before);
+    problem.shape.window = 800;
+    const std::vector<float> widest = run();
+    problem.shape.window = 0;
+    assert_memory_equal(run().data(), widest.data(), widest.size() * sizeof(float));
   }
 }
 
@@ -257,6 +305,8 @@ int main(int, char** arguments) {
       cmocka_unit_test(no_thread_appears_but_the_workers),  // first: thread pools stay once they are there
       cmocka_unit_test(every_kv_type_and_shape_matches_f64),
       cmocka_unit_test(causal_edges_are_exact),
+      cmocka_unit_test(windows_show_their_last_tokens_alone),
+      cmocka_unit_test(what_a_window_hides_changes_no_bit),
       cmocka_unit_test(runs_of_any_length_are_one_sequence),
       cmocka_unit_test(large_groups_and_heads_fit),
       cmocka_unit_test(huge_scores_do_not_overflow),

@@ -151,6 +151,29 @@ void conversions_write_only_what_they_were_asked_for(void**) {
   });
 }
 
+// Number by number, wherever in a row it stands.
+void to_kv_tells_whether_all_it_wrote_is_finite(void**) {
+  on_every_target([] {
+    const std::vector<float> in = awkward_floats();
+    size_t overflows = 0, at = 0;
+    for (float value : in)
+      for (DType kv : {DType::f32, DType::f16, DType::bf16}) {
+        const int64_t count = static_cast<int64_t>(1 + at++ % 37);
+        std::vector<float> row(static_cast<size_t>(count), -0.5f), back(row.size());
+        row[at * 7 % row.size()] = value;
+        std::vector<uint32_t> narrow(row.size());
+        const uint32_t largest = cpu::to_kv(row.data(), kv, narrow.data(), count);
+        cpu::from_kv(narrow.data(), kv, back.data(), count);
+        const bool finite = std::all_of(back.begin(), back.end(), [](float v) { return std::isfinite(v); });
+        if (kv_holds(kv, largest) != finite)
+          fail_because("%s: %a as %s", cpu::simd_name(), static_cast<double>(value), format_of(kv).name);
+        overflows += !finite;
+      }
+    assert_true(overflows > 100);
+    assert_int_equal(cpu::to_kv(nullptr, DType::f16, nullptr, 0), 0);
+  });
+}
+
 void embed_copies_each_tokens_row(void**) {
   on_every_target([] {
     std::mt19937_64 random(seed());
@@ -277,6 +300,7 @@ void swiglu_matches_f64(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(to_kv_rounds_to_nearest_even),
+      cmocka_unit_test(to_kv_tells_whether_all_it_wrote_is_finite),
       cmocka_unit_test(from_kv_is_exact_for_every_16_bit_pattern),
       cmocka_unit_test(conversions_write_only_what_they_were_asked_for),
       cmocka_unit_test(embed_copies_each_tokens_row),

@@ -79,9 +79,12 @@ void null_handles_and_outputs_are_named(void**) {
   assert_fails(WI_E_ARGUMENT, "info_out is NULL", wi_runtime_device_info(runtime, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "stats_out is NULL", wi_runtime_get_stats(runtime, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "cancel_out is NULL", wi_cancel_create(nullptr, error));
-  assert_fails(WI_E_ARGUMENT, "path is NULL", wi_model_open(runtime, nullptr, nullptr, nullptr, error));
-  assert_fails(WI_E_ARGUMENT, "model_out is NULL", wi_model_open(runtime, "x", nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "path is NULL",
+               wi_model_open(runtime, nullptr, nullptr, nullptr, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "model_out is NULL",
+               wi_model_open(runtime, "x", nullptr, nullptr, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "info_out is NULL", wi_model_get_info(model, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "info_out is NULL", wi_model_token_info(model, 0, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "model is NULL",
                wi_model_tokenize(nullptr, "a", 1, 0, nullptr, 0, &count, error));
   assert_fails(WI_E_ARGUMENT, "count_out is NULL",
@@ -93,7 +96,7 @@ void null_handles_and_outputs_are_named(void**) {
   assert_fails(WI_E_ARGUMENT, "tokens has length 18446744073709551615",
                wi_model_detokenize(model, &event.token, UINT64_MAX, 0, nullptr, 0, &count, error));
   assert_fails(WI_E_ARGUMENT, "messages is NULL with count 2",
-               wi_model_chat_render(model, nullptr, 2, 0, nullptr, 0, &count, error));
+               wi_model_chat_render(model, nullptr, 2, nullptr, nullptr, 0, &count, error));
   assert_fails(WI_E_ARGUMENT, "plan_out is NULL", wi_model_plan_memory(model, nullptr, 1, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "session_out is NULL", wi_session_create(model, nullptr, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "session is NULL", wi_session_decode(nullptr, nullptr, &event, error));
@@ -118,6 +121,26 @@ void null_handles_and_outputs_are_named(void**) {
   assert_fails(WI_E_ARGUMENT, "kv is NULL", wi_kv_get_stats(nullptr, &stats, error));
 }
 
+void policies_are_listed_with_a_line_each(void**) {
+  wi_runtime* runtime = world->runtime.get();
+  auto device = sized<wi_device_info>();
+  assert_works(wi_runtime_device_info(runtime, &device, error));
+  assert_true(device.policies >= 4);
+  auto info = sized<wi_policy_info>();
+  for (int32_t index = 0; index < device.policies; ++index) {
+    assert_works(wi_runtime_policy(runtime, index, &info, error));
+    assert_true(std::strlen(info.description) > 20 && !std::strchr(info.description, '\n'));
+    auto policy = sized<wi_policy_params>();
+    policy.name = info.name;
+    auto params = sized<wi_session_params>();
+    params.policy = &policy;
+    create_session(world->model.get(), &params);
+  }
+  assert_fails(WI_E_ARGUMENT, "index is -1", wi_runtime_policy(runtime, -1, &info, error));
+  assert_fails(WI_E_ARGUMENT, "index is " + std::to_string(device.policies),
+               wi_runtime_policy(runtime, device.policies, &info, error));
+}
+
 void runtime_parameters_are_checked(void**) {
   const auto create = [](const std::function<void(wi_runtime_params&)>& change) {
     return [change](wi_error* error) {
@@ -134,8 +157,8 @@ void runtime_parameters_are_checked(void**) {
   assert_fails(WI_E_ARGUMENT, "huge_pages is 2", create([](auto& p) { p.huge_pages = 2; })(error));
   assert_fails(WI_E_ARGUMENT, "bind_threads is -7", create([](auto& p) { p.bind_threads = -7; })(error));
   assert_fails(WI_E_ARGUMENT, "log_level is 5", create([](auto& p) { p.log_level = 5; })(error));
-  assert_fails(WI_E_ARGUMENT, "wi_runtime_params.reserved is 1",
-               create([](auto& p) { p.reserved = 1; })(error));
+  assert_fails(WI_E_ARGUMENT, "nice is 20, must be in [0, 19]", create([](auto& p) { p.nice = 20; })(error));
+  assert_fails(WI_E_ARGUMENT, "nice is -5", create([](auto& p) { p.nice = -5; })(error));
   assert_fails(WI_E_UNSUPPORTED, "device is \"cuda:0\", which needs the CUDA plugin",
                create([](auto& p) { p.device = "cuda:0"; })(error));
   assert_fails(WI_E_UNSUPPORTED, "device is \"\"", create([](auto& p) { p.device = ""; })(error));
@@ -146,7 +169,7 @@ void an_unknown_way_to_hold_weights_is_refused_by_name(void**) {
     auto params = sized<wi_model_params>();
     change(params);
     wi_model* model = nullptr;
-    const wi_status status = wi_model_open(world->runtime.get(), kModel, &params, &model, error);
+    const wi_status status = wi_model_open(world->runtime.get(), kModel, &params, nullptr, &model, error);
     assert_null(model);
     return status;
   };
@@ -212,7 +235,7 @@ void session_sampling_and_kv_parameters_are_checked(void**) {
   assert_fails(WI_E_ARGUMENT, "kv_type is -1", create([](auto& p) { p.kv_type = -1; }, error));
   assert_fails(WI_E_ARGUMENT, "sparse_read_tokens is -5",
                create([](auto& p) { p.sparse_read_tokens = -5; }, error));
-  assert_fails(WI_E_ARGUMENT, "prefix_reuse is 2", create([](auto& p) { p.prefix_reuse = 2; }, error));
+  assert_fails(WI_E_ARGUMENT, "prefix_reuse is 3", create([](auto& p) { p.prefix_reuse = 3; }, error));
 
   Session session = read_session(3);
   const auto set = [&](const std::function<void(wi_sampling_params&)>& change, wi_error* error) {
@@ -248,6 +271,32 @@ void session_sampling_and_kv_parameters_are_checked(void**) {
   assert_fails(WI_E_ARGUMENT, "bytes per token", make(65536, 65536, 65536, 65536, error));
 }
 
+// Each token's text is what detokenize writes of it, and the end token of the model is known as one.
+void token_info_tells_text_and_kind(void**) {
+  wi_model* model = world->model.get();
+  auto info = sized<wi_model_info>();
+  assert_works(wi_model_get_info(model, &info, error));
+  int control = 0, part = 0;
+  for (int32_t id = 0; id < info.vocab; ++id) {
+    auto token = sized<wi_token_info>();
+    assert_works(wi_model_token_info(model, id, &token, error));
+    uint64_t length = 0;
+    char text[512];
+    assert_works(
+        wi_model_detokenize(model, &id, 1, WI_DETOKENIZE_KEEP_SPECIAL, text, sizeof text, &length, error));
+    assert_int_equal(token.text_length, length);
+    assert_memory_equal(token.text, text, length);
+    assert_works(wi_model_detokenize(model, &id, 1, 0, nullptr, 0, &length, error));
+    if (token.flags & WI_TOKEN_CONTROL) assert_int_equal(length, 0);
+    assert_true(id != info.eos_token ||
+                (token.flags & (WI_TOKEN_END | WI_TOKEN_CONTROL)) == (WI_TOKEN_END | WI_TOKEN_CONTROL));
+    control += (token.flags & WI_TOKEN_CONTROL) != 0;
+    part += (token.flags & WI_TOKEN_BYTE) != 0;
+  }
+  assert_true(control > 0 && control < 100);
+  assert_int_equal(part, 128);  // of byte-level BPE: the bytes that are no characters
+}
+
 void token_ids_flags_and_layers_are_checked(void**) {
   auto info = sized<wi_model_info>();
   assert_works(wi_model_get_info(world->model.get(), &info, error));
@@ -260,6 +309,10 @@ void token_ids_flags_and_layers_are_checked(void**) {
   assert_fails(WI_E_ARGUMENT, "tokens[0] is " + std::to_string(info.vocab) + range,
                wi_model_detokenize(world->model.get(), large, 1, 0, nullptr, 0, &count, error));
   assert_int_equal(count, 77);
+  auto token = sized<wi_token_info>();
+  for (const int32_t id : {-1, info.vocab})
+    assert_fails(WI_E_ARGUMENT, "token is " + std::to_string(id) + range,
+                 wi_model_token_info(world->model.get(), id, &token, error));
   assert_fails(WI_E_ARGUMENT, "flags is 9, and the bits 8",
                wi_model_tokenize(world->model.get(), "a", 1, 9, nullptr, 0, &count, error));
   assert_fails(WI_E_ARGUMENT, "flags is 4",
@@ -321,13 +374,15 @@ void a_message_is_cut_at_a_code_point(void**) {
     std::string path(static_cast<size_t>(shift), 'a');
     for (int i = 0; i < 300; ++i) path += "\xF0\x9F\x8C\x8A";  // a wave
     auto error = sized<wi_error>();
-    assert_int_not_equal(wi_model_open(world->runtime.get(), path.c_str(), nullptr, &model, &error), WI_OK);
+    assert_int_not_equal(wi_model_open(world->runtime.get(), path.c_str(), nullptr, nullptr, &model, &error),
+                         WI_OK);
     const std::string message = error.message;
     assert_true(message.size() > sizeof error.message - 5);
     assert_int_equal(message.compare(message.size() - 4, 4, "\xF0\x9F\x8C\x8A"), 0);
   }
   auto error = sized<wi_error>();
-  assert_int_not_equal(wi_model_open(world->runtime.get(), "no\xFFsuch", nullptr, &model, &error), WI_OK);
+  assert_int_not_equal(wi_model_open(world->runtime.get(), "no\xFFsuch", nullptr, nullptr, &model, &error),
+                       WI_OK);
   assert_non_null(std::strstr(error.message, "no?such"));  // a path need not be UTF-8, a message must
   assert_int_equal(error.code, WI_E_IO);
   assert_int_equal(error.native_code, 2);  // ENOENT
@@ -421,7 +476,7 @@ void a_runtime_stays_within_its_budget(void**) {
 wi_status open_copied(wi_runtime* runtime, wi_model** model, wi_error* error) {
   auto params = sized<wi_model_params>();
   params.weights = WI_WEIGHTS_COPIED;
-  return wi_model_open(runtime, kModel, &params, model, error);
+  return wi_model_open(runtime, kModel, &params, nullptr, model, error);
 }
 
 wi_runtime_stats stats_of(wi_runtime* runtime) {
@@ -501,8 +556,8 @@ void handles_may_be_released_in_any_order(void**) {
     auto params = sized<wi_runtime_params>();
     params.threads = 1;
     assert_works(wi_runtime_create(&params, &runtime, error));
-    assert_works(
-        wi_model_open(runtime, WI_SOURCE_DIR "/samples/model/needle-f16.gguf", nullptr, &model, error));
+    assert_works(wi_model_open(runtime, WI_SOURCE_DIR "/samples/model/needle-f16.gguf", nullptr, nullptr,
+                               &model, error));
     assert_works(wi_session_create(model, nullptr, &session, error));
     assert_works(wi_session_prefill(session, tokens.data(), tokens.size(), nullptr, nullptr, error));
     assert_works(wi_session_fork(session, &copy, error));
@@ -534,10 +589,11 @@ void handles_may_be_released_in_any_order(void**) {
 // Both directions of a rendezvous with a call that is under way: it is inside once progress has come.
 struct Meeting {
   std::atomic<bool> inside{false}, go_on{false};
-  static void progress(void* user, uint64_t, uint64_t) {
+  static int32_t progress(void* user, uint64_t, uint64_t) {
     auto* self = static_cast<Meeting*>(user);
     self->inside = true;
     while (!self->go_on) std::this_thread::yield();
+    return 0;
   }
   void wait_inside() const {
     while (!inside) std::this_thread::yield();
@@ -608,6 +664,57 @@ void cancelling_from_another_thread_loses_nothing(void**) {
   assert_works(wi_session_decode(session.get(), cancel.get(), &event, error));
 }
 
+// Counts its calls and wants no more after some of them.
+struct Impatient {
+  int calls = 0, most = 0;
+  static int32_t progress(void* user, uint64_t, uint64_t) {
+    auto* self = static_cast<Impatient*>(user);
+    return ++self->calls > self->most;
+  }
+};
+
+void a_progress_callback_may_end_its_call(void**) {
+  Session session = read_session(200);
+  const Snapshot before = snapshot(session.get());
+  Impatient impatient{0, 2};
+  auto params = sized<wi_prefill_params>();
+  params.progress = Impatient::progress;
+  params.progress_user = &impatient;
+  params.chunk_tokens = 64;
+  const std::vector<int32_t> tokens = some_tokens(1000);
+  assert_fails(WI_E_CANCELLED, "progress callback",
+               wi_session_prefill(session.get(), tokens.data(), tokens.size(), &params, nullptr, error));
+  assert_int_equal(impatient.calls, 3);
+  assert_true(snapshot(session.get()) == before);
+
+  wi_model* model = nullptr;
+  auto open = sized<wi_model_params>();
+  open.progress = Impatient::progress;
+  open.progress_user = &impatient;
+  assert_fails(WI_E_CANCELLED, "progress callback",
+               wi_model_open(world->runtime.get(), kModel, &open, nullptr, &model, error));
+  assert_null(model);
+}
+
+void opening_and_loading_can_be_cancelled(void**) {
+  Session session = read_session(200);
+  const std::string path = WI_BINARY_DIR "/cancelled-session-" + std::to_string(getpid());
+  assert_works(wi_session_save(session.get(), path.c_str(), nullptr, error));
+  Cancel cancel = create_cancel();
+  wi_cancel_trigger(cancel.get());
+  wi_model* model = nullptr;
+  wi_session* loaded = nullptr;
+  assert_fails(WI_E_CANCELLED, "",
+               wi_model_open(world->runtime.get(), kModel, nullptr, cancel.get(), &model, error));
+  assert_fails(WI_E_CANCELLED, "",
+               wi_session_load(world->model.get(), path.c_str(), nullptr, cancel.get(), &loaded, error));
+  assert_true(model == nullptr && loaded == nullptr);
+  wi_cancel_reset(cancel.get());
+  assert_works(wi_session_load(world->model.get(), path.c_str(), nullptr, cancel.get(), &loaded, error));
+  wi_session_release(loaded);
+  std::remove(path.c_str());
+}
+
 int open_world(void**) {
   world = new World;
   return 0;
@@ -623,10 +730,12 @@ int close_world(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(null_handles_and_outputs_are_named),
+      cmocka_unit_test(policies_are_listed_with_a_line_each),
       cmocka_unit_test(runtime_parameters_are_checked),
       cmocka_unit_test(an_unknown_way_to_hold_weights_is_refused_by_name),
       cmocka_unit_test(policy_parameters_are_checked),
       cmocka_unit_test(session_sampling_and_kv_parameters_are_checked),
+      cmocka_unit_test(token_info_tells_text_and_kind),
       cmocka_unit_test(token_ids_flags_and_layers_are_checked),
       cmocka_unit_test(a_small_buffer_learns_what_is_needed),
       cmocka_unit_test(a_message_is_cut_at_a_code_point),
@@ -639,6 +748,8 @@ int main() {
       cmocka_unit_test(handles_may_be_released_in_any_order),
       cmocka_unit_test(a_second_thread_is_told_busy),
       cmocka_unit_test(cancelling_from_another_thread_loses_nothing),
+      cmocka_unit_test(a_progress_callback_may_end_its_call),
+      cmocka_unit_test(opening_and_loading_can_be_cancelled),
   };
   return cmocka_run_group_tests(tests, open_world, close_world);
 }

@@ -2,6 +2,7 @@
 // where the file says.
 #include <cmath>
 
+#include "src/memory/workers.h"
 #include "src/model/mapped_file.h"
 #include "src/model/model.h"
 #include "support/model_files.h"
@@ -9,6 +10,11 @@
 
 using namespace wi;
 using namespace wi::test;
+
+static Workers& workers() {
+  static Workers two(2);
+  return two;
+}
 
 static void metadata_of_every_type_comes_back(void**) {
   GgufBuilder file;
@@ -107,7 +113,7 @@ static void tiny_model_opens_with_its_weights_in_place(void**) {
   TempFolder folder;
   uint64_t done = 0, total = 0;
   auto model = Model::open(folder.write("tiny.gguf", tiny_gguf().bytes()), [&](uint64_t now, uint64_t all) {
-    assert_true(now > done);
+    assert_true(now >= done);
     done = now;
     total = all;
   });
@@ -144,7 +150,8 @@ static void split_set_opens_as_one_model(void**) {
   write_split_gguf(folder);
   auto whole = Model::open(folder.write("whole.gguf", tiny_gguf().bytes()));
   auto split = Model::open(folder / "tiny-00001-of-00003.gguf");
-  assert_true(split->parameters == whole->parameters && split->fingerprint == whole->fingerprint);
+  assert_true(split->parameters == whole->parameters &&
+              split->weights_hash(workers()) == whole->weights_hash(workers()));
 }
 
 static void broken_split_sets_are_refused(void**) {
@@ -189,10 +196,49 @@ static void files_that_cannot_be_mapped_say_why(void**) {
   }
 }
 
-static void fingerprint_tells_models_apart(void**) {
+// Every byte counts, wherever it is: a tensor of 5 MB is hashed in several pieces, of which each has a
+// middle.
+static void one_byte_of_any_weight_changes_the_hash(void**) {
+  const int64_t rows = 40000;
+  auto matrix = std::make_shared<std::vector<float>>(static_cast<size_t>(rows * 32), 0.5f);
+  const auto hash = [&](Workers& of) {
+    Model model;
+    model.weights.embedding = model.weights.output = {matrix->data(), DType::f32, rows, 32};
+    return model.weights_hash(of);
+  };
+  Workers alone(1);
+  const uint64_t first = hash(workers());
+  assert_true(first == hash(alone));
+  auto* bytes = reinterpret_cast<unsigned char*>(matrix->data());
+  const size_t count = matrix->size() * sizeof(float);
+  for (const size_t at : {size_t{0}, count / 3, count / 2, count / 2 + 77777, count - 1}) {
+    bytes[at] ^= 1;
+    assert_true(hash(workers()) != first);
+    bytes[at] ^= 1;
+  }
+  assert_true(hash(workers()) == first);
+}
+
+static void hashing_the_weights_can_be_cancelled(void**) {
+  const auto model = Model::open(WI_SOURCE_DIR "/samples/model/needle-f16.gguf");
+  const std::atomic<bool> fired{true};
+  assert_error(WI_E_CANCELLED, "cancelled", model->weights_hash(workers(), &fired));
+  const uint64_t hash = model->weights_hash(workers());
+  assert_true(hash != 0 && hash == model->weights_hash(workers(), &fired));  // known by now
+}
+
+static void every_opened_model_has_an_identity_of_its_own(void**) {
+  TempFolder folder;
+  const std::string path = folder.write("m.gguf", tiny_gguf().bytes());
+  const auto first = Model::open(path), second = Model::open(path);
+  assert_true(first->identity != second->identity);
+  assert_true(first->weights_hash(workers()) == second->weights_hash(workers()));
+}
+
+static void hash_tells_models_apart(void**) {
   TempFolder folder;
   auto print = [&](GgufBuilder file) {
-    return Model::open(folder.write("m.gguf", file.bytes()))->fingerprint;
+    return Model::open(folder.write("m.gguf", file.bytes()))->weights_hash(workers());
   };
   const uint64_t first = print(tiny_gguf());
   assert_true(first == print(tiny_gguf()));
@@ -244,7 +290,10 @@ int main() {
                               cmocka_unit_test(split_set_opens_as_one_model),
                               cmocka_unit_test(broken_split_sets_are_refused),
                               cmocka_unit_test(files_that_cannot_be_mapped_say_why),
-                              cmocka_unit_test(fingerprint_tells_models_apart),
+                              cmocka_unit_test(one_byte_of_any_weight_changes_the_hash),
+                              cmocka_unit_test(hashing_the_weights_can_be_cancelled),
+                              cmocka_unit_test(every_opened_model_has_an_identity_of_its_own),
+                              cmocka_unit_test(hash_tells_models_apart),
                               cmocka_unit_test(sample_model_has_the_numbers_of_its_report),
                               cmocka_unit_test(every_architecture_brings_its_own_tensors)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -64,7 +64,7 @@ static void retain_returns_its_argument(void** state) {
 static void an_error_is_filled(void** state) {
   wi_error error = {sizeof(wi_error), 0, 0, ""};
   (void)state;
-  assert_int_equal(wi_model_open(NULL, "x", NULL, NULL, &error), WI_E_ARGUMENT);
+  assert_int_equal(wi_model_open(NULL, "x", NULL, NULL, NULL, &error), WI_E_ARGUMENT);
   assert_int_equal(error.code, WI_E_ARGUMENT);
   assert_int_equal(error.struct_size, sizeof(wi_error));
   assert_non_null(strstr(error.message, "runtime is NULL"));

@@ -21,10 +21,11 @@ constexpr bool plain = std::is_standard_layout_v<T>&& std::is_trivial_v<T> && al
 
 static_assert(plain<wi_error> && plain<wi_runtime_params> && plain<wi_device_info> &&
               plain<wi_runtime_stats>);
-static_assert(plain<wi_model_params> && plain<wi_model_info> && plain<wi_chat_message>);
+static_assert(plain<wi_model_params> && plain<wi_model_info> && plain<wi_token_info> &&
+              plain<wi_chat_message> && plain<wi_chat_params>);
 static_assert(plain<wi_policy_params> && plain<wi_sampling_params> && plain<wi_session_params>);
 static_assert(plain<wi_memory_plan> && plain<wi_event> && plain<wi_prefill_params>);
-static_assert(plain<wi_session_stats> && plain<wi_kv_params>);
+static_assert(plain<wi_session_stats> && plain<wi_kv_params> && plain<wi_reader> && plain<wi_writer>);
 static_assert(std::is_same<wi_status, int32_t>::value);
 
 void calls_work_from_cpp(void**) {

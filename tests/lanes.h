@@ -4,7 +4,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <cstring>
 #include <hwy/targets.h>
 #include <memory>
 #include <random>
@@ -138,6 +140,18 @@ struct Cache {
 
   // keys, values (tokens, head_dim) in order of position; handed to index in pieces of `piece` tokens.
   void seal(const std::vector<float>& in_keys, const std::vector<float>& in_values, int32_t piece = 1 << 30) {
+    add(in_keys, in_values, piece, nullptr);
+  }
+
+  // The first tokens of another cache's only segment, cut off there.
+  void cut(const Cache& whole, int32_t tokens) {
+    const auto numbers = static_cast<std::ptrdiff_t>(tokens) * head_dim;
+    add({whole.keys.begin(), whole.keys.begin() + numbers},
+        {whole.values.begin(), whole.values.begin() + numbers}, 1 << 30, &whole.views[0]);
+  }
+
+  void add(const std::vector<float>& in_keys, const std::vector<float>& in_values, int32_t piece,
+           const SegmentView* whole) {
     const int32_t tokens = static_cast<int32_t>(in_keys.size() / static_cast<size_t>(head_dim));
     const AlignedBytes key_bytes = to_kv(in_keys, kv), value_bytes = to_kv(in_values, kv);
     std::vector<KvRun> runs;
@@ -150,7 +164,8 @@ struct Cache {
     segment->keys = AlignedBytes(key_bytes.size());
     segment->values = AlignedBytes(value_bytes.size());
     segment->positions.resize(static_cast<size_t>(tokens));
-    segment->index = AlignedBytes(policy.index_capacity(params, tokens, head_dim, kv));
+    segment->index =
+        AlignedBytes(policy.index_capacity(params, whole ? whole->tokens : tokens, head_dim, kv));
     const IndexArgs args = {.runs = runs.data(),
                             .run_count = static_cast<int32_t>(runs.size()),
                             .tokens = tokens,
@@ -162,7 +177,9 @@ struct Cache {
                             .values = segment->values.data(),
                             .positions = segment->positions.data(),
                             .index = segment->index.data()};
-    const IndexResult result = policy.index(*stream, 0, args);
+    const IndexResult result = whole       ? policy.cut(*stream, 0, args, *whole)
+                               : in_pieces ? index_in_pieces(args)
+                                           : policy.index(*stream, 0, args);
     segment->index_bytes = result.index_bytes;
     views.push_back({.keys = segment->keys.data(),
                      .values = segment->values.data(),
@@ -175,6 +192,19 @@ struct Cache {
     keys.insert(keys.end(), in_keys.begin(), in_keys.end());
     values.insert(values.end(), in_values.begin(), in_values.end());
     segments.push_back(std::move(segment));
+  }
+
+  IndexResult index_in_pieces(const IndexArgs& args) {
+    AlignedBytes state(policy.pieces->state_bytes(args));
+    std::memset(state.data(), 0x5a, state.size());
+    IndexResult result;
+    for (int32_t piece = 0; piece < policy.pieces->count(args); piece++) {
+      const auto begin = std::chrono::steady_clock::now();
+      result = policy.pieces->run(args, state.data(), piece);
+      piece_ms.push_back(
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return result;
   }
 
   struct Segment {
@@ -192,6 +222,8 @@ struct Cache {
   int32_t partitions = 0;
   int64_t indexed_tokens = 0;
   ThreadStream stream{1};
+  bool in_pieces = false;
+  std::vector<double> piece_ms;  // of all that were made so
 };
 
 // A lane over a cache with room for everything that the operations write.

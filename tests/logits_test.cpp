@@ -135,6 +135,26 @@ void decode_steps_give_the_references_logits(void**) {
              });
 }
 
+// The others read a token at a time as a chunk of one; these go through the step that an answer is written by.
+void accepted_tokens_give_the_references_logits(void**) {
+  for (const char* policy : {"full", "wave"}) {
+    every_case(Precision::f32, {},
+               [&](const std::shared_ptr<const Model>& model, const std::vector<int32_t>& ids) {
+                 auto steps = session(model, policy);
+                 std::vector<float> logits;
+                 for (size_t i = 0; i < ids.size(); ++i) {
+                   if (i == 0)
+                     steps->prefill({ids.data(), 1}, {}, nullptr);
+                   else
+                     steps->accept(ids[i], nullptr);
+                   const auto row = steps->logits(nullptr);
+                   logits.insert(logits.end(), row.begin(), row.end());
+                 }
+                 return logits;
+               });
+  }
+}
+
 // 40 tokens are too few to be sealed, so this is the steady zone's share of the claim; session_test has the
 // rest.
 void wave_gives_the_references_logits(void**) {
@@ -212,6 +232,7 @@ int main() {
       cmocka_unit_test(fast_prefill_stays_within_bf16_rounding),
       cmocka_unit_test(high_prefill_gives_the_references_logits),
       cmocka_unit_test(decode_steps_give_the_references_logits),
+      cmocka_unit_test(accepted_tokens_give_the_references_logits),
       cmocka_unit_test(wave_gives_the_references_logits),
       cmocka_unit_test(files_that_llama_cpp_quantised_give_its_distributions),
   };

@@ -58,7 +58,7 @@ struct Weight {
 };
 
 // Every output element against f64; the bound is relative to the sum of magnitudes, as rounding is: 2e-6
-// covers the f32 sums of up to some thousands of products in oneDNN's blocks. With more than one term, each
+// covers the f32 sums of up to some thousands of products. With more than one term, each
 // number is off by 2^-18 of itself at most and so is the product by the term left out.
 void check_part(const MatmulArgs& args, const MatmulPart& part, const std::vector<float>& before) {
   const Matrix& w = part.weight;
@@ -201,7 +201,8 @@ std::byte* stack_begin = nullptr;
 size_t stack_bytes = 0;
 std::atomic<int> on_stack{0}, elsewhere{0};
 
-// oneDNN's kernels may use the stack pointer for memory of the heap: a handler's frame would overwrite it.
+// A kernel that used the stack pointer for memory of the heap, as oneDNN's in f32 did here, would have it
+// overwritten by a handler's frame.
 void signal_handlers_run_on_the_threads_own_stack(void**) {
   pthread_attr_t attributes;
   void* begin = nullptr;

@@ -89,11 +89,13 @@ struct Case {
 
 using Matmul = void (*)(const Stream&, const MatmulArgs&);
 
+// rows_alike: as a decode step asks for it.
 std::vector<float> multiply(const Case& c, int workers, Matmul matmul, bool with_bias = false,
-                            bool accumulate = false) {
+                            bool accumulate = false, bool rows_alike = true) {
   std::vector<float> out;
   MatmulArgs args{
       .in = c.in.data(), .rows = c.rows, .parts = {c.part(out, with_bias, accumulate)}, .part_count = 1};
+  args.rows_alike = rows_alike;
   with_workers(workers, [&](const Stream& stream) { matmul(stream, args); });
   return out;
 }
@@ -123,24 +125,38 @@ void every_type_matches_f64_at_odd_shapes(void**) {
   });
 }
 
+void many_rows_match_f64_at_odd_shapes(void**) {
+  on_every_target([] {
+    std::mt19937_64 random(seed());
+    for (DType type : kAllTypes)
+      for (int64_t inputs : {widths(type)[0], widths(type).back()})
+        for (int64_t rows : {3, 9, 130})
+          for (bool rows_alike : {false, true}) {
+            const Case c(type, rows, rows == 9 ? 77 : 13, inputs, random);
+            c.check(multiply(c, 2, cpu::matmul_decode, true, true, rows_alike), true, true);
+          }
+  });
+}
+
 void a_row_of_a_batch_equals_the_row_alone_bit_for_bit(void**) {
   on_every_target([] {
     std::mt19937_64 random(seed());
     for (DType type : kAllTypes) {
-      Case all(type, 40, 19, 512, random);
+      // Several tiles and panels and a part of one; a chunk of inputs and, where it can be, a part of one.
+      Case all(type, 64, 43, format_of(type).elements == 256 ? 512 : 416, random);
       std::vector<std::vector<float>> alone;
       for (int64_t row = 0; row < all.rows; row++) {
         Case one = all;
         one.rows = 1;
         one.in.assign(all.in.begin() + row * all.inputs, all.in.begin() + (row + 1) * all.inputs);
         one.before.resize(static_cast<size_t>(all.outputs));
-        alone.push_back(multiply(one, 1, cpu::matmul_decode));
+        alone.push_back(multiply(one, 1, cpu::matmul));
       }
-      for (int64_t rows = 1; rows <= 40; rows++) {
+      for (int64_t rows : {1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 64}) {
         Case some = all;
         some.rows = rows;
         some.before.resize(static_cast<size_t>(rows * all.outputs));
-        const std::vector<float> out = multiply(some, 2, cpu::matmul_decode);
+        const std::vector<float> out = multiply(some, 2, cpu::matmul);
         for (int64_t row = 0; row < rows; row++) {
           const std::vector<float> mine(out.begin() + row * all.outputs,
                                         out.begin() + (row + 1) * all.outputs);
@@ -149,7 +165,7 @@ void a_row_of_a_batch_equals_the_row_alone_bit_for_bit(void**) {
                          format_of(type).name, int(row), int(rows));
         }
       }
-      all.check(multiply(all, 2, cpu::matmul_decode), false, false);
+      all.check(multiply(all, 2, cpu::matmul), false, false);
     }
   });
 }
@@ -157,9 +173,11 @@ void a_row_of_a_batch_equals_the_row_alone_bit_for_bit(void**) {
 void results_do_not_depend_on_the_workers(void**) {
   std::mt19937_64 random(seed());
   for (DType type : kAllTypes) {
-    const Case c(type, 3, 700, 512, random);
-    const std::vector<float> one = multiply(c, 1, cpu::matmul_decode);
-    for (int workers : {2, 3, 5}) assert_true(same_bits(one, multiply(c, workers, cpu::matmul_decode)));
+    for (int64_t rows : {2, 7}) {
+      const Case c(type, rows, 700, 512, random);
+      const std::vector<float> one = multiply(c, 1, cpu::matmul_decode);
+      for (int workers : {2, 3, 5}) assert_true(same_bits(one, multiply(c, workers, cpu::matmul_decode)));
+    }
   }
 }
 
@@ -182,6 +200,31 @@ void three_parts_of_different_types_share_one_call(void**) {
   v.check(v_out, false, false);
 }
 
+// As a prompt has them: what is quantised and what is not may go different ways.
+void parts_of_different_types_take_many_rows(void**) {
+  std::mt19937_64 random(seed());
+  const Case q(DType::q4_k, 40, 300, 512, random);
+  Case k(DType::f16, 40, 33, 512, random), v(DType::q8_0, 40, 65, 512, random);
+  k.in = v.in = q.in;
+  k.compute();
+  v.compute();
+  for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
+    std::vector<float> q_out, k_out, v_out;
+    const MatmulArgs args{
+        .in = q.in.data(),
+        .rows = 40,
+        .parts = {q.part(q_out, false, true), k.part(k_out, true, false), v.part(v_out, false, false)},
+        .part_count = 3,
+        .precision = precision};
+    with_workers(2, [&](const Stream& stream) { cpu::matmul(stream, args); });
+    // bf16 rounds both factors, by 2^-9 each at most.
+    const double relative = precision == Precision::fast ? 0x1.04p-8 : 0;
+    q.check(q_out, false, true, relative);
+    k.check(k_out, true, false, relative);
+    v.check(v_out, false, false, relative);
+  }
+}
+
 void many_rows_and_few_agree(void**) {
   std::mt19937_64 random(seed());
   for (DType type : kAllTypes)
@@ -194,7 +237,7 @@ void many_rows_and_few_agree(void**) {
       }
       const Case c(type, rows, 70, 512, random);
       // Dense products round weights and activations to bf16, at most 2^-9 each, and add in f32.
-      c.check(multiply(c, 2, cpu::matmul, true, true), true, true, rows > 8 ? 0x1.04p-8 : 0);
+      c.check(multiply(c, 2, cpu::matmul, true, true, false), true, true, rows > 8 ? 0x1.04p-8 : 0);
     }
 }
 
@@ -204,17 +247,20 @@ void the_largest_q6_k_products_do_not_overflow(void**) {
     std::fill_n(block.begin() + 192, 16, std::byte{0x80});  // scales -128; weights 0 - 32
     const float one = 1;
     cpu::to_kv(&one, DType::f16, block.data() + 208, 1);
-    const std::vector<float> in(256, 3.0f);
-    float out = 0;
-    const MatmulArgs args{.in = in.data(),
-                          .rows = 1,
-                          .parts = {{.weight = {block.data(), DType::q6_k, 1, 256},
-                                     .bias = nullptr,
-                                     .out = &out,
-                                     .accumulate = false}},
-                          .part_count = 1};
-    with_workers(1, [&](const Stream& stream) { cpu::matmul_decode(stream, args); });
-    assert_float_equal(out, 256 * 3 * 4096, 256 * 3 * 4096 * 1e-6f);
+    const std::vector<float> in(5 * 256, 3.0f);
+    for (int64_t rows : {1, 5}) {
+      float out[5] = {};
+      const MatmulArgs args{.in = in.data(),
+                            .rows = rows,
+                            .parts = {{.weight = {block.data(), DType::q6_k, 1, 256},
+                                       .bias = nullptr,
+                                       .out = out,
+                                       .accumulate = false}},
+                            .part_count = 1};
+      with_workers(1, [&](const Stream& stream) { cpu::matmul_decode(stream, args); });
+      for (int64_t row = 0; row < rows; row++)
+        assert_float_equal(out[row], 256 * 3 * 4096, 256 * 3 * 4096 * 1e-6f);
+    }
   });
 }
 
@@ -223,10 +269,12 @@ void nan_and_infinity_reach_the_output(void**) {
     std::mt19937_64 random(seed());
     for (DType type : kAllTypes)
       for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-        Case c(type, 2, 4, 768, random);
-        c.in[768 + 300] = bad;
-        const std::vector<float> out = multiply(c, 1, cpu::matmul_decode);
-        for (size_t i = 0; i < 8; i++) assert_int_equal(std::isfinite(out[i]), i < 4);
+        for (int64_t rows : {2, 6}) {
+          Case c(type, rows, 4, 768, random);
+          c.in[768 + 300] = bad;
+          const std::vector<float> out = multiply(c, 1, cpu::matmul_decode);
+          for (size_t i = 0; i < out.size(); i++) assert_int_equal(std::isfinite(out[i]), i / 4 != 1);
+        }
       }
   });
 }
@@ -248,9 +296,11 @@ void zero_and_tiny_inputs_give_no_nan(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(every_type_matches_f64_at_odd_shapes),
+      cmocka_unit_test(many_rows_match_f64_at_odd_shapes),
       cmocka_unit_test(a_row_of_a_batch_equals_the_row_alone_bit_for_bit),
       cmocka_unit_test(results_do_not_depend_on_the_workers),
       cmocka_unit_test(three_parts_of_different_types_share_one_call),
+      cmocka_unit_test(parts_of_different_types_take_many_rows),
       cmocka_unit_test(many_rows_and_few_agree),
       cmocka_unit_test(the_largest_q6_k_products_do_not_overflow),
       cmocka_unit_test(nan_and_infinity_reach_the_output),

@@ -61,6 +61,31 @@ void plan_agrees_with_a_session_that_is_made(void**) {
   }
 }
 
+// Of layers with a window, which have no index, all tokens are kept.
+void plan_agrees_where_windows_slide(void**) {
+  const SessionParams params = params_of("wave", 1024, 256, 64, DType::f16);
+  uint64_t index_bytes[3], kv_bytes[3];
+  for (int sliding : {0, 1, 2}) {
+    test::ModelShape shape;
+    shape.windows = {sliding > 0 ? 100 : 0, sliding > 1 ? 100 : 0};
+    const auto model = test::random_model(shape, DType::f32, test::seed());
+    const auto runtime = small_runtime();
+    const wi_memory_plan plan = plan_memory(*runtime, *model, params, 5000);
+    const auto session = Session::create(runtime, model, params);
+    session->prefill(some_tokens(5000), {}, nullptr);
+    const wi_session_stats stats = session->stats();
+    assert_int_equal(stats.kv_bytes - stats.index_bytes, plan.kv_bytes);
+    assert_true(stats.index_bytes <= plan.index_bytes && plan.index_bytes <= 3 * stats.index_bytes);
+    assert_true(runtime->pool->peak() <= plan.kv_bytes + plan.index_bytes + plan.sealing_bytes);
+    index_bytes[sliding] = plan.index_bytes;
+    kv_bytes[sliding] = plan.kv_bytes;
+  }
+  assert_true(kv_bytes[0] == kv_bytes[1] && kv_bytes[0] == kv_bytes[2]);
+  const uint64_t positions = uint64_t{2} * 2 * 4864 * 4;  // layers, KV heads, sealed tokens
+  assert_int_equal(index_bytes[2], positions);
+  assert_int_equal(2 * (index_bytes[1] - positions), index_bytes[0] - positions);
+}
+
 void max_tokens_fit_the_runtimes_budget(void**) {
   for (const char* policy : {"full", "wave", "streaming", "blocks"}) {
     const auto runtime = small_runtime(uint64_t{1} << 20);
@@ -112,6 +137,7 @@ int main() {
   using namespace wi;
   const CMUnitTest tests[] = {
       cmocka_unit_test(plan_agrees_with_a_session_that_is_made),
+      cmocka_unit_test(plan_agrees_where_windows_slide),
       cmocka_unit_test(max_tokens_fit_the_runtimes_budget),
       cmocka_unit_test(max_tokens_fill_the_sessions_budget),
       cmocka_unit_test(scratch_is_of_the_right_size),

@@ -40,10 +40,11 @@ std::vector<uint32_t> merge_plainly(std::vector<uint32_t> list, const Ranks& ran
 
 std::vector<uint32_t> merge(std::vector<uint32_t> list, const Ranks& ranks, uint32_t symbols) {
   MergeQueue queue;
+  Poll poll(nullptr);
   queue.run(
       static_cast<uint32_t>(list.size()),
       [&](uint32_t left, uint32_t right) { return rank_of(ranks, list[left], list[right]); },
-      [&](uint32_t left, uint32_t right) { list[left] = joined(list[left], list[right], symbols); });
+      [&](uint32_t left, uint32_t right) { list[left] = joined(list[left], list[right], symbols); }, &poll);
   std::vector<uint32_t> left;
   for (uint32_t i = 0; i != MergeQueue::kEnd; i = queue.next(i)) left.push_back(list[i]);
   return left;

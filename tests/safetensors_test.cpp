@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "src/memory/workers.h"
 #include "src/model/model.h"
 #include "src/model/vocabulary.h"
 #include "support/model_files.h"
@@ -71,7 +72,9 @@ static void shards_open_as_one_model(void**) {
   DirectoryBuilder files = shards(&index);
   files.files.emplace_back("model.safetensors.index.json", index.dump());
   files.write(split);
-  assert_true(Model::open(whole.path())->fingerprint == Model::open(split.path())->fingerprint);
+  Workers workers(2);
+  assert_true(Model::open(whole.path())->weights_hash(workers) ==
+              Model::open(split.path())->weights_hash(workers));
 }
 
 static void broken_shard_indexes_are_refused(void**) {
@@ -112,7 +115,8 @@ static void byte_level_tokenizer_is_reduced(void**) {
   assert_true(words.bos == 0 && words.eos == 1 && !words.add_bos);
   assert_true(words.kinds[2] == TokenKind::control && words.kinds[3] == TokenKind::normal);
   assert_true(words.kinds[263] == TokenKind::unused && words.tokens[263] == "[PAD263]");
-  assert_true(words.pattern.find("\\p{L}+") != std::string::npos);
+  assert_true(words.splits->size() == 1 &&
+              words.splits->front().pattern.find("\\p{L}+") != std::string::npos);
 }
 
 static void split_patterns_are_kept_in_order(void**) {
@@ -128,7 +132,11 @@ static void split_patterns_are_kept_in_order(void**) {
        {split("\\p{N}{1,3}"),
         split("[a-z]+"),
         {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
-  assert_true(vocabulary_of(tokenizer, kWords).pattern == std::string("\\p{N}{1,3}\0[a-z]+", 17));
+  const Vocabulary words = vocabulary_of(tokenizer, kWords);
+  assert_int_equal(words.splits->size(), 2);
+  assert_string_equal((*words.splits)[0].pattern.c_str(), "\\p{N}{1,3}");
+  assert_string_equal((*words.splits)[1].pattern.c_str(), "[a-z]+");
+  assert_int_equal(words.normalizer.size(), 1);
 }
 
 static void pairs_and_texts_give_the_same_merges(void**) {
@@ -145,7 +153,8 @@ static void bos_is_added_when_a_file_says_so(void**) {
       {"processors",
        {{{"type", "ByteLevel"}},
         {{"type", "TemplateProcessing"},
-         {"single", {{{"SpecialToken", {{"id", "<|bos|>"}}}}, {{"Sequence", {{"id", "A"}}}}}}}}}};
+         {"single", {{{"SpecialToken", {{"id", "<|bos|>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+         {"special_tokens", {{"<|bos|>", {{"id", "<|bos|>"}, {"ids", {0}}}}}}}}}};
   assert_true(vocabulary_of(tokenizer, words).add_bos);
   words["add_bos_token"] = false;  // the explicit word counts
   assert_false(vocabulary_of(tokenizer, words).add_bos);
@@ -166,7 +175,7 @@ static void every_end_of_an_answer_is_listed(void**) {
   assert_int_equal(bare.eos, 9);
 }
 
-static void sentencepiece_scores_follow_the_merges(void**) {
+static void character_tokenizer_is_reduced(void**) {
   json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
   char name[8];
   for (int byte = 0; byte < 256; ++byte) {
@@ -192,31 +201,35 @@ static void sentencepiece_scores_follow_the_merges(void**) {
                       {"merges", {"h e", "▁ t", "▁t he", "t h"}}}}};
   const json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"add_bos_token", true}};
   const Vocabulary words = vocabulary_of(tokenizer, config, 267);
-  assert_true(words.model == Vocabulary::Model::sentencepiece && words.add_space_prefix && words.add_bos);
+  assert_true(words.model == Vocabulary::Model::char_bpe && words.add_space_prefix && words.add_bos);
   assert_true(words.kinds[0] == TokenKind::unknown && words.kinds[1] == TokenKind::control &&
               words.kinds[3] == TokenKind::byte);
-  assert_true(words.scores[264] == 0 && words.scores[263] == -1 && words.scores[265] == -2 &&
-              words.scores[266] == -3);
-  assert_true(words.scores[260] < -3);
+  assert_true((words.merges == std::vector<std::string>{"h e", "▁ t", "▁t he", "t h"}));
+  assert_true(words.normalizer.size() == 2 && words.rewrites.empty() && words.splits->empty());
   tokenizer["normalizer"] = nullptr;
   tokenizer["pre_tokenizer"] = {
       {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "never"}, {"split", false}};
   assert_false(vocabulary_of(tokenizer, config, 267).add_space_prefix);
 }
 
-static void chat_template_is_found_wherever_it_lies(void**) {
+static void chat_templates_are_found_wherever_they_lie(void**) {
   const std::string text = byte_level_tokenizer().dump();
-  auto found = [&](const std::string& words, const std::string& file) {
-    return vocabulary_from_json({text, words, "", "", file}, kTinyVocab).chat_template;
+  auto found = [&](const std::string& words, const std::string& file, const std::string& tools = {}) {
+    std::string all;
+    for (const auto& [name, jinja] :
+         vocabulary_from_json({text, words, "", "", file, "", "", tools}, kTinyVocab).chat_templates)
+      all += name + "=" + jinja + ";";
+    return all;
   };
   assert_true(found("", "").empty());
-  assert_string_equal(found(R"({"chat_template": "T"})", "").c_str(), "T");
+  assert_string_equal(found(R"({"chat_template": "T"})", "").c_str(), "default=T;");
   assert_string_equal(
       found(R"({"chat_template": [{"name": "x", "template": "X"}, {"name": "default", "template": "D"}]})",
             "")
           .c_str(),
-      "D");
-  assert_string_equal(found(R"({"chat_template": "T"})", "F").c_str(), "F");
+      "x=X;default=D;");
+  assert_string_equal(found(R"({"chat_template": "T"})", "F").c_str(), "default=F;");
+  assert_string_equal(found("", "F", "G").c_str(), "default=F;tool_use=G;");
 }
 
 int main() {
@@ -230,7 +243,7 @@ int main() {
                               cmocka_unit_test(pairs_and_texts_give_the_same_merges),
                               cmocka_unit_test(bos_is_added_when_a_file_says_so),
                               cmocka_unit_test(every_end_of_an_answer_is_listed),
-                              cmocka_unit_test(sentencepiece_scores_follow_the_merges),
-                              cmocka_unit_test(chat_template_is_found_wherever_it_lies)};
+                              cmocka_unit_test(character_tokenizer_is_reduced),
+                              cmocka_unit_test(chat_templates_are_found_wherever_they_lie)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -7,6 +7,7 @@
 #include <new>
 #include <random>
 
+#include "src/model/sampler_fields.h"
 #include "test.h"
 
 namespace {
@@ -16,6 +17,10 @@ void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes);
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
@@ -27,11 +32,26 @@ using Logits = std::vector<float>;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 constexpr int kDraws = 20'000;
 
+// Takes the token, as a session does.
+int32_t next(Sampler& sampler, const Logits& logits, const std::vector<int32_t>& recent = {}) {
+  static SamplerScratch scratch;
+  const size_t window = std::min(recent.size(), static_cast<size_t>(sampler.looks_back()));
+  scratch.recent.assign(recent.end() - static_cast<std::ptrdiff_t>(window), recent.end());
+  const Sampler::Choice choice = sampler.sample(logits, scratch);
+  sampler.set_state(choice.state);
+  return choice.token;
+}
+
+int32_t next(const SamplingParams& params, const Logits& logits, const std::vector<int32_t>& recent = {}) {
+  Sampler sampler(params);
+  return next(sampler, logits, recent);
+}
+
 std::vector<int> draw(const SamplingParams& params, const Logits& logits,
                       const std::vector<int32_t>& recent = {}) {
   Sampler sampler(params);
   std::vector<int> counts(logits.size());
-  for (int i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(sampler.sample(logits, recent))];
+  for (int i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(next(sampler, logits, recent))];
   return counts;
 }
 
@@ -53,8 +73,8 @@ void expect_shares(const std::vector<int>& counts, const std::vector<double>& we
 }
 
 void greedy_takes_the_best_and_the_lower_of_two(void**) {
-  assert_int_equal(Sampler().sample(Logits{1, 3, 2, 3}, {}), 1);
-  assert_int_equal(Sampler().sample(Logits{kNan, -5, kNan}, {}), 1);
+  assert_int_equal(next({}, {1, 3, 2, 3}), 1);
+  assert_int_equal(next({}, {kNan, -5, kNan}), 1);
 }
 
 void draws_follow_the_softmax(void**) {
@@ -102,7 +122,7 @@ void top_p_is_the_same_over_a_large_vocabulary(void**) {
   SamplingParams params = warm();
   params.top_p = 0.8f;
   Sampler sampler(params);
-  for (int i = 0; i < 1000; ++i) assert_true(kept[static_cast<size_t>(sampler.sample(logits, {}))]);
+  for (int i = 0; i < 1000; ++i) assert_true(kept[static_cast<size_t>(next(sampler, logits))]);
 }
 
 void min_p_drops_what_is_far_below_the_best(void**) {
@@ -125,9 +145,8 @@ void broken_logits_still_give_a_token(void**) {
     params.top_p = 0.9f;
     params.min_p = 0.1f;
     params.repetition_penalty = 1.5f;
-    for (const Logits& logits :
-         {Logits{kNan, kNan}, Logits{-kInf, -kInf}, Logits{kInf, kNan}, Logits{1e38f, -1e38f}, Logits{0}}) {
-      const int32_t token = Sampler(params).sample(logits, std::vector<int32_t>{0, 1});
+    for (const Logits& logits : {Logits{kInf, kNan}, Logits{1e38f, -1e38f}, Logits{0}}) {
+      const int32_t token = next(params, logits, {0, 1});
       assert_in_range(token, 0, logits.size() - 1);
     }
   }
@@ -135,13 +154,135 @@ void broken_logits_still_give_a_token(void**) {
   expect_shares(draw(warm(), {kInf, 5, kInf}), {1, 0, 1});
 }
 
+int32_t forbid_all(void*, float* logits, uint64_t vocab) {
+  std::fill_n(logits, vocab, -kInf);
+  return 0;
+}
+
+void no_token_left_is_an_error_that_says_whose(void**) {
+  for (float temperature : {0.0f, 1.0f}) {
+    const SamplingParams params = warm(temperature);
+    for (const Logits& logits : {Logits{kNan, kNan}, Logits{-kInf, -kInf}, Logits{-kInf, kNan}})
+      assert_error(WI_E_STATE, "all 2 logits are NaN or -infinity", next(params, logits));
+    SamplingParams biased = params;
+    biased.logit_bias = {{0, -kInf}, {1, -kInf}};
+    assert_error(WI_E_STATE, "logit_bias or logits_callback forbid all 2", next(biased, {1, 2}));
+    assert_int_equal(next(biased, {1, 2, -9}), 2);
+    biased.logit_bias.clear();
+    biased.logits_callback = forbid_all;
+    assert_error(WI_E_STATE, "logit_bias or logits_callback forbid all 2", next(biased, {1, 2}));
+  }
+}
+
+void bias_adds_up_and_shows_in_the_shares(void**) {
+  SamplingParams params = warm();
+  params.logit_bias = {{2, 0.5f}, {0, -kInf}, {2, 0.5f}};
+  expect_shares(draw(params, {3, 1, 0, 1}), {0, 1, 1, 1});
+  params.temperature = 0;
+  params.logit_bias = {{1, 100}};
+  assert_int_equal(next(params, {3, 1, 0, 1}), 1);
+}
+
+// The callback sees the bias, and the penalty what it wrote.
+void the_callback_comes_after_bias_and_before_penalty(void**) {
+  struct Seen {
+    Logits logits;
+    int32_t answer;
+  } seen{{}, 0};
+  SamplingParams params;
+  params.logit_bias = {{0, 2}};
+  params.repetition_penalty = 4;
+  params.logits_user = &seen;
+  params.logits_callback = [](void* user, float* logits, uint64_t vocab) {
+    auto* self = static_cast<Seen*>(user);
+    self->logits.assign(logits, logits + vocab);
+    logits[1] = 8;
+    return self->answer;
+  };
+  const Logits logits = {1, 0, 2.5f};
+  assert_int_equal(next(params, logits, {1}), 0);  // 3 against 8 / 4
+  assert_true((seen.logits == Logits{3, 0, 2.5f}));
+  assert_true((logits == Logits{1, 0, 2.5f}));
+  assert_int_equal(next(params, logits), 1);
+  seen.answer = -7;
+  assert_error(WI_E_CANCELLED, "logits_callback returned -7", next(params, logits));
+}
+
+void sampling_changes_nothing_until_the_token_is_taken(void**) {
+  Sampler sampler(warm());
+  SamplerScratch scratch;
+  const Logits logits = {0, 0.1f, 0.2f, 0.3f, 0.2f, 0.1f};
+  for (int i = 0; i < 100; ++i) {
+    const auto first = sampler.sample(logits, scratch), second = sampler.sample(logits, scratch);
+    assert_int_equal(first.token, second.token);
+    assert_true(first.state == second.state && first.state != sampler.state());
+    sampler.set_state(first.state);
+  }
+}
+
+// Weights come from additions, products and divisions alone, which are the same bits everywhere; what libm
+// makes of exp is not.
+void a_seed_gives_the_same_tokens_on_every_machine(void**) {
+  SamplingParams params;
+  params.temperature = 0.9f;
+  params.top_p = 0.95f;
+  params.seed = 12345;
+  Logits logits(1000);
+  uint64_t state = 1;
+  for (float& logit : logits) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    logit = static_cast<float>(state >> 40) * 0x1p-21f;  // [0, 8)
+  }
+  Sampler sampler(params);
+  uint64_t hash = 1469598103934665603u;
+  for (int i = 0; i < 5000; ++i) {
+    hash ^= static_cast<uint64_t>(next(sampler, logits));
+    hash *= 1099511628211u;
+  }
+  assert_true(hash == 0xee888d365df165e8u);
+}
+
 void the_same_state_gives_the_same_tokens(void**) {
   const Logits logits = {0, 0.5f, 1, 0.2f};
   Sampler first(warm()), second(warm());
-  for (int i = 0; i < 100; ++i) assert_int_equal(first.sample(logits, {}), second.sample(logits, {}));
+  for (int i = 0; i < 100; ++i) assert_int_equal(next(first, logits), next(second, logits));
   Sampler later(warm());
   later.set_state(first.state());
-  for (int i = 0; i < 100; ++i) assert_int_equal(first.sample(logits, {}), later.sample(logits, {}));
+  for (int i = 0; i < 100; ++i) assert_int_equal(next(first, logits), next(later, logits));
+}
+
+void a_sampler_comes_back_from_its_bytes_and_from_no_others(void**) {
+  SamplingParams params = warm(0.7f);
+  params.top_k = 3;
+  params.top_p = 0.8f;
+  params.min_p = 0.01f;
+  params.repetition_penalty = 1.25f;
+  params.repetition_window = 9;
+  params.top_logprobs = 12;
+  params.logit_bias = {{1, -kInf}, {3, 0.5f}};
+  params.stops = StopStrings({"a", std::string(kLongestStop, 'b'), std::string("\0\xFF", 2)});
+  Sampler sampler(params);
+  const Logits logits = {1, 2, 3, 2.5f, 2, 1};
+  for (int i = 0; i < 7; ++i) next(sampler, logits);
+  const std::string bytes = sampler_fields(sampler);
+  Sampler back = sampler_of(bytes, 6);
+  assert_true(sampler_fields(back) == bytes);
+  assert_true(back.params().stops.strings() == params.stops.strings());
+  assert_int_equal(back.params().top_logprobs, 12);
+  for (int i = 0; i < 50; ++i) assert_int_equal(next(back, logits), next(sampler, logits));
+
+  for (size_t length = 4; length < bytes.size(); ++length)
+    assert_error(WI_E_FORMAT, "bytes early", sampler_of(bytes.substr(0, length), 6));
+  assert_error(WI_E_FORMAT, "1 bytes too many", sampler_of(bytes + "x", 6));
+  assert_error(WI_E_FORMAT, "logit_bias has token 3", sampler_of(bytes, 3));
+  const auto with = [&](size_t at, const char* four) { return std::string(bytes).replace(at, 4, four, 4); };
+  assert_error(WI_E_UNSUPPORTED, "version 2", sampler_of(with(0, "\2\0\0\0"), 6));
+  assert_error(WI_E_FORMAT, "the file's temperature is nan", sampler_of(with(4, "\0\0\xC0\x7F"), 6));
+  assert_error(WI_E_FORMAT, "the file's top_logprobs is ", sampler_of(with(28, "\xFF\xFF\xFF\x7F"), 6));
+  assert_error(WI_E_FORMAT, "bytes early", sampler_of(with(48, "\xFF\xFF\xFF\x7F"), INT32_MAX));
+  assert_error(WI_E_FORMAT, "stop strings", sampler_of(with(68, "\xFF\xFF\xFF\x7F"), 6));
+  assert_error(WI_E_FORMAT, "stop string 0 has 2147483647 bytes",
+               sampler_of(with(72, "\xFF\xFF\xFF\x7F"), 6));
 }
 
 void a_warm_sampler_allocates_nothing(void**) {
@@ -150,13 +291,14 @@ void a_warm_sampler_allocates_nothing(void**) {
   params.top_p = 0.9f;
   params.min_p = 0.01f;
   params.repetition_penalty = 1.1f;
+  params.logit_bias = {{7, 1}};
   Sampler sampler(params);
   Logits logits(4096);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 37) * 0.1f;
   const std::vector<int32_t> recent = {1, 2, 3};
-  sampler.sample(logits, recent);
+  next(sampler, logits, recent);
   const size_t before = allocations;
-  for (int i = 0; i < 50; ++i) sampler.sample(logits, recent);
+  for (int i = 0; i < 50; ++i) next(sampler, logits, recent);
   assert_int_equal(allocations, before);
 }
 
@@ -174,7 +316,11 @@ void bad_parameters_are_refused_by_name(void**) {
   assert_error(WI_E_ARGUMENT, "repetition_penalty",
                with([](SamplingParams& p) { p.repetition_penalty = 0; }));
   assert_error(WI_E_ARGUMENT, "repetition_window", with([](SamplingParams& p) { p.repetition_window = -1; }));
-  assert_error(WI_E_ARGUMENT, "logits is empty", Sampler().sample({}, {}));
+  assert_error(WI_E_ARGUMENT, "top_logprobs", with([](SamplingParams& p) { p.top_logprobs = -1; }));
+  assert_error(WI_E_ARGUMENT, "logit_bias[1].bias is NaN", with([](SamplingParams& p) {
+                 p.logit_bias = {{0, 1}, {1, kNan}};
+               }));
+  assert_error(WI_E_ARGUMENT, "logits is empty", next({}, {}));
 }
 
 }  // namespace
@@ -191,7 +337,13 @@ int main() {
       cmocka_unit_test(min_p_drops_what_is_far_below_the_best),
       cmocka_unit_test(repetition_is_penalised_once_within_the_window),
       cmocka_unit_test(broken_logits_still_give_a_token),
+      cmocka_unit_test(no_token_left_is_an_error_that_says_whose),
+      cmocka_unit_test(bias_adds_up_and_shows_in_the_shares),
+      cmocka_unit_test(the_callback_comes_after_bias_and_before_penalty),
+      cmocka_unit_test(sampling_changes_nothing_until_the_token_is_taken),
+      cmocka_unit_test(a_seed_gives_the_same_tokens_on_every_machine),
       cmocka_unit_test(the_same_state_gives_the_same_tokens),
+      cmocka_unit_test(a_sampler_comes_back_from_its_bytes_and_from_no_others),
       cmocka_unit_test(a_warm_sampler_allocates_nothing),
       cmocka_unit_test(bad_parameters_are_refused_by_name),
   };

@@ -154,6 +154,32 @@ every_failure_is_status_1_and_one_line() {
   "${ask[@]}" --model untold.gguf --raw --max-tokens 3 >/dev/null || broken "--raw needs no template, but failed"
 }
 
+every_program_tells_what_it_is() {
+  local program
+  for program in wi_ask wi_chat wi_logits wi_tokens wi_plant wi_bench attention_bench kernel_bench prefill_bench; do
+    [ -x "$bin/$program" ] || continue # benches may not be built here
+    timeout 20 "$bin/$program" --help >help.txt || broken "$program --help failed"
+    grep -q "$program" help.txt || broken "$program --help does not name it"
+    timeout 20 "$bin/$program" -h | cmp - help.txt || broken "$program -h differs from --help"
+    timeout 20 "$bin/$program" --version | grep -qE "^$program [0-9]+\.[0-9]+\.[0-9]+$" || broken "$program --version"
+  done
+}
+
+chat_goes_on_where_it_was_saved() {
+  local options=(--model "$model" --temperature 0 --max-tokens 24)
+  printf '%s\n' "The password of Boaz the potter is copper meadow." "What is the password of Boaz the potter?" \
+    "What is the code name of Ruth?" | "$bin/wi_chat" "${options[@]}" >whole.txt || broken "wi_chat failed"
+  printf '%s\n' "The password of Boaz the potter is copper meadow." "What is the password of Boaz the potter?" /stats \
+    "/save $work/chat.session" | "$bin/wi_chat" "${options[@]}" >first.txt || broken "wi_chat with /save failed"
+  grep -qE '^[0-9]+ tokens, .* of KV cache' first.txt || broken "/stats tells nothing: $(cat first.txt)"
+  printf '%s\n' "/load $work/chat.session" "What is the code name of Ruth?" | "$bin/wi_chat" "${options[@]}" >second.txt ||
+    broken "wi_chat with /load failed"
+  cmp <(tail -n 1 whole.txt) <(tail -n 1 second.txt) || broken "the answer after /load differs"
+  printf '/load %s/absent\n' "$work" >absent.txt
+  "$bin/wi_chat" "${options[@]}" <absent.txt >/dev/null 2>stderr.txt && broken "a file that is not there was loaded"
+  one_line_with "absent" wi_chat
+}
+
 embed_writes_what_comes_next() {
   "$bin/embed" "$model" "In the beginning God created the" >embed.txt || broken "embed failed"
   [ -s embed.txt ] || broken "embed wrote nothing"
@@ -199,9 +225,11 @@ for claim in tokens_come_back_as_the_same_text \
   ask_compares_policies_in_a_table \
   interrupt_ends_ask_with_one_line \
   every_failure_is_status_1_and_one_line \
+  every_program_tells_what_it_is \
+  chat_goes_on_where_it_was_saved \
   embed_writes_what_comes_next \
   readme_shows_the_embed_program_as_it_is; do
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 15 test(s)."
+echo "[  PASSED  ] 17 test(s)."

@@ -63,7 +63,7 @@ const std::vector<Case> kInputs = {
        wi_model* model = nullptr;
        const wi_status status =
            wi_model_open(world->runtime.get(), WI_SOURCE_DIR "/samples/model/needle-f16.gguf",
-                         bytes.as<wi_model_params>(), &model, error);
+                         bytes.as<wi_model_params>(), nullptr, &model, error);
        wi_model_release(model);
        return status;
      }},
@@ -95,14 +95,40 @@ const std::vector<Case> kInputs = {
        wi_kv_release(kv);
        return status;
      }},
+    {"wi_writer", sizeof(wi_writer), offsetof(wi_writer, user),
+     [](Bytes& bytes, wi_error* error) {
+       bytes.as<wi_writer>()->write = [](void*, const void*, uint64_t) { return 0; };
+       return wi_session_save_to(world->session.get(), bytes.as<wi_writer>(), nullptr, error);
+     }},
+    {"wi_reader", sizeof(wi_reader), offsetof(wi_reader, user),
+     [](Bytes& bytes, wi_error* error) {
+       // Reads nothing but zeros, which are no session; that it says so shows that the struct was taken.
+       bytes.as<wi_reader>()->bytes = 100;
+       bytes.as<wi_reader>()->read = [](void*, uint64_t, void* to, uint64_t count) {
+         std::memset(to, 0, count);
+         return 0;
+       };
+       wi_session* session = nullptr;
+       const wi_status status =
+           wi_session_load_from(world->model.get(), bytes.as<wi_reader>(), nullptr, nullptr, &session, error);
+       return status == WI_E_FORMAT ? WI_OK : status;
+     }},
+    {"wi_chat_params", sizeof(wi_chat_params), 4,
+     [](Bytes& bytes, wi_error* error) {
+       auto message = sized<wi_chat_message>();
+       message.role = "user";
+       uint64_t length = 0;
+       return wi_model_chat_render(world->model.get(), &message, 1, bytes.as<wi_chat_params>(), nullptr, 0,
+                                   &length, error);
+     }},
     {"messages[0]", sizeof(wi_chat_message), sizeof(wi_chat_message),
      [](Bytes& bytes, wi_error* error) {
        bytes.as<wi_chat_message>()->role = "user";
        bytes.as<wi_chat_message>()->content = "Hello";
        bytes.as<wi_chat_message>()->content_length = 5;
        uint64_t length = 0;
-       return wi_model_chat_render(world->model.get(), bytes.as<wi_chat_message>(), 1, 0, nullptr, 0, &length,
-                                   error);
+       return wi_model_chat_render(world->model.get(), bytes.as<wi_chat_message>(), 1, nullptr, nullptr, 0,
+                                   &length, error);
      }},
 };
 
@@ -111,9 +137,17 @@ const std::vector<Case> kOutputs = {
      [](Bytes& bytes, wi_error* error) {
        return wi_runtime_device_info(world->runtime.get(), bytes.as<wi_device_info>(), error);
      }},
+    {"info_out", sizeof(wi_policy_info), 4,
+     [](Bytes& bytes, wi_error* error) {
+       return wi_runtime_policy(world->runtime.get(), 1, bytes.as<wi_policy_info>(), error);
+     }},
     {"stats_out", sizeof(wi_runtime_stats), 4,
      [](Bytes& bytes, wi_error* error) {
        return wi_runtime_get_stats(world->runtime.get(), bytes.as<wi_runtime_stats>(), error);
+     }},
+    {"info_out", sizeof(wi_token_info), 4,
+     [](Bytes& bytes, wi_error* error) {
+       return wi_model_token_info(world->model.get(), 3, bytes.as<wi_token_info>(), error);
      }},
     {"info_out", sizeof(wi_model_info), 4,
      [](Bytes& bytes, wi_error* error) {
@@ -258,7 +292,7 @@ void an_array_strides_by_its_first_elements_size(void**) {
   }
 
   at(2)->struct_size = sizeof(wi_event);
-  assert_fails(WI_E_ARGUMENT, "events_out[2].struct_size is 32, the first element's is 48",
+  assert_fails(WI_E_ARGUMENT, "events_out[2].struct_size is 56, the first element's is 72",
                wi_batch_decode(batch.data(), 3, nullptr, at(0), error));
   for (int i = 0; i < 3; ++i) at(i)->struct_size = sizeof(wi_event) + 4;
   assert_fails(WI_E_ARGUMENT, "must be a multiple of 8",

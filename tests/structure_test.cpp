@@ -41,19 +41,26 @@ const std::vector<Place>& places() {
       {"kernels/cuda/", {"kernels/*.h", "kernels/cuda/"}},
       {"kernels/*", {"kernels/*.h"}},
       {"src/memory/", {"src/memory/", "src/error.h", "kernels/types.h"}},
-      {"src/model/", {"src/model/", "src/memory/", "src/error.h", "kernels/*.h"}},
+      {"src/chat/", {"src/chat/", "src/error.h", "src/utf8.h", "src/text_range.h"}},
+      {"src/model/",
+       {"src/model/", "src/chat/", "src/memory/", "src/error.h", "src/utf8.h", "src/text_range.h",
+        "kernels/*.h"}},
       {"src/store/", {"src/store/", "src/memory/", "src/error.h", "kernels/*.h"}},
       {"src/pipeline/",
        {"src/pipeline/", "src/store/", "src/memory/", "src/error.h", "src/stats.h", "src/cancel.h",
         "kernels/*.h"}},
-      {"src/capi*", {"src/*.h", "src/model/", "waveinfer.h"}},
+      {"src/engine/", {"src/engine/", "src/*.h", "src/memory/"}},
+      {"src/capi*", {"src/*.h", "src/engine/", "src/model/", "src/chat/", "waveinfer.h"}},
       {"src/error*", {"src/error.h", "waveinfer.h"}},
+      {"src/utf8.h", {}},
+      {"src/text_range.h", {}},
       {"src/decode*", step()},
       {"src/prefill*", step()},
       {"src/layer*", step()},
       {"src/workspace*", step()},
       {"src/*",
-       {"src/*.h", "src/pipeline/", "src/model/", "src/store/", "src/memory/", "kernels/*.h", "waveinfer.h"}},
+       {"src/*.h", "src/pipeline/", "src/model/", "src/chat/", "src/store/", "src/memory/", "kernels/*.h",
+        "waveinfer.h"}},
       {"include/", {}},
       {"samples/", {"samples/", "waveinfer.h"}},
   };
@@ -174,7 +181,7 @@ void assert_none(const std::vector<std::string>& found) {
 void sources_are_found(void**) {
   assert_true(sources().size() > 100);
   for (const char* folder :
-       {"src/", "src/memory/", "src/model/", "src/store/", "src/pipeline/", "kernels/cpu/"})
+       {"src/", "src/memory/", "src/chat/", "src/model/", "src/store/", "src/pipeline/", "kernels/cpu/"})
     assert_true(
         std::any_of(sources().begin(), sources().end(), [&](auto& i) { return under(i.from, folder); }));
 }
@@ -194,6 +201,7 @@ void each_rule_can_be_broken(void**) {
            {"src/memory/workers.cpp", "kernels/ops.h", true},
            {"src/memory/workers.cpp", "src/stats.h", true},
            {"src/model/model.h", "src/session.h", true},
+           {"src/chat/chat_template.h", "src/model/tokenizer.h", true},
            {"src/model/model.h", "src/store/segment.h", true},
            {"src/store/segment.h", "src/pipeline/index.h", true},
            {"src/store/segment.h", "src/model/config.h", true},

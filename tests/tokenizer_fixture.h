@@ -1,6 +1,7 @@
 // Vocabularies and expected ids from tests/fixtures/tokenizers, as make_tokenizers.py writes them.
 #pragma once
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,6 +21,17 @@ struct TokenizerFixture {
   std::vector<TokenizerCase> cases;
 };
 
+// A file's own patterns, which stand in the fixtures with NUL between them.
+inline std::vector<SplitStep> splits(const std::string& patterns) {
+  std::vector<SplitStep> steps;
+  for (size_t begin = 0; begin <= patterns.size();) {
+    const size_t end = std::min(patterns.find('\0', begin), patterns.size());
+    steps.push_back({patterns.substr(begin, end - begin), SplitStep::Behavior::isolated, false});
+    begin = end + 1;
+  }
+  return steps;
+}
+
 // with_pattern: the file's own patterns, as from tokenizer.json; else the GGUF name.
 inline TokenizerFixture read_tokenizer(const std::string& name, bool with_pattern = false) {
   std::ifstream file(std::string(WI_TEST_DATA "/fixtures/tokenizers/") + name + ".json");
@@ -35,12 +47,12 @@ inline TokenizerFixture read_tokenizer(const std::string& name, bool with_patter
   vocabulary.unknown = json.at("unknown");
   if (bytes) {
     vocabulary.pre_tokenizer = json.at("pre_tokenizer");
-    if (with_pattern) vocabulary.pattern = json.at("pattern");
+    if (with_pattern) vocabulary.splits = splits(json.at("pattern"));
     vocabulary.merges = json.at("merges").get<std::vector<std::string>>();
     vocabulary.ignore_merges = json.at("ignore_merges");
   } else {
     vocabulary.scores = json.at("scores").get<std::vector<float>>();
-    vocabulary.add_space_prefix = json.at("add_space_prefix");
+    vocabulary.add_space_prefix = vocabulary.space_after_special = json.at("add_space_prefix");
   }
   for (const auto& one : json.at("cases")) {
     const auto ids = one.at("ids").get<std::vector<int32_t>>();

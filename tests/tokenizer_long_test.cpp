@@ -3,6 +3,7 @@
 #include <ctime>
 #include <sys/resource.h>
 
+#include "support/cancel_time.h"
 #include "test.h"
 #include "tokenizer_fixture.h"
 
@@ -120,6 +121,43 @@ void sentencepiece_takes_ten_megabytes_as_one_word(void**) {
   }
 }
 
+void a_text_of_any_kind_is_given_up_within_100_ms(void**) {
+  std::vector<std::pair<const char*, std::unique_ptr<const Tokenizer>>> tokenizers;
+  for (const char* name : {"llama-bpe", "qwen2", "deepseek-v3"}) {
+    Vocabulary vocabulary = byte_vocabulary(name);
+    add_runs(vocabulary, "a");
+    add_special(vocabulary, "<|end|>");
+    if (name == std::string("qwen2")) vocabulary.normalizer = {{RewriteStep::Kind::nfc, "", ""}};
+    tokenizers.emplace_back(name, Tokenizer::create(vocabulary));
+  }
+  tokenizers.emplace_back("sentencepiece", Tokenizer::create(read_tokenizer("sentencepiece").vocabulary));
+  std::vector<std::pair<const char*, std::string>> texts;
+  for (const auto& [name, unit] : {std::pair{"English", "the LORD said unto Moses, "},
+                                   {"one letter", "a"},
+                                   {"spaces", " "},
+                                   {"Chinese", "\u4E2D\u6587"},
+                                   {"marks", "e\u0301"},
+                                   {"half a special", "<|en"}})
+    texts.emplace_back(name, repeat(unit));
+  double worst = 0;
+  int cancelled = 0;
+  for (const auto& [name, tokenizer] : tokenizers)
+    for (const auto& [kind, text] : texts)
+      for (const int after : {5, 60, 250}) {
+        const double took = milliseconds_to_cancel(
+            [&](const std::atomic<bool>* flag) { tokenizer->encode(text, false, true, flag); },
+            std::chrono::milliseconds(after));
+        cancelled += took >= 0;
+        if (took > 50) std::printf("%s, %s, after %d ms: %.1f ms\n", name, kind, after, took);
+        worst = std::max(worst, took);
+      }
+  std::printf("%d texts given up, within %.1f ms\n", cancelled, worst);
+#ifndef WI_SANITIZED
+  assert_true(worst < 100);
+#endif
+  assert_true(cancelled > 20);
+}
+
 void memory_stays_a_small_multiple_of_the_text(void**) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -141,6 +179,7 @@ int main() {
       cmocka_unit_test(ten_megabytes_of_anything_take_seconds),
       cmocka_unit_test(runs_of_ten_million_merge_to_the_longest_token),
       cmocka_unit_test(sentencepiece_takes_ten_megabytes_as_one_word),
+      cmocka_unit_test(a_text_of_any_kind_is_given_up_within_100_ms),
       cmocka_unit_test(memory_stays_a_small_multiple_of_the_text),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

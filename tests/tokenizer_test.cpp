@@ -121,6 +121,7 @@ void a_whole_word_wins_over_merges_for_llama3_only(void**) {
 Vocabulary small_sentencepiece() {
   Vocabulary vocabulary;
   vocabulary.model = Vocabulary::Model::sentencepiece;
+  vocabulary.add_space_prefix = vocabulary.space_after_special = true;
   vocabulary.tokens = {"<unk>", "<s>", "</s>", "\u2581", "a", "b", "\u2581a", "ab", "<0x0A>"};
   vocabulary.kinds = {TokenKind::unknown, TokenKind::control, TokenKind::control,
                       TokenKind::normal,  TokenKind::normal,  TokenKind::normal,
@@ -175,7 +176,7 @@ void create_refuses_what_does_not_fit(void**) {
   assert_error(WI_E_FORMAT, "lacks byte 65", with([](V& v) { v.tokens[65] = "?A"; })());
   assert_error(WI_E_FORMAT, "special token of 2000 bytes",
                with([](V& v) { add_special(v, std::string(2000, 'x')); })());
-  assert_error(WI_E_FORMAT, "does not compile", with([](V& v) { v.pattern = "a)"; })());
+  assert_error(WI_E_FORMAT, "does not compile", with([](V& v) { v.splits = splits("a)"); })());
   assert_error(WI_E_FORMAT, "scores is empty", {
     V v = small_sentencepiece();
     v.scores.clear();

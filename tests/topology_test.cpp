@@ -1,4 +1,5 @@
-// Topology: the process's CPU set and control groups, on this machine and on recorded hierarchies.
+// Topology: processors, the process's CPU set and control groups, on this machine and on recorded
+// hierarchies.
 #include "src/memory/topology.h"
 
 #include <algorithm>
@@ -28,6 +29,7 @@ class Hierarchy {
     std::filesystem::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
   }
+  std::string root() const { return root_.string(); }
   CgroupLimits limits(const char* self) const { return read_cgroup_limits(root_.string(), self); }
 
  private:
@@ -109,6 +111,65 @@ void broken_files_are_no_limit(void**) {
   assert_true(groups.limits("0::/\n").cpus == 0);
 }
 
+// Two packages of two cores with two threads each, as Linux numbers them: siblings are four apart.
+void processors_are_read_core_by_core(void**) {
+  Hierarchy machine;
+  machine.write("proc/cpuinfo",
+                "processor\t: 0\nvendor_id\t: X\nmodel name\t: A Processor @ 3 GHz\nflags\t: a b\n");
+  machine.write("sys/devices/system/node/online", "0-1\n");
+  machine.write("sys/devices/system/node/node0/cpulist", "0-1,4-5\n");
+  machine.write("sys/devices/system/node/node1/cpulist", "2-3,6-7\n");
+  for (int cpu = 0; cpu < 8; ++cpu) {
+    const std::string folder = "sys/devices/system/cpu/cpu" + std::to_string(cpu);
+    const std::string siblings = std::to_string(cpu % 4) + "," + std::to_string(cpu % 4 + 4) + "\n";
+    // Half of the machine under the older name.
+    machine.write(
+        (folder + (cpu < 4 ? "/topology/core_cpus_list" : "/topology/thread_siblings_list")).c_str(),
+        siblings.c_str());
+  }
+  const char* const caches[][3] = {
+      {"1", "Data", "48K"}, {"1", "Instruction", "32K"}, {"2", "Unified", "2048K"}, {"3", "Unified", "33M"}};
+  for (int index = 0; index < 4; ++index) {
+    const std::string folder = "sys/devices/system/cpu/cpu1/cache/index" + std::to_string(index);
+    machine.write((folder + "/level").c_str(), caches[index][0]);
+    machine.write((folder + "/type").c_str(), caches[index][1]);
+    machine.write((folder + "/size").c_str(), caches[index][2]);
+  }
+  Topology topology;
+  topology.cpus = {1, 2, 4, 5, 6};  // what a process may use: 1 and 5 are one core, 2 and 6 another
+  read_processors(topology, machine.root());
+  assert_string_equal(topology.cpu_name.c_str(), "A Processor @ 3 GHz");
+  assert_int_equal(topology.cores, 3);
+  assert_int_equal(topology.numa_nodes, 2);
+  assert_int_equal(topology.l2_bytes, 2 << 20);
+  assert_int_equal(topology.l3_bytes, 33 << 20);
+  assert_true(topology.cpus == (std::vector<int>{1, 2, 4, 5, 6}));
+  topology.cpus = {1, 5, 6, 2};
+  read_processors(topology, machine.root());
+  assert_int_equal(topology.cores, 2);
+  assert_true(topology.cpus == (std::vector<int>{1, 6, 5, 2}));
+  topology.cpus = {0, 4};
+  read_processors(topology, machine.root());
+  assert_int_equal(topology.cores, 1);
+  assert_int_equal(topology.numa_nodes, 1);
+}
+
+void a_machine_that_tells_nothing_has_a_core_for_each_cpu(void**) {
+  Hierarchy nothing;
+  Topology topology;
+  topology.cpus = {0, 3, 9};
+  read_processors(topology, nothing.root());
+  assert_string_equal(topology.cpu_name.c_str(), "unknown processor");
+  assert_int_equal(topology.cores, 3);
+  assert_int_equal(topology.numa_nodes, 1);
+  assert_int_equal(topology.l2_bytes, 0);
+  nothing.write("sys/devices/system/node/online", "0-99999999999\n");
+  nothing.write("sys/devices/system/cpu/cpu0/topology/core_cpus_list", "0,-3\n");
+  read_processors(topology, nothing.root());
+  assert_int_equal(topology.cores, 3);
+  assert_int_equal(topology.numa_nodes, 1);
+}
+
 void this_machine_reads_sensibly(void**) {
   Topology topology = read_topology();
   std::printf("%s: %d cores, %d threads, %zu CPUs, %d nodes, %.1f GB, L2 %llu, L3 %llu\n",
@@ -153,6 +214,8 @@ int main() {
       cmocka_unit_test(version_1_without_limits_has_none),
       cmocka_unit_test(a_path_of_the_host_falls_back_to_the_mount),
       cmocka_unit_test(broken_files_are_no_limit),
+      cmocka_unit_test(processors_are_read_core_by_core),
+      cmocka_unit_test(a_machine_that_tells_nothing_has_a_core_for_each_cpu),
       cmocka_unit_test(this_machine_reads_sensibly),
       cmocka_unit_test(a_narrowed_cpu_set_is_honoured),
   };

@@ -156,6 +156,74 @@ void equal_inputs_give_equal_bytes(void**) {
   assert_memory_equal(a.segments[0]->keys.data(), b.segments[1]->keys.data(), a.segments[0]->keys.size());
 }
 
+// On whatever worker, whatever was in the state and the scratch before.
+void pieces_write_what_index_writes(void**) {
+  for (int32_t tokens : {1, 64, 1000, 3000}) {
+    const std::vector<float> keys = drawn(Keys::adversarial, tokens, 64);
+    const std::vector<float> values = drawn(Keys::uniform, tokens, 64, 1);
+    Cache whole(cpu::wave_policy, {}, DType::f16, 64), pieces(cpu::wave_policy, {}, DType::f16, 64);
+    whole.seal(keys, values);
+    pieces.in_pieces = true;
+    pieces.seal(keys, values, 64);
+    assert_int_equal(whole.views[0].partitions, pieces.views[0].partitions);
+    assert_int_equal(whole.segments[0]->index_bytes, pieces.segments[0]->index_bytes);
+    assert_memory_equal(whole.segments[0]->index.data(), pieces.segments[0]->index.data(),
+                        whole.segments[0]->index_bytes);
+    assert_memory_equal(whole.segments[0]->values.data(), pieces.segments[0]->values.data(),
+                        whole.segments[0]->values.size());
+    assert_true(whole.segments[0]->positions == pieces.segments[0]->positions);
+  }
+}
+
+// What a decode step may be held up by. Wall time of the quickest of five runs: a test machine is not quiet.
+void no_piece_takes_long(void**) {
+  constexpr int32_t kTokens = 1024, kDim = 64;
+  Cache cache(cpu::wave_policy, {}, DType::f16, kDim);
+  cache.in_pieces = true;
+  std::vector<double> quickest;
+  for (int run = 0; run < 5; run++) {
+    cache.piece_ms.clear();
+    cache.seal(drawn(Keys::clustered, kTokens, kDim), drawn(Keys::uniform, kTokens, kDim, 1), 64);
+    quickest.resize(cache.piece_ms.size(), 1e9);
+    for (size_t i = 0; i < quickest.size(); i++) quickest[i] = std::min(quickest[i], cache.piece_ms[i]);
+  }
+  const double all = std::accumulate(quickest.begin(), quickest.end(), 0.0);
+  const double longest = *std::max_element(quickest.begin(), quickest.end());
+  std::printf("%zu pieces, %.2f ms, the longest %.3f ms\n", quickest.size(), all, longest);
+  assert_true(longest < all / 8);
+}
+
+// Of each cluster what the cut leaves of it, in the same order, described as any index is.
+void a_cut_keeps_clusters_as_far_as_they_go(void**) {
+  constexpr int32_t kTokens = 2048, kDim = 64;
+  const std::vector<float> keys = drawn(Keys::clustered, kTokens, kDim);
+  const std::vector<float> values = drawn(Keys::uniform, kTokens, kDim, 1);
+  Cache whole(cpu::wave_policy, {}, DType::f16, kDim);
+  whole.seal(keys, values);
+  const SegmentView& from = whole.views[0];
+  for (int32_t tokens : {64, 640, 1984}) {
+    const size_t numbers = static_cast<size_t>(tokens) * kDim;
+    Cache cut(cpu::wave_policy, {}, DType::f16, kDim);
+    cut.cut(whole, tokens);
+    check_index(cut);
+    const SegmentView& view = cut.views[0];
+    int32_t at = 0, clusters = 0;
+    for (int32_t c = 0; c < from.partitions; c++) {
+      int32_t begin = 0, end = 0, kept_begin = at;
+      cpu::wave_policy.partition_range(from, c, &begin, &end);
+      for (int32_t i = begin; i < end; i++)
+        if (from.positions[i] < tokens) assert_int_equal(view.positions[at++], from.positions[i]);
+      if (at == kept_begin) continue;
+      int32_t cut_begin = 0, cut_end = 0;
+      cpu::wave_policy.partition_range(view, clusters++, &cut_begin, &cut_end);
+      assert_int_equal(cut_begin, kept_begin);
+      assert_int_equal(cut_end, at);
+    }
+    assert_int_equal(clusters, view.partitions);
+    assert_int_equal(cut.keys.size(), numbers);
+  }
+}
+
 void degenerate_keys_are_indexed(void**) {
   for (DType kv : {DType::f32, DType::f16}) {
     for (int32_t tokens : {1, 100, 1500}) {
@@ -270,6 +338,9 @@ int main() {
       cmocka_unit_test(every_token_is_in_exactly_one_cluster_of_at_most_64),
       cmocka_unit_test(index_takes_any_head_dim_and_pieces_of_runs),
       cmocka_unit_test(equal_inputs_give_equal_bytes),
+      cmocka_unit_test(pieces_write_what_index_writes),
+      cmocka_unit_test(no_piece_takes_long),
+      cmocka_unit_test(a_cut_keeps_clusters_as_far_as_they_go),
       cmocka_unit_test(degenerate_keys_are_indexed),
       cmocka_unit_test(keys_that_no_cluster_suits_are_clusters_of_their_own),
       cmocka_unit_test(small_limits_still_bound_every_cluster),

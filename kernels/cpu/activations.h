@@ -1,6 +1,6 @@
 // The input rows of a product in the form that quantised weights want: 16-bit integers with a scale per
-// 256, so that a product is integer multiply-adds and the result nearly that of f32 activations. Where
-// bytes multiply faster, they are kept as bytes too.
+// chunk of 256 columns, so that a product is integer multiply-adds and the result nearly that of f32
+// activations. Rows of a chunk lie together, so that a chunk of weights meets all of them in the cache.
 #pragma once
 
 #include <cstddef>
@@ -8,32 +8,44 @@
 
 namespace wi::cpu {
 
-// Both bytes of a number up to this are within -128 … 127.
+constexpr int64_t kChunk = 256;  // columns
+// Both bytes of an activation up to this are within -128 … 127.
 constexpr int32_t kLargestQuant = 127 * 256 + 127;
+constexpr int64_t kChunkSums = 16 + 8;  // over 16 columns each, then over 32
 
 struct Activations {
   const float* values = nullptr;  // (rows, cols), dense
   int64_t rows = 0, cols = 0;
-  // Only for quantised weights; each row starts on a cache line and is padded with zeros.
-  int64_t groups = 0;         // of 32 columns, rounded up to whole 16 groups
-  int16_t* quants = nullptr;  // (rows, groups * 32), at most kLargestQuant
-  int8_t* bytes = nullptr;    // (rows, groups, 64) 32 times the high byte, then the low: 256 · high + low
-  float* scales = nullptr;    // (rows, groups) value = quant * scale; equal within 256 columns
-  float* sums32 = nullptr;    // (rows, groups) sum of quant * scale over 32 columns, for weights with minima
-  float* sums16 = nullptr;    // (rows, groups * 2) likewise over 16 columns
+  // Only for quantised weights.
+  int64_t chunks = 0;
+  int16_t* quants = nullptr;  // (chunks, rows, 256) of each 32 columns the 16 even ones, then the odd ones
+  // Only for blocks of 256 weights that are multiplied as they are stored.
+  int16_t* ordered = nullptr;  // (chunks, rows, 256) the same in order
+  int8_t* bytes = nullptr;     // (chunks, rows, 8, 64) of 32 the high bytes, then the low: 256 · high + low
+  // Again for all:
+  float* scales = nullptr;  // (chunks, rows) value = quant * scale
+  float* sums = nullptr;    // (chunks, rows, kChunkSums) of quants, exact; for weights with minima
 
-  static int64_t groups_for(int64_t cols) { return (cols / 32 + 15) / 16 * 16; }
-  static size_t bytes_for(int64_t rows, int64_t cols) {
-    return static_cast<size_t>(rows * groups_for(cols)) * (32 * sizeof(int16_t) + 64 + 4 * sizeof(float));
+  static int64_t chunks_for(int64_t cols) { return (cols + kChunk - 1) / kChunk; }
+  // as_stored: whether `ordered` and `bytes` are wanted too.
+  static size_t bytes_for(int64_t rows, int64_t cols, bool as_stored) {
+    return static_cast<size_t>(rows * chunks_for(cols)) *
+           ((as_stored ? 4 : 1) * kChunk * sizeof(int16_t) + (1 + kChunkSums) * sizeof(float));
   }
-  // memory: 64-byte aligned, bytes_for(rows, cols).
-  void place(std::byte* memory) {
-    groups = groups_for(cols);
+  // memory: 64-byte aligned, bytes_for(rows, cols, as_stored).
+  void place(std::byte* memory, bool as_stored) {
+    chunks = chunks_for(cols);
+    const int64_t numbers = rows * chunks * kChunk;
     quants = reinterpret_cast<int16_t*>(memory);
-    bytes = reinterpret_cast<int8_t*>(quants + rows * groups * 32);
-    scales = reinterpret_cast<float*>(bytes + rows * groups * 64);
-    sums32 = scales + rows * groups;
-    sums16 = sums32 + rows * groups;
+    ordered = as_stored ? quants + numbers : nullptr;
+    bytes = as_stored ? reinterpret_cast<int8_t*>(ordered + numbers) : nullptr;
+    sums = reinterpret_cast<float*>(quants + (as_stored ? 4 : 1) * numbers);
+    scales = sums + rows * chunks * kChunkSums;
+  }
+  // Groups of 32 columns in a chunk; fewer than 8 only in the last one.
+  int groups(int64_t chunk) const {
+    const int64_t left = (cols - chunk * kChunk) / 32;
+    return static_cast<int>(left < 8 ? left : 8);
   }
 };
 

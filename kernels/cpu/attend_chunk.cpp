@@ -1,6 +1,7 @@
-// Exact causal attention of a prompt's chunk over all tokens before it and itself. One task takes one KV head
-// and a tile of query rows, the group's heads stacked, and walks the keys in tiles: scores by a dense
-// product, online softmax, values by a dense product. One pass, memory independent of the length.
+// Exact causal attention of a prompt's chunk over all tokens before it and itself, or over a window of them.
+// One task takes one KV head and a tile of query rows, the group's heads stacked, and walks the keys that they
+// see in tiles: scores by a dense product, online softmax, values by a dense product. One pass, memory
+// independent of the length.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -64,7 +65,7 @@ struct Tile {
 };
 
 Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head, int64_t first_row,
-               int64_t rows, int terms, int64_t end);
+               int64_t rows, int terms, int64_t seen);
 void load_queries(const AttendChunkArgs& args, const Tile& tile);
 void load_keys(const Reader& reader, int64_t tokens, const Packing& packing, const Tile& tile);
 void load_values(const Reader& reader, int64_t tokens, const Packing& packing, const Tile& tile);
@@ -95,16 +96,19 @@ int64_t count_tokens(const KvRun* runs, int32_t count) {
 void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head,
                  int64_t first_row, int64_t rows, int terms) {
   const int64_t past = count_tokens(args.runs[head], args.run_count[head]) - args.rows;
-  const int64_t end = past + first_row + rows;  // keys that the last row sees
-  const Tile tile = plan_tile(stream, worker, args, head, first_row, rows, terms, end);
+  // Keys that some row sees: the first row's oldest one to the last row's own.
+  const int64_t begin = args.window ? std::max<int64_t>(past + first_row + 1 - args.window, 0) : 0;
+  const int64_t end = past + first_row + rows;
+  const Tile tile = plan_tile(stream, worker, args, head, first_row, rows, terms, end - begin);
   load_queries(args, tile);
 
   Reader reader(args.runs[head], args.kv, args.head_dim);
-  for (int64_t first_key = 0; first_key < end && !stream.cancelled(); first_key += key_tile(terms)) {
+  reader.advance(begin);
+  for (int64_t first_key = begin; first_key < end && !stream.cancelled(); first_key += key_tile(terms)) {
     const int64_t tokens = std::min(key_tile(terms), end - first_key);
     const int64_t keys = round_up(tokens, kKeyStep);
     auto score = Gemm::get(score_shape(args, tile.stacked, keys, terms));
-    auto value = Gemm::get(value_shape(args, tile.stacked, keys, terms, first_key == 0));
+    auto value = Gemm::get(value_shape(args, tile.stacked, keys, terms, first_key == begin));
     load_keys(reader, tokens, score->packing(), tile);
     load_values(reader, tokens, value->packing(), tile);
     reader.advance(tokens);
@@ -132,10 +136,10 @@ void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
 namespace {
 
 Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head, int64_t first_row,
-               int64_t rows, int terms, int64_t end) {
+               int64_t rows, int terms, int64_t seen) {
   const int64_t stacked = rows * args.group, dim = args.head_dim, widest = key_tile(terms);
   size_t gemm_bytes = 0, key_elements = 0, value_elements = 0;
-  for (int64_t tokens : {std::min(end, widest), end % widest}) {
+  for (int64_t tokens : {std::min(seen, widest), seen % widest}) {
     if (tokens == 0) continue;
     const int64_t keys = round_up(tokens, kKeyStep);
     for (bool first : {true, false}) {
@@ -225,18 +229,25 @@ void load_values(const Reader& reader, int64_t tokens, const Packing& packing, c
   pack_rows(packing, tile.stage, stride, reinterpret_cast<uint16_t*>(tile.values));
 }
 
-// Scores of keys [first_key, first_key + keys) to weights, in place; only rows that do not see all of them
-// need a mask.
+// Scores of keys [first_key, first_key + keys) to weights, in place. Row i sees those below first_sees + i,
+// and with a window those from first_sees + i - window on; only rows that do not see all of them need a mask:
+// the first ones, and with a window the last ones.
 void weigh(const AttendChunkArgs& args, const Tile& tile, int64_t first_key, int64_t keys, int64_t past) {
   const SoftmaxTile softmax{tile.scores, tile.weights, static_cast<int32_t>(keys),
                             tile.terms,  tile.max,     tile.sum,
                             tile.out,    args.head_dim};
   const int64_t first_sees = past + tile.first_row + 1 - first_key;  // may be negative
-  const int64_t masked = std::clamp<int64_t>(keys - first_sees, 0, tile.rows);
-  for (int64_t i = 0; i < masked; ++i)
-    softmax_rows(softmax, i * args.group, args.group,
-                 static_cast<int32_t>(std::max<int64_t>(0, first_sees + i)));
-  softmax_rows(softmax, masked * args.group, (tile.rows - masked) * args.group, static_cast<int32_t>(keys));
+  const int64_t window = args.window ? args.window : first_sees + tile.rows;
+  const int64_t whole = std::clamp<int64_t>(keys - first_sees, 0, tile.rows);
+  const int64_t late = std::clamp<int64_t>(window - first_sees + 1, whole, tile.rows);
+  const auto column = [&](int64_t key) { return static_cast<int32_t>(std::clamp<int64_t>(key, 0, keys)); };
+  const auto masked = [&](int64_t row) {
+    softmax_rows(softmax, row * args.group, args.group, column(first_sees + row - window),
+                 column(first_sees + row));
+  };
+  for (int64_t row = 0; row < whole; ++row) masked(row);
+  softmax_rows(softmax, whole * args.group, (late - whole) * args.group, 0, static_cast<int32_t>(keys));
+  for (int64_t row = late; row < tile.rows; ++row) masked(row);
 }
 
 void store_rows(const AttendChunkArgs& args, const Tile& tile) {

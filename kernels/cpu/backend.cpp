@@ -21,6 +21,7 @@ const Backend table = {
     .attend_chunk = cpu::attend_chunk,
     .to_kv = cpu::to_kv,
     .from_kv = cpu::from_kv,
+    .log_sum_exp = cpu::log_sum_exp,
     .dequantize = cpu::dequantize,
     .simd = cpu::simd_name,
     .policies = policies,

@@ -12,10 +12,12 @@ void rms_norm(const Stream& stream, const RmsNormArgs& args);
 void rope(const Stream& stream, const RopeArgs& args);
 void swiglu(const Stream& stream, const SwigluArgs& args);
 
-// Picks one of the two below by the number of rows.
+// Takes each part of the call to one of the two below.
 void matmul(const Stream& stream, const MatmulArgs& args);
-// Few rows: bound by reading the weights, which stay as they are stored. Every row's result is the same
-// bit for bit whatever the other rows, the number of rows and the number of workers.
+// Sums in f32, of quantised weights with activations of 16 bits. Few rows: bound by reading the weights,
+// which stay as they are stored; many rows of quantised weights: unpacked once for all of them. With
+// rows_alike every row's result is the same bit for bit whatever the other rows, the number of rows and the
+// number of workers.
 void matmul_decode(const Stream& stream, const MatmulArgs& args);
 // Many rows: bound by arithmetic; weights are unpacked tile by tile.
 void matmul_dense(const Stream& stream, const MatmulArgs& args);
@@ -23,8 +25,9 @@ void matmul_dense(const Stream& stream, const MatmulArgs& args);
 void attend(const Stream& stream, const LanesArgs& args);
 void attend_chunk(const Stream& stream, const AttendChunkArgs& args);
 
-void to_kv(const float* in, DType kv, void* out, int64_t count);
+uint32_t to_kv(const float* in, DType kv, void* out, int64_t count);
 void from_kv(const void* in, DType kv, float* out, int64_t count);
+double log_sum_exp(const float* in, int64_t count);
 void dequantize(const void* in, DType type, float* out, int64_t count);
 
 const char* simd_name();

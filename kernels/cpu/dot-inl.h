@@ -1,7 +1,8 @@
-// O rows of weights (outputs), as stored, times R rows of activations: the inner loops of decoding. Each
-// piece of weights is loaded and unpacked once for all R rows; the outputs take turns a kilobyte or less at
-// a time, so that activations that do not fit into the first cache are fetched once for O outputs. What
-// makes one (output, row) result does not depend on O or R, so a row's result is the same in every batch.
+// Weights as stored times a few rows: the inner loops of decoding. Each piece of weights is loaded and
+// unpacked once for all R rows. What makes one (output, row) result does not depend on R, so a row's result
+// is the same in every batch. Formats of blocks of 32 add in the order of scales-inl.h, as panels do, which
+// take over where rows are many; the others take their outputs in turns a kilobyte or less at a time, so that
+// activations that do not fit into the first cache are fetched once for O outputs.
 #if defined(WI_KERNELS_CPU_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WI_KERNELS_CPU_DOT_INL_H_
 #undef WI_KERNELS_CPU_DOT_INL_H_
@@ -12,10 +13,156 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/floats-inl.h"
-#include "kernels/cpu/quants-inl.h"
+#include "kernels/cpu/scales-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
+
+// The hardware's prefetchers lose their way among O rows that each advance a little. The same place of the
+// next tile is far enough ahead, and on its way into the second cache does not crowd the first. (Zen 4,
+// Q8_0, O = 4: 22 GB/s of one core's 23; 12 without.)
+HWY_INLINE void PrefetchNextTile(const uint8_t* p, size_t tile_bytes) {
+  __builtin_prefetch(p + tile_bytes, 0, 2);
+}
+
+constexpr int kTile32 = 8;  // outputs
+
+using DPairs = hn::Repartition<int16_t, D8>;
+using DSums = hn::Repartition<int32_t, D8>;  // of pairs
+using VSums = hn::Vec<DSums>;
+using DTile = hn::CappedTag<float, kTile32>;
+using VTile = hn::Vec<DTile>;
+constexpr int kTileVecs = kTile32 / static_cast<int>(hn::MaxLanes(DTile()));
+static_assert(hn::MaxLanes(DTile()) == hn::MaxLanes(DSums()));
+
+// Each 128 bits of the result: the sums of the same 128 bits of a, b, c, d.
+HWY_INLINE VSums SumsOfFour(VSums a, VSums b, VSums c, VSums d) {
+  const DSums d32;
+  const hn::Repartition<uint64_t, DSums> d64;
+  const auto ab = hn::Add(hn::InterleaveLower(d32, a, b), hn::InterleaveUpper(d32, a, b));
+  const auto cd = hn::Add(hn::InterleaveLower(d32, c, d), hn::InterleaveUpper(d32, c, d));
+  const auto ab64 = hn::BitCast(d64, ab), cd64 = hn::BitCast(d64, cd);
+  return hn::Add(hn::BitCast(d32, hn::InterleaveLower(d64, ab64, cd64)),
+                 hn::BitCast(d32, hn::InterleaveUpper(d64, ab64, cd64)));
+}
+
+// A chunk of weights of kTile32 outputs against R rows.
+template <int R>
+struct ChunkRows {
+  const uint8_t* weights[kTile32];
+  const int16_t* quants[R];
+  alignas(64) int32_t less[R][8];  // (row, sub-block) kLess · Σ activations: to be subtracted
+  Scales<kTile32> scales;
+  VTile part[R][kTileVecs];
+};
+
+// part += scale · sum; sums: of one sub-block, all outputs.
+template <class Q, int R>
+HWY_INLINE void AddSub(ChunkRows<R>& chunk, int r, int sub, const VSums (&sums)[kTileVecs]) {
+  const DTile d;
+  for (int v = 0; v < kTileVecs; v++) {
+    const auto scale = hn::Load(d, chunk.scales.scale[sub] + v * static_cast<int>(hn::MaxLanes(d)));
+    VSums sum = sums[v];
+    if constexpr (Q::kLess > 0) sum = hn::Sub(sum, hn::Set(DSums(), chunk.less[r][sub]));
+    chunk.part[r][v] = hn::MulAdd(hn::ConvertTo(d, sum), scale, chunk.part[r][v]);
+  }
+}
+
+// One group of 32 inputs.
+template <class Q, int R, int group>
+HWY_INLINE void AddGroup(ChunkRows<R>& chunk) {
+  const DSums d32;
+  VSums quads[R][kParts][2];  // of four outputs: by 128 bits, which are 16 inputs
+  for (int q = 0; q < 2; q++) {
+    VSums sums[R][kParts][4];
+    for (int o = 0; o < 4; o++)
+      for (int part = 0; part < kParts; part++) {
+        const V8 bytes = GroupBytes<Q, group>(chunk.weights[4 * q + o], part);
+        const auto odd = OddBytes(DPairs(), bytes);
+        auto even = hn::And(hn::BitCast(DPairs(), bytes), hn::Set(DPairs(), 255));  // one operation less
+        if constexpr (std::is_same_v<Q, Q8_0>) even = EvenBytes(DPairs(), bytes);
+        for (int r = 0; r < R; r++) {
+          const int16_t* a = chunk.quants[r] + group * 32 + part * kLanes8 / 2;
+          VSums unused = hn::Zero(d32);  // x86 adds pairs
+          const VSums sum = hn::ReorderWidenMulAccumulate(d32, even, hn::Load(DPairs(), a), unused, unused);
+          sums[r][part][o] = hn::ReorderWidenMulAccumulate(d32, odd, hn::Load(DPairs(), a + 16), sum, unused);
+        }
+      }
+    for (int r = 0; r < R; r++)
+      for (int part = 0; part < kParts; part++) {
+        const auto& s = sums[r][part];
+        quads[r][part][q] = SumsOfFour(s[0], s[1], s[2], s[3]);
+      }
+  }
+  for (int r = 0; r < R; r++) {
+    VSums first[kTileVecs], second[kTileVecs];  // of 16 inputs each
+    if constexpr (kParts == 1) {
+      first[0] = hn::ConcatLowerLower(d32, quads[r][0][1], quads[r][0][0]);
+      second[0] = hn::ConcatUpperUpper(d32, quads[r][0][1], quads[r][0][0]);
+    } else {
+      for (int v = 0; v < kTileVecs; v++) first[v] = quads[r][0][v], second[v] = quads[r][kParts - 1][v];
+    }
+    for (int v = 0; v < kTileVecs; v++) first[v] = hn::Add(first[v], second[v]);
+    AddSub<Q>(chunk, r, group, first);
+  }
+}
+
+// kTile32 outputs, as stored, times R rows from `row` on. outputs: how many there are; the others are
+// reckoned too, as the last one. out: (R, kTile32).
+template <class Q, int R>
+void Dot32(const uint8_t* weights, size_t stride, int outputs, const Activations& in, int64_t row,
+           float* out) {
+  const DTile d;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  ChunkRows<R> chunk;
+  VTile sums[R][kTileVecs];
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < kTileVecs; v++) sums[r][v] = hn::Zero(d);
+  for (int64_t c = 0; c < in.chunks; c++) {
+    const int groups = in.groups(c);
+    const int64_t chunk_bytes = GroupsBytes<Q>(groups);
+    for (int o = 0; o < kTile32; o++) {
+      chunk.weights[o] =
+          weights + static_cast<size_t>(HWY_MIN(o, outputs - 1)) * stride + c * GroupsBytes<Q>(8);
+      for (int64_t line = 0; line < chunk_bytes; line += 64)
+        PrefetchNextTile(chunk.weights[o] + line, kTile32 * stride);
+    }
+    LoadScales<Q>(chunk.weights, groups, chunk.scales);
+    for (int r = 0; r < R; r++) {
+      const int64_t at = c * in.rows + row + r;
+      chunk.quants[r] = in.quants + at * kChunk;
+      if constexpr (Q::kLess > 0) {
+        const float* a_sums = in.sums + at * kChunkSums + 16;
+        for (int sub = 0; sub < 8; sub += kLanes)
+          hn::Store(hn::ConvertTo(DSums(), hn::Mul(hn::Load(d, a_sums + sub), hn::Set(d, Q::kLess))), DSums(),
+                    chunk.less[r] + sub);
+      }
+      for (int v = 0; v < kTileVecs; v++) chunk.part[r][v] = hn::Zero(d);
+    }
+    if (groups > 0) AddGroup<Q, R, 0>(chunk);
+    if (groups > 1) AddGroup<Q, R, 1>(chunk);
+    if (groups > 2) AddGroup<Q, R, 2>(chunk);
+    if (groups > 3) AddGroup<Q, R, 3>(chunk);
+    if (groups > 4) AddGroup<Q, R, 4>(chunk);
+    if (groups > 5) AddGroup<Q, R, 5>(chunk);
+    if (groups > 6) AddGroup<Q, R, 6>(chunk);
+    if (groups > 7) AddGroup<Q, R, 7>(chunk);
+    for (int r = 0; r < R; r++) {
+      const int64_t at = c * in.rows + row + r;
+      const float* a_sums = in.sums + at * kChunkSums + 16;
+      for (int v = 0; v < kTileVecs; v++) {
+        if constexpr (Q::kHasMin) {
+          for (int sub = 0; sub < groups; sub++)
+            chunk.part[r][v] = hn::MulAdd(hn::Load(d, chunk.scales.min[sub] + v * kLanes),
+                                          hn::Set(d, a_sums[sub]), chunk.part[r][v]);
+        }
+        sums[r][v] = hn::MulAdd(chunk.part[r][v], hn::Set(d, in.scales[at]), sums[r][v]);
+      }
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < kTileVecs; v++) hn::Store(sums[r][v], d, out + r * kTile32 + v * kLanes);
+}
 
 using D32 = hn::RepartitionToWide<D16>;  // sums of pairs of products
 using DF = hn::Rebind<float, D32>;
@@ -30,13 +177,6 @@ struct Tile {
   float* out;
 };
 
-// The hardware's prefetchers lose their way among O rows that each advance a little. The same place of the
-// next tile is far enough ahead, and on its way into the second cache does not crowd the first. (Zen 4,
-// Q8_0, O = 4: 22 GB/s of one core's 23; 12 without.)
-HWY_INLINE void PrefetchNextTile(const uint8_t* p, size_t tile_bytes) {
-  __builtin_prefetch(p + tile_bytes, 0, 2);
-}
-
 // sums[r] += the 32 weights w times activations of row r.
 template <int R>
 HWY_INLINE void MultiplyGroup(const V16 (&w)[kVecs], const int16_t* const (&a)[R], int64_t at,
@@ -49,63 +189,6 @@ HWY_INLINE void MultiplyGroup(const V16 (&w)[kVecs], const int16_t* const (&a)[R
     }
     sums[r] = hn::Add(sums[r], odd);
   }
-}
-
-// Formats with a scale of its own for each 32 weights. The scales of 16 blocks are converted together.
-template <class Q, int O, int R>
-HWY_INLINE void Dot32(const Tile& tile, const Activations& in) {
-  const hn::CappedTag<float, 16> d_scale;
-  using VScale = hn::Vec<decltype(d_scale)>;
-  constexpr int kScaleLanes = static_cast<int>(hn::MaxLanes(d_scale));
-  const int64_t blocks = in.cols / 32;
-  const int16_t* a[R];
-  VF acc[O][R];
-  VScale min_acc[O][R];
-  for (int r = 0; r < R; r++) a[r] = in.quants + (tile.row + r) * in.groups * 32;
-  for (int o = 0; o < O; o++)
-    for (int r = 0; r < R; r++) acc[o][r] = hn::Zero(DF()), min_acc[o][r] = hn::Zero(d_scale);
-  alignas(64) uint16_t d[16] = {}, m[16] = {};
-  alignas(64) float scales[R][16];
-  for (int64_t first = 0; first < blocks; first += 16) {
-    const int count = static_cast<int>(HWY_MIN(blocks - first, 16));
-    for (int i = count; i < 16; i++) d[i] = m[i] = 0;
-    for (int o = 0; o < O; o++) {
-      const uint8_t* block = tile.weights + static_cast<size_t>(o) * tile.stride + first * Q::kBytes;
-      for (int i = 0; i < count; i++) {
-        hwy::CopyBytes<2>(block + i * Q::kBytes, d + i);
-        if constexpr (Q::kHasMin) hwy::CopyBytes<2>(block + i * Q::kBytes + 2, m + i);
-      }
-      for (int l = 0; l < 16; l += kScaleLanes) {
-        const VScale weight_scale = LoadFloats(d_scale, reinterpret_cast<const hwy::float16_t*>(d + l));
-        const VScale weight_min = LoadFloats(d_scale, reinterpret_cast<const hwy::float16_t*>(m + l));
-        for (int r = 0; r < R; r++) {
-          const int64_t at = (tile.row + r) * in.groups + first + l;
-          hn::Store(hn::Mul(weight_scale, hn::Load(d_scale, in.scales + at)), d_scale, scales[r] + l);
-          if constexpr (Q::kHasMin)
-            min_acc[o][r] = hn::MulAdd(weight_min, hn::Load(d_scale, in.sums32 + at), min_acc[o][r]);
-        }
-      }
-      VF sum[R];
-      for (int r = 0; r < R; r++) sum[r] = acc[o][r];
-      for (int i = 0; i < count; i++, block += Q::kBytes) {
-        PrefetchNextTile(block, O * tile.stride);
-        V16 w[kVecs];
-        LoadGroup<Q, 0>(block, w);
-        V32 sums[R];
-        for (int r = 0; r < R; r++) sums[r] = hn::Zero(D32());
-        MultiplyGroup<R>(w, a, (first + i) * 32, sums);
-        for (int r = 0; r < R; r++)
-          sum[r] = hn::MulAdd(hn::ConvertTo(DF(), sums[r]), hn::Set(DF(), scales[r][i]), sum[r]);
-      }
-      for (int r = 0; r < R; r++) acc[o][r] = sum[r];
-    }
-  }
-  for (int o = 0; o < O; o++)
-    for (int r = 0; r < R; r++) {
-      float& out = tile.out[o * R + r];
-      out = hn::GetLane(hn::SumOfLanes(DF(), acc[o][r]));
-      if constexpr (Q::kHasMin) out += hn::GetLane(hn::SumOfLanes(d_scale, min_acc[o][r]));
-    }
 }
 
 // One group of a block of 256: its weights times their sub-block's scale are still 16-bit integers.
@@ -198,27 +281,27 @@ HWY_INLINE void AddBlock256(const uint8_t* block, const uint32_t* scales, float 
                             int64_t row, int64_t b, VF (&acc)[R]) {
   const int16_t* a[R];
   V32 sums[R];
-  for (int r = 0; r < R; r++) a[r] = in.quants + (row + r) * in.groups * 32;
+  for (int r = 0; r < R; r++) a[r] = in.ordered + (b * in.rows + row + r) * kChunk;
   for (int r = 0; r < R; r++) sums[r] = hn::Zero(D32());
   const auto flush = [&]() HWY_ATTR {
     for (int r = 0; r < R; r++) {
-      const float scale = d * in.scales[(row + r) * in.groups + b * 8];
+      const float scale = d * in.scales[b * in.rows + row + r];
       acc[r] = hn::MulAdd(hn::ConvertTo(DF(), sums[r]), hn::Set(DF(), scale), acc[r]);
       sums[r] = hn::Zero(D32());
     }
   };
   constexpr int safe = kSafeGroups<Q>;
-  Multiply256<Q, R, 0>(block, scales, a, b * 256, sums);
-  Multiply256<Q, R, 1>(block, scales, a, b * 256, sums);
+  Multiply256<Q, R, 0>(block, scales, a, 0, sums);
+  Multiply256<Q, R, 1>(block, scales, a, 0, sums);
   if constexpr (safe == 2) flush();
-  Multiply256<Q, R, 2>(block, scales, a, b * 256, sums);
-  Multiply256<Q, R, 3>(block, scales, a, b * 256, sums);
+  Multiply256<Q, R, 2>(block, scales, a, 0, sums);
+  Multiply256<Q, R, 3>(block, scales, a, 0, sums);
   if constexpr (safe <= 4) flush();
-  Multiply256<Q, R, 4>(block, scales, a, b * 256, sums);
-  Multiply256<Q, R, 5>(block, scales, a, b * 256, sums);
+  Multiply256<Q, R, 4>(block, scales, a, 0, sums);
+  Multiply256<Q, R, 5>(block, scales, a, 0, sums);
   if constexpr (safe == 2) flush();
-  Multiply256<Q, R, 6>(block, scales, a, b * 256, sums);
-  Multiply256<Q, R, 7>(block, scales, a, b * 256, sums);
+  Multiply256<Q, R, 6>(block, scales, a, 0, sums);
+  Multiply256<Q, R, 7>(block, scales, a, 0, sums);
   flush();
 }
 // Likewise, of bytes.
@@ -227,19 +310,19 @@ HWY_INLINE void AddBytes256(const uint8_t* block, const uint32_t* scales, float 
                             int64_t row, int64_t b, VF (&acc)[R]) {
   const int8_t* a[R];
   V32 high[R], low[R];
-  for (int r = 0; r < R; r++) a[r] = in.bytes + (row + r) * in.groups * 64;
+  for (int r = 0; r < R; r++) a[r] = in.bytes + (b * in.rows + row + r) * 2 * kChunk;
   for (int r = 0; r < R; r++) high[r] = low[r] = hn::Zero(D32());
-  MultiplyBytes256<Q, R, 0>(block, scales, a, b * 512, high, low);
-  MultiplyBytes256<Q, R, 1>(block, scales, a, b * 512, high, low);
-  MultiplyBytes256<Q, R, 2>(block, scales, a, b * 512, high, low);
-  MultiplyBytes256<Q, R, 3>(block, scales, a, b * 512, high, low);
-  MultiplyBytes256<Q, R, 4>(block, scales, a, b * 512, high, low);
-  MultiplyBytes256<Q, R, 5>(block, scales, a, b * 512, high, low);
-  MultiplyBytes256<Q, R, 6>(block, scales, a, b * 512, high, low);
-  MultiplyBytes256<Q, R, 7>(block, scales, a, b * 512, high, low);
+  MultiplyBytes256<Q, R, 0>(block, scales, a, 0, high, low);
+  MultiplyBytes256<Q, R, 1>(block, scales, a, 0, high, low);
+  MultiplyBytes256<Q, R, 2>(block, scales, a, 0, high, low);
+  MultiplyBytes256<Q, R, 3>(block, scales, a, 0, high, low);
+  MultiplyBytes256<Q, R, 4>(block, scales, a, 0, high, low);
+  MultiplyBytes256<Q, R, 5>(block, scales, a, 0, high, low);
+  MultiplyBytes256<Q, R, 6>(block, scales, a, 0, high, low);
+  MultiplyBytes256<Q, R, 7>(block, scales, a, 0, high, low);
   for (int r = 0; r < R; r++) {
     const VF sum = hn::MulAdd(hn::ConvertTo(DF(), high[r]), hn::Set(DF(), 256), hn::ConvertTo(DF(), low[r]));
-    const float scale = d * in.scales[(row + r) * in.groups + b * 8];
+    const float scale = d * in.scales[b * in.rows + row + r];
     acc[r] = hn::MulAdd(sum, hn::Set(DF(), scale), acc[r]);
   }
 }
@@ -285,12 +368,13 @@ HWY_INLINE void Dot256(const Tile& tile, const Activations& in) {
           unit = d * float{Q::kLess};
         }
         const auto dmin = hn::Set(d_min, unit);
-        const float* all_sums = Q::kSub == 16 ? in.sums16 : in.sums32;
         for (int j = 0; j < kSubs; j += static_cast<int>(hn::MaxLanes(d_min))) {
           const auto min = hn::Mul(dmin, hn::ConvertTo(d_min, hn::PromoteTo(d32, hn::LoadU(d8, mins + j))));
           for (int r = 0; r < R; r++) {
-            const float* row_sums = all_sums + (tile.row + r) * in.groups * (32 / Q::kSub) + b * kSubs + j;
-            min_acc[o][r] = hn::MulAdd(min, hn::Load(d_min, row_sums), min_acc[o][r]);
+            const int64_t at = b * in.rows + tile.row + r;
+            const float* sums = in.sums + at * kChunkSums + (Q::kSub == 16 ? 0 : 16) + j;
+            const auto scaled = hn::Mul(min, hn::Set(d_min, in.scales[at]));
+            min_acc[o][r] = hn::MulAdd(scaled, hn::LoadU(d_min, sums), min_acc[o][r]);
           }
         }
       }
@@ -352,26 +436,19 @@ HWY_INLINE void DotFloats(const Tile& tile, const Activations& in) {
       tile.out[o * R + r] = hn::GetLane(hn::SumOfLanes(d, hn::Add(acc[o][r][0], acc[o][r][1])));
 }
 
-// The formats as types with one interface, for matmul_decode.cpp. kMaxRows: as many rows at a time as pay,
-// for their sums want registers and the rows themselves want cache.
+// Both as types with one interface, for matmul_decode.cpp.
 template <class T>
-struct FloatDot {
-  static constexpr int kMaxRows = 4;
+struct DotFloat {
   template <int O, int R>
   static void Run(const Tile& tile, const Activations& in) {
     DotFloats<T, O, R>(tile, in);
   }
 };
 template <class Q>
-struct Dot {
-  static constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 && Q::kBytes < 64 ? 8 : 4;
+struct DotBlocks256 {
   template <int O, int R>
   static void Run(const Tile& tile, const Activations& in) {
-    if constexpr (Q::kBytes < 64) {
-      Dot32<Q, O, R>(tile, in);
-    } else {
-      Dot256<Q, O, R>(tile, in);
-    }
+    Dot256<Q, O, R>(tile, in);
   }
 };
 

@@ -1,14 +1,21 @@
-// oneDNN matmul primitives behind Gemm: made once per shape and thread, run with one thread. Debian's and
-// Ubuntu's oneDNN run on OpenMP, whose thread count is a setting of the calling thread: it is one while a
-// call lasts and what it was before afterwards, so the host's own OpenMP code notices nothing. Nor do signals
-// reach the thread meanwhile.
+// Products in f32 are gemm_f32.h's. Those in bf16 are oneDNN's matmul primitives, made once per shape and
+// thread, run with one thread. Debian's and Ubuntu's oneDNN run on OpenMP, whose thread count is a setting of
+// the calling thread: it is one while a call lasts and what it was before afterwards, so the host's own OpenMP
+// code notices nothing. Nor do signals reach the thread meanwhile. Making primitives is where oneDNN does not
+// stand a refused allocation, or a fork() in between: that is done under a lock that fork() waits for, with
+// memory set aside.
 #include "kernels/cpu/gemm.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <dnnl.hpp>
 #include <list>
+#include <mutex>
+#include <new>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <utility>
 
 namespace wi::cpu {
@@ -29,10 +36,10 @@ class OneThread {
   int before_ = 1;
 };
 
-// Keeps signals from the calling thread for as long as it lives. oneDNN's kernels for f32 (AVX2, and AVX-512
-// without brgemm; until its pull request 4855) point the stack pointer at memory of the heap while they run,
-// where the frame of a handler would overwrite what is the host's. A signal waits for a few milliseconds, or
-// goes to another thread. Those that an instruction raises itself cannot wait.
+// Keeps signals from the calling thread for as long as it lives. Kernels of oneDNN that are not of its brgemm
+// kind may (until its pull request 4855) point the stack pointer at memory of the heap while they run, where
+// the frame of a handler would overwrite what is the host's. A signal waits for a few milliseconds, or goes
+// to another thread. Those that an instruction raises itself cannot wait.
 class SignalsLater {
  public:
   SignalsLater();
@@ -44,67 +51,120 @@ class SignalsLater {
   sigset_t before_;
 };
 
+// Memory for what runs while it lives, or std::bad_alloc. oneDNN, in making engines, descriptors and
+// primitives, follows null pointers, throws where nobody can catch, or leaves its cache waiting for ever: all
+// of them the end of the process. So the calling thread's heap gets free room beforehand, which the C
+// library's malloc keeps for it, and the system is asked for what code may be mapped (256 KB a kernel). Of
+// another malloc the first is an enquiry, too.
+class MemorySetAside {
+ public:
+  MemorySetAside();
+  ~MemorySetAside() { std::free(above_); }
+  MemorySetAside(const MemorySetAside&) = delete;
+  MemorySetAside& operator=(const MemorySetAside&) = delete;
+
+ private:
+  static constexpr size_t kPieces = 64, kPieceBytes = size_t{64} << 10;
+  static constexpr size_t kCodeBytes = size_t{16} << 20;
+  void* above_ = nullptr;  // keeps what is free below it from being given back to the system
+};
+
+// Held while a primitive is made or first run. A child process finds oneDNN's locks open.
+std::mutex& making_mutex();
+
+using Cache = std::list<std::shared_ptr<const Gemm>>;
+Cache& cache_of_this_thread();
+void check_status(dnnl_status_t status);
 bool may_use(unsigned instructions);
 const dnnl::engine& engine();
 dnnl::matmul::primitive_desc describe(const GemmShape& shape, Packing& packing);
 
 }  // namespace
 
-struct Gemm::Plan {
-  explicit Plan(const GemmShape& for_shape)
-      : shape(for_shape),
-        description(describe(shape, packing)),
-        primitive(description),
+// Of a product in bf16.
+struct Gemm::Primitive {
+  explicit Primitive(const GemmShape& shape)
+      : description(describe(shape, packing)),
+        matmul(description),
         stream(engine()),
         a(description.src_desc(), engine(), nullptr),
         b(description.weights_desc(), engine(), nullptr),
         c(description.dst_desc(), engine(), nullptr),
         scratch(description.scratchpad_desc(), engine(), nullptr) {}
 
-  GemmShape shape;
   Packing packing;
   dnnl::matmul::primitive_desc description;
-  dnnl::matmul primitive;
+  dnnl::matmul matmul;
   dnnl::stream stream;
   memory a, b, c, scratch;
+  bool ran = false;
 };
 
 std::shared_ptr<const Gemm> Gemm::get(const GemmShape& shape) {
-  thread_local std::list<std::shared_ptr<const Gemm>> cache;  // last used first
+  Cache& cache = cache_of_this_thread();  // last used first
   for (auto entry = cache.begin(); entry != cache.end(); ++entry) {
-    if ((*entry)->plan_->shape != shape) continue;
+    if ((*entry)->shape_ != shape) continue;
     cache.splice(cache.begin(), cache, entry);
     return cache.front();
   }
-  OneThread one_thread;  // the number of threads shapes the compiled code
-  cache.push_front(std::make_shared<const Gemm>(std::make_unique<Plan>(shape)));
+  cache.push_front(std::make_shared<const Gemm>(shape, make_primitive(shape)));
   if (cache.size() > kCachedShapes) cache.pop_back();
   return cache.front();
 }
 
-size_t Gemm::scratch_bytes() const { return plan_->description.scratchpad_desc().get_size(); }
-
-const Packing& Gemm::packing() const { return plan_->packing; }
-
-void Gemm::run(const void* a, const void* b, float* c, std::byte* scratch) const {
-  OneThread one_thread;
-  Plan& plan = *plan_;
-  plan.a.set_data_handle(const_cast<void*>(a));
-  plan.b.set_data_handle(const_cast<void*>(b));
-  plan.c.set_data_handle(c);
-  plan.scratch.set_data_handle(scratch);
-  const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, plan.a.get()},
-                                       {DNNL_ARG_WEIGHTS, plan.b.get()},
-                                       {DNNL_ARG_DST, plan.c.get()},
-                                       {DNNL_ARG_SCRATCHPAD, plan.scratch.get()}};
-  SignalsLater signals_later;
-  // The C call, because the C++ one takes a hash map and so allocates.
-  dnnl::error::wrap_c_api(dnnl_primitive_execute(plan.primitive.get(), plan.stream.get(), 4, arguments),
-                          "dense product");
+std::unique_ptr<Gemm::Primitive> Gemm::make_primitive(const GemmShape& shape) {
+  if (shape.type == DType::f32) return nullptr;
+  try {
+    const std::lock_guard lock(making_mutex());
+    const MemorySetAside set_aside;
+    const OneThread one_thread;  // the number of threads shapes the compiled code
+    return std::make_unique<Primitive>(shape);
+  } catch (const dnnl::error& refused) {
+    check_status(refused.status);
+    throw;
+  }
 }
 
-Gemm::Gemm(std::unique_ptr<Plan> plan) : plan_(std::move(plan)) {}
+size_t Gemm::scratch_bytes() const {
+  return primitive_ ? primitive_->description.scratchpad_desc().get_size() : in_f32().scratch_bytes();
+}
+
+const Packing& Gemm::packing() const { return packing_; }
+
+void Gemm::run(const void* a, const void* b, float* c, std::byte* scratch) const {
+  if (!primitive_)
+    return in_f32().run(static_cast<const float*>(a), static_cast<const float*>(b), c, scratch);
+  OneThread one_thread;
+  Primitive& primitive = *primitive_;
+  primitive.a.set_data_handle(const_cast<void*>(a));
+  primitive.b.set_data_handle(const_cast<void*>(b));
+  primitive.c.set_data_handle(c);
+  primitive.scratch.set_data_handle(scratch);
+  const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, primitive.a.get()},
+                                       {DNNL_ARG_WEIGHTS, primitive.b.get()},
+                                       {DNNL_ARG_DST, primitive.c.get()},
+                                       {DNNL_ARG_SCRATCHPAD, primitive.scratch.get()}};
+  // The C call, because the C++ one takes a hash map and so allocates.
+  const auto execute = [&] {
+    const SignalsLater signals_later;
+    check_status(dnnl_primitive_execute(primitive.matmul.get(), primitive.stream.get(), 4, arguments));
+  };
+  if (primitive.ran) return execute();
+  const std::lock_guard lock(making_mutex());  // some kernels are compiled when they first run
+  const MemorySetAside set_aside;
+  execute();
+  primitive.ran = true;
+}
+
+Gemm::Gemm(const GemmShape& shape, std::unique_ptr<Primitive> primitive)
+    : shape_(shape),
+      primitive_(std::move(primitive)),
+      packing_(primitive_ ? primitive_->packing : Packing{shape.k, shape.n, 0}) {}
 Gemm::~Gemm() = default;
+
+GemmF32 Gemm::in_f32() const {
+  return {shape_.m, shape_.n, shape_.k, shape_.b_transposed, shape_.accumulate};
+}
 
 bool has_fast_bf16() {
   static const bool fast = may_use(dnnl_cpu_isa_avx512_core_bf16);
@@ -117,6 +177,51 @@ bool has_fast_bf16_tiles() {
 }
 
 namespace {
+
+MemorySetAside::MemorySetAside() {
+  void* code = mmap(nullptr, kCodeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (code == MAP_FAILED) throw std::bad_alloc();
+  void* pieces[kPieces] = {};
+  bool refused = false;
+  for (void*& piece : pieces) refused |= (piece = std::malloc(kPieceBytes)) == nullptr;
+  above_ = std::malloc(kPieceBytes);
+  for (void* piece : pieces) std::free(piece);  // neighbours become one again
+  munmap(code, kCodeBytes);
+  if (above_ && !refused) return;
+  std::free(above_);
+  throw std::bad_alloc();
+}
+
+// Never destroyed: threads may end after main().
+std::mutex& making_mutex() {
+  static std::mutex* const mutex = [] {
+    static auto* made = new std::mutex;
+    const auto lock = [] { made->lock(); };
+    const auto unlock = [] { made->unlock(); };
+    if (pthread_atfork(lock, unlock, unlock) != 0) throw std::bad_alloc();
+    return made;
+  }();
+  return *mutex;
+}
+
+// Not a thread_local: the C library ends the process when it has no memory to register a destructor of one.
+Cache& cache_of_this_thread() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made;
+    if (pthread_key_create(&made, [](void* cache) { delete static_cast<Cache*>(cache); }) != 0)
+      throw std::bad_alloc();
+    return made;
+  }();
+  if (auto* cache = static_cast<Cache*>(pthread_getspecific(key))) return *cache;
+  auto cache = std::make_unique<Cache>();
+  if (pthread_setspecific(key, cache.get()) != 0) throw std::bad_alloc();
+  return *cache.release();
+}
+
+void check_status(dnnl_status_t status) {
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();
+  dnnl::error::wrap_c_api(status, "dense product");
+}
 
 // instructions: dnnl_cpu_isa_*, sets of bits.
 bool may_use(unsigned instructions) {
@@ -165,8 +270,7 @@ const dnnl::engine& engine() {
 
 // With b in this layout; empty if oneDNN has no kernel for it.
 dnnl::matmul::primitive_desc describe(const GemmShape& shape, const memory::desc& b) {
-  const auto type = shape.type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-  const memory::desc a({shape.m, shape.k}, type, memory::dims{shape.k, 1});
+  const memory::desc a({shape.m, shape.k}, memory::data_type::bf16, memory::dims{shape.k, 1});
   const memory::desc c({shape.m, shape.n}, memory::data_type::f32, memory::dims{shape.n, 1});
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -183,22 +287,19 @@ dnnl::matmul::primitive_desc describe(const GemmShape& shape, const memory::desc
 #endif
 }
 
-// bf16 in the widest packing for which oneDNN has one of its "brg" kernels; else, and in f32, b as it is.
+// In the widest packing for which oneDNN has one of its "brg" kernels; else b as it is.
 dnnl::matmul::primitive_desc describe(const GemmShape& shape, Packing& packing) {
   using tag = memory::format_tag;
   packing = {shape.k, shape.n, 0};
-  if (shape.type == DType::bf16) {
-    for (auto [width, layout] :
-         {std::pair{64, tag::BA16a64b2a}, {48, tag::BA16a48b2a}, {32, tag::BA16a32b2a}}) {
-      auto packed = describe(shape, memory::desc({shape.k, shape.n}, memory::data_type::bf16, layout));
-      if (!packed || std::strncmp(packed.impl_info_str(), "brg", 3) != 0) continue;
-      packing.width = width;
-      return packed;
-    }
+  for (auto [width, layout] :
+       {std::pair{64, tag::BA16a64b2a}, {48, tag::BA16a48b2a}, {32, tag::BA16a32b2a}}) {
+    auto packed = describe(shape, memory::desc({shape.k, shape.n}, memory::data_type::bf16, layout));
+    if (!packed || std::strncmp(packed.impl_info_str(), "brg", 3) != 0) continue;
+    packing.width = width;
+    return packed;
   }
-  const auto type = shape.type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
   const memory::dims strides = shape.b_transposed ? memory::dims{1, shape.k} : memory::dims{shape.n, 1};
-  return describe(shape, memory::desc({shape.k, shape.n}, type, strides));
+  return describe(shape, memory::desc({shape.k, shape.n}, memory::data_type::bf16, strides));
 }
 
 }  // namespace

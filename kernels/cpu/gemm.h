@@ -1,12 +1,13 @@
-// One-threaded dense products through oneDNN: c (+)= a · b in f32 or bf16 with f32 sums. The runtime's own
-// tasks call these, so oneDNN is kept from waking a thread pool of its own. Used by matmul_dense and
-// attend_chunk.
+// One-threaded dense products: c (+)= a · b in f32, or in bf16 with f32 sums, the latter through oneDNN. The
+// runtime's own tasks call these, so oneDNN is kept from waking a thread pool of its own. Used by
+// matmul_dense and attend_chunk.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
+#include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/types.h"
 
@@ -18,7 +19,7 @@ bool has_fast_bf16();
 bool has_fast_bf16_tiles();
 
 // c (m, n) = or += a (m, k) · b (k, n), all dense and row-major: anything else makes oneDNN 2.6 leave its
-// fast kernels. c is f32.
+// fast kernels for bf16. c is f32.
 struct GemmShape {
   int64_t m, n, k;
   DType type;         // of a and b: f32 or bf16
@@ -31,7 +32,8 @@ struct GemmShape {
 // A product of one shape, ready to run. It belongs to the thread that asked for it.
 class Gemm {
  public:
-  // From this thread's cache of the shapes it used last; compiling a new shape takes about a millisecond.
+  // From this thread's cache of the shapes it used last; compiling a new shape in bf16 takes about a
+  // millisecond.
   static std::shared_ptr<const Gemm> get(const GemmShape& shape);
 
   // How b must be laid out; the same for all shapes that differ in m and accumulate only.
@@ -40,12 +42,17 @@ class Gemm {
   // scratch: 64-byte aligned.
   void run(const void* a, const void* b, float* c, std::byte* scratch) const;
 
-  struct Plan;
-  explicit Gemm(std::unique_ptr<Plan> plan);
+  struct Primitive;
+  Gemm(const GemmShape& shape, std::unique_ptr<Primitive> primitive);  // null for f32
   ~Gemm();
 
  private:
-  std::unique_ptr<Plan> plan_;
+  static std::unique_ptr<Primitive> make_primitive(const GemmShape& shape);
+  GemmF32 in_f32() const;
+
+  const GemmShape shape_;
+  const std::unique_ptr<Primitive> primitive_;
+  const Packing packing_;
 };
 
 }  // namespace wi::cpu

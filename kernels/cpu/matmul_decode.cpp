@@ -1,41 +1,61 @@
-// y = x · Wᵀ for a few rows, the products of a decode step: reads every weight once, as it is stored. The
-// parts (q, k, v; gate, up) are cut into runs of outputs that all workers share, with one barrier.
+// y = x · Wᵀ with sums in f32: the products of a decode step, and of prefill for quantised weights where
+// dense products in bf16 are no faster. A few rows read every weight as it is stored; for more rows, weights
+// are unpacked panel by panel (panel-inl.h). The parts (q, k, v; gate, up) are cut into runs of outputs that
+// all workers share, with one barrier.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul_decode.cpp"
+#include "kernels/cpu/byte_products.h"
+// After byte_products.h, which adds an instruction set.
 #include "hwy/foreach_target.h"
 // After foreach_target, which defines the target.
 #include "hwy/highway.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dot-inl.h"
+#include "kernels/cpu/panel-inl.h"
+
+#ifndef WI_MATMUL_DECODE_ONCE
+#define WI_MATMUL_DECODE_ONCE
+namespace wi::cpu {
+constexpr int64_t kDirectRows = 2;       // so few are multiplied by weights as stored
+constexpr int64_t kPanelRowBlock = 128;  // 64 KB of a chunk's activations
+}  // namespace wi::cpu
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 
 constexpr int kOutputs = 4;  // of a tile
 
-// All rows against O outputs, R rows at a time from `row` on.
+// Into its place: a product's result for one row and some outputs.
+HWY_INLINE void Store(const MatmulPart& part, int64_t row, int64_t output, int64_t count, const float* sums) {
+  float* out = part.out + row * part.weight.rows + output;
+  for (int64_t o = 0; o < count; o++) {
+    const float value = part.bias ? sums[o] + part.bias[output + o] : sums[o];
+    out[o] = part.accumulate ? out[o] + value : value;
+  }
+}
+
+const uint8_t* WeightRow(const MatmulPart& part, int64_t output) {
+  return static_cast<const uint8_t*>(part.weight.data) +
+         static_cast<size_t>(output) * row_bytes(part.weight.type, part.weight.cols);
+}
+
+// Formats whose products, Dot::Run, take any number of outputs and rows.
 template <class Dot, int O, int R>
 HWY_INLINE void MultiplyRows(const MatmulPart& part, int64_t output, const Activations& in, int64_t& row) {
   const size_t stride = row_bytes(part.weight.type, part.weight.cols);
-  const uint8_t* weights =
-      static_cast<const uint8_t*>(part.weight.data) + static_cast<size_t>(output) * stride;
   for (; row + R <= in.rows; row += R) {
     float sums[O * R];
-    Dot::template Run<O, R>({weights, stride, row, sums}, in);
+    Dot::template Run<O, R>({WeightRow(part, output), stride, row, sums}, in);
     for (int o = 0; o < O; o++)
-      for (int r = 0; r < R; r++) {
-        float* out = part.out + (row + r) * part.weight.rows + output + o;
-        const float value = part.bias ? sums[o * R + r] + part.bias[output + o] : sums[o * R + r];
-        *out = part.accumulate ? *out + value : value;
-      }
+      for (int r = 0; r < R; r++) Store(part, row + r, output + o, 1, sums + o * R + r);
   }
 }
 
 template <class Dot, int O>
 HWY_INLINE void MultiplyTile(const MatmulPart& part, int64_t output, const Activations& in) {
   int64_t row = 0;
-  if constexpr (Dot::kMaxRows == 8) MultiplyRows<Dot, O, 8>(part, output, in, row);
   MultiplyRows<Dot, O, 4>(part, output, in, row);
   MultiplyRows<Dot, O, 2>(part, output, in, row);
   MultiplyRows<Dot, O, 1>(part, output, in, row);
@@ -48,35 +68,102 @@ void MultiplyType(const MatmulPart& part, int64_t begin, int64_t end, const Acti
   for (; output < end; output++) MultiplyTile<Dot, 1>(part, output, in);
 }
 
+template <class Q, int R>
+HWY_INLINE void MultiplyRows32(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in,
+                               int64_t& row) {
+  const size_t stride = row_bytes(part.weight.type, part.weight.cols);
+  for (; row + R <= in.rows; row += R)
+    for (int64_t output = begin; output < end; output += kTile32) {
+      const int count = static_cast<int>(HWY_MIN(end - output, kTile32));
+      alignas(64) float sums[R * kTile32];
+      Dot32<Q, R>(WeightRow(part, output), stride, count, in, row, sums);
+      for (int r = 0; r < R; r++) Store(part, row + r, output, count, sums + r * kTile32);
+    }
+}
+
+// A block of rows at a time, so that its activations stay in the second cache; panel by panel, chunk by
+// chunk.
+template <class Q>
+void MultiplyPanels(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in,
+                    const Stream& stream, std::byte* scratch) {
+  Panel& panel = *reinterpret_cast<Panel*>(scratch);
+  float* const sums = reinterpret_cast<float*>(scratch + sizeof(Panel));  // (panel, row, kPanel)
+  const int64_t panels = (end - begin + kPanel - 1) / kPanel;
+  for (int64_t first = 0; first < in.rows && !stream.cancelled(); first += kPanelRowBlock) {
+    const int64_t count = HWY_MIN(in.rows - first, kPanelRowBlock);
+    std::memset(sums, 0, static_cast<size_t>(panels * count * kPanel) * sizeof(float));
+    for (int64_t c = 0; c < in.chunks; c++) {
+      const int64_t at = c * in.rows + first;
+      const PanelRows rows{in.quants + at * kChunk, in.sums + at * kChunkSums, in.scales + at};
+      for (int64_t p = 0; p < panels; p++) {
+        const uint8_t* weights[kPanel];
+        for (int64_t o = 0; o < kPanel; o++)
+          weights[o] = WeightRow(part, HWY_MIN(begin + p * kPanel + o, end - 1)) + c * GroupsBytes<Q>(8);
+        FillPanel<Q>(weights, in.groups(c), panel);
+        float* to = sums + p * count * kPanel;
+        int64_t row = 0;
+        MultiplyRowsOfPanel<Q, kPanelRows>(panel, in.groups(c), count, row, rows, to);
+        MultiplyRowsOfPanel<Q, 2>(panel, in.groups(c), count, row, rows, to);
+        MultiplyRowsOfPanel<Q, 1>(panel, in.groups(c), count, row, rows, to);
+      }
+    }
+    for (int64_t p = 0; p < panels; p++) {
+      const int64_t output = begin + p * kPanel;
+      for (int64_t row = 0; row < count; row++)
+        Store(part, first + row, output, HWY_MIN(end - output, kPanel), sums + (p * count + row) * kPanel);
+    }
+  }
+}
+
+// scratch: null where weights are to be multiplied as they are stored.
+template <class Q>
+void MultiplyQuants(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in,
+                    const Stream& stream, std::byte* scratch) {
+  if (scratch) return MultiplyPanels<Q>(part, begin, end, in, stream, scratch);
+  if constexpr (kHasBlocks256<Q>) {
+    MultiplyType<DotBlocks256<Q>>(part, begin, end, in);
+  } else {
+    int64_t row = 0;
+    MultiplyRows32<Q, 2>(part, begin, end, in, row);
+    MultiplyRows32<Q, 1>(part, begin, end, in, row);
+  }
+}
+
+size_t PanelScratchBytes(int64_t outputs, int64_t rows) {
+  const int64_t panels = (outputs + kPanel - 1) / kPanel;
+  return sizeof(Panel) + static_cast<size_t>(panels * kPanel * HWY_MIN(rows, kPanelRowBlock)) * sizeof(float);
+}
+
 // Outputs [begin, end) of one part for all rows.
-void MultiplyOutputs(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in) {
+void MultiplyOutputs(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in,
+                     const Stream& stream, std::byte* scratch) {
   switch (part.weight.type) {
     case DType::f32:
-      return MultiplyType<FloatDot<float>>(part, begin, end, in);
+      return MultiplyType<DotFloat<float>>(part, begin, end, in);
     case DType::f16:
-      return MultiplyType<FloatDot<hwy::float16_t>>(part, begin, end, in);
+      return MultiplyType<DotFloat<hwy::float16_t>>(part, begin, end, in);
     case DType::bf16:
-      return MultiplyType<FloatDot<hwy::bfloat16_t>>(part, begin, end, in);
+      return MultiplyType<DotFloat<hwy::bfloat16_t>>(part, begin, end, in);
     case DType::q8_0:
-      return MultiplyType<Dot<Q8_0>>(part, begin, end, in);
+      return MultiplyQuants<Q8_0>(part, begin, end, in, stream, scratch);
     case DType::q4_0:
-      return MultiplyType<Dot<Q4_0>>(part, begin, end, in);
+      return MultiplyQuants<Q4_0>(part, begin, end, in, stream, scratch);
     case DType::q4_1:
-      return MultiplyType<Dot<Q4_1>>(part, begin, end, in);
+      return MultiplyQuants<Q4_1>(part, begin, end, in, stream, scratch);
     case DType::q5_0:
-      return MultiplyType<Dot<Q5_0>>(part, begin, end, in);
+      return MultiplyQuants<Q5_0>(part, begin, end, in, stream, scratch);
     case DType::q5_1:
-      return MultiplyType<Dot<Q5_1>>(part, begin, end, in);
+      return MultiplyQuants<Q5_1>(part, begin, end, in, stream, scratch);
     case DType::q2_k:
-      return MultiplyType<Dot<Q2K>>(part, begin, end, in);
+      return MultiplyQuants<Q2K>(part, begin, end, in, stream, scratch);
     case DType::q3_k:
-      return MultiplyType<Dot<Q3K>>(part, begin, end, in);
+      return MultiplyQuants<Q3K>(part, begin, end, in, stream, scratch);
     case DType::q4_k:
-      return MultiplyType<Dot<Q4K>>(part, begin, end, in);
+      return MultiplyQuants<Q4K>(part, begin, end, in, stream, scratch);
     case DType::q5_k:
-      return MultiplyType<Dot<Q5K>>(part, begin, end, in);
+      return MultiplyQuants<Q5K>(part, begin, end, in, stream, scratch);
     case DType::q6_k:
-      return MultiplyType<Dot<Q6K>>(part, begin, end, in);
+      return MultiplyQuants<Q6K>(part, begin, end, in, stream, scratch);
   }
 }
 
@@ -90,48 +177,50 @@ void SplitBytes(const int16_t* quants, int64_t groups, int8_t* bytes) {
     }
 }
 
-// Row `row` of the input as 16-bit integers. Infinity or NaN among 256 columns makes their scale NaN, so
-// that it shows in the output as it would in f32.
-void QuantizeRow(const Activations& in, int64_t row) {
+// A chunk of a row as 16-bit integers. Infinity or NaN among its columns makes the scale NaN, so that it
+// shows in the output as it would in f32.
+void QuantizeChunk(const Activations& in, int64_t row, int64_t chunk) {
   const hn::CappedTag<float, 16> d;
   const hn::Rebind<int32_t, decltype(d)> d32;
   const hn::Rebind<int16_t, decltype(d)> d16;
+  const hn::CappedTag<int16_t, 8> d8;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
-  const float* values = in.values + row * in.cols;
-  int16_t* quants = in.quants + row * in.groups * 32;
-  int8_t* bytes = in.bytes + row * in.groups * 64;
-  float* scales = in.scales + row * in.groups;
-  float* sums32 = in.sums32 + row * in.groups;
-  float* sums16 = in.sums16 + row * in.groups * 2;
-  const int64_t groups = in.cols / 32;
-  for (int64_t first = 0; first < groups; first += 8) {
-    const int64_t last = HWY_MIN(first + 8, groups);
-    auto peak = hn::Zero(d), poison = hn::Zero(d);
-    for (int64_t i = first * 32; i < last * 32; i += kLanes) {
-      const auto v = hn::LoadU(d, values + i);
-      peak = hn::Max(peak, hn::Abs(v));
-      poison = hn::MulAdd(v, hn::Zero(d), poison);
-    }
-    const float largest = hn::GetLane(hn::MaxOfLanes(d, peak));
-    const bool is_zero = largest < 1e-30f;  // its inverse would not be finite
-    const float scale = (is_zero ? 0 : largest / kLargestQuant) + hn::GetLane(hn::SumOfLanes(d, poison));
-    const auto inverse = hn::Set(d, is_zero ? 0 : kLargestQuant / largest);
-    for (int64_t i = first * 32; i < last * 32; i += 16) {
-      auto sum = hn::Zero(d32);
-      for (int64_t j = i; j < i + 16; j += kLanes) {
-        const auto q = hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::LoadU(d, values + j), inverse)));
-        hn::Store(q, d16, quants + j);
-        sum = hn::Add(sum, hn::PromoteTo(d32, q));
-      }
-      sums16[i / 16] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, sum))) * scale;
-    }
-    if constexpr (kPairsOfBytes) SplitBytes(quants + first * 32, last - first, bytes + first * 64);
-    for (int64_t g = first; g < last; g++) {
-      scales[g] = scale;
-      sums32[g] = sums16[2 * g] + sums16[2 * g + 1];
-    }
+  const float* values = in.values + row * in.cols + chunk * kChunk;
+  const int64_t at = chunk * in.rows + row;
+  int16_t* quants = in.quants + at * kChunk;
+  alignas(64) int16_t own[kChunk];
+  int16_t* ordered = in.ordered ? in.ordered + at * kChunk : own;
+  float *sums16 = in.sums + at * kChunkSums, *sums32 = sums16 + 16;
+  const int groups = in.groups(chunk);
+  auto peak = hn::Zero(d), poison = hn::Zero(d);
+  for (int i = 0; i < groups * 32; i += kLanes) {
+    const auto v = hn::LoadU(d, values + i);
+    peak = hn::Max(peak, hn::Abs(v));
+    poison = hn::MulAdd(v, hn::Zero(d), poison);
   }
-  for (int64_t g = groups; g < in.groups; g++) scales[g] = sums32[g] = 0;
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, peak));
+  const bool is_zero = largest < 1e-30f;  // its inverse would not be finite
+  in.scales[at] = (is_zero ? 0 : largest / kLargestQuant) + hn::GetLane(hn::SumOfLanes(d, poison));
+  const auto inverse = hn::Set(d, is_zero ? 0 : kLargestQuant / largest);
+  for (int i = 0; i < groups * 32; i += 16) {
+    auto sum = hn::Zero(d32);
+    for (int j = 0; j < 16; j += kLanes) {
+      const auto q = hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::LoadU(d, values + i + j), inverse)));
+      hn::Store(q, d16, ordered + i + j);
+      sum = hn::Add(sum, hn::PromoteTo(d32, q));
+    }
+    sums16[i / 16] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, sum)));
+    int16_t* even = quants + i / 32 * 32 + i % 32 / 2;
+    const auto first = hn::Load(d8, ordered + i), second = hn::Load(d8, ordered + i + 8);
+    hn::Store(hn::ConcatEven(d8, second, first), d8, even);
+    hn::Store(hn::ConcatOdd(d8, second, first), d8, even + 16);
+  }
+  if (kPairsOfBytes && in.bytes) SplitBytes(ordered, groups, in.bytes + at * 2 * kChunk);
+  for (int g = 0; g < groups; g++) sums32[g] = sums16[2 * g] + sums16[2 * g + 1];
+}
+
+void QuantizeRow(const Activations& in, int64_t row) {
+  for (int64_t chunk = 0; chunk < in.chunks; chunk++) QuantizeChunk(in, row, chunk);
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE
@@ -143,21 +232,32 @@ HWY_AFTER_NAMESPACE();
 namespace wi::cpu {
 
 HWY_EXPORT(MultiplyOutputs);
+HWY_EXPORT(PanelScratchBytes);
 HWY_EXPORT(QuantizeRow);
 
 namespace {
 
 // A task reads about this much: long enough to hide its start, short enough to even out the workers.
 constexpr int64_t kTaskBytes = 512 << 10;
-constexpr int64_t kWholeTiles = 4;  // outputs of a tile
+constexpr int64_t kWholeTiles = 32;    // outputs: whole tiles and panels of every instruction set
+constexpr int64_t kPanelOutputs = 64;  // of a task of many rows
+
+bool is_quantised(const MatmulPart& part) { return format_of(part.weight.type).elements > 1; }
+
+// Formats of blocks of 256 have products of their own as stored, with sums in another order than panels': for
+// one row that is faster.
+bool in_panels(const MatmulArgs& args, const MatmulPart& part) {
+  const int64_t block = format_of(part.weight.type).elements;
+  return args.rows > kDirectRows && (block == 32 || (block == 256 && !args.rows_alike));
+}
 
 Activations prepare(const Stream& stream, const MatmulArgs& args) {
   Activations in{.values = args.in, .rows = args.rows, .cols = args.parts[0].weight.cols};
-  bool quantised = false;
-  for (int32_t p = 0; p < args.part_count; p++)
-    quantised |= format_of(args.parts[p].weight.type).elements > 1;
-  if (!quantised) return in;
-  in.place(stream.shared_array<std::byte>(Activations::bytes_for(in.rows, in.cols)));
+  if (std::none_of(args.parts, args.parts + args.part_count, is_quantised)) return in;
+  const bool as_stored = std::any_of(args.parts, args.parts + args.part_count, [&](const MatmulPart& part) {
+    return format_of(part.weight.type).elements == 256 && !in_panels(args, part);
+  });
+  in.place(stream.shared_array<std::byte>(Activations::bytes_for(in.rows, in.cols, as_stored)), as_stored);
   if (in.rows * in.cols <= 32768) {  // shorter than a barrier
     for (int64_t row = 0; row < in.rows; row++) HWY_DYNAMIC_DISPATCH(QuantizeRow)(in, row);
   } else {
@@ -166,24 +266,33 @@ Activations prepare(const Stream& stream, const MatmulArgs& args) {
   return in;
 }
 
+// Outputs of one task.
+int64_t task_outputs(const MatmulArgs& args, const MatmulPart& part) {
+  if (in_panels(args, part)) return kPanelOutputs;
+  const int64_t bytes = static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols));
+  return std::max<int64_t>(kTaskBytes / std::max<int64_t>(bytes, 1) / kWholeTiles, 1) * kWholeTiles;
+}
+
 }  // namespace
 
 void matmul_decode(const Stream& stream, const MatmulArgs& args) {
   const Activations in = prepare(stream, args);
   int64_t step[3], tasks_before[4] = {};
   for (int32_t p = 0; p < args.part_count; p++) {
-    const Matrix& weight = args.parts[p].weight;
-    const int64_t bytes = static_cast<int64_t>(row_bytes(weight.type, weight.cols));
-    step[p] = std::max<int64_t>(kTaskBytes / std::max<int64_t>(bytes, 1) / kWholeTiles, 1) * kWholeTiles;
-    tasks_before[p + 1] = tasks_before[p] + (weight.rows + step[p] - 1) / step[p];
+    step[p] = task_outputs(args, args.parts[p]);
+    tasks_before[p + 1] = tasks_before[p] + (args.parts[p].weight.rows + step[p] - 1) / step[p];
   }
-  stream.each(tasks_before[args.part_count], [&](int64_t task, int) {
+  stream.each(tasks_before[args.part_count], [&](int64_t task, int worker) {
     int32_t p = 0;
     while (task >= tasks_before[p + 1]) p++;
     const MatmulPart& part = args.parts[p];
     const int64_t begin = (task - tasks_before[p]) * step[p];
     const int64_t end = std::min(begin + step[p], part.weight.rows);
-    HWY_DYNAMIC_DISPATCH(MultiplyOutputs)(part, begin, end, in);
+    std::byte* scratch = nullptr;
+    if (in_panels(args, part))
+      scratch = stream.worker_scratch(stream.self, worker,
+                                      HWY_DYNAMIC_DISPATCH(PanelScratchBytes)(end - begin, in.rows));
+    HWY_DYNAMIC_DISPATCH(MultiplyOutputs)(part, begin, end, in, stream, scratch);
   });
 }
 

@@ -63,9 +63,10 @@ HWY_INLINE float row_max(const float* scores, int32_t visible, float start) {
 }
 
 // Scores to weights, two vectors at a time: each pair is read before anything is written in its place;
-// columns from `visible` on get weight 0. Returns the sum.
+// columns outside [begin, end) get weight 0. Returns the sum.
 template <int kTerms>
-HWY_INLINE float row_weights(const float* scores, void* weights, int32_t keys, int32_t visible, float max) {
+HWY_INLINE float row_weights(const float* scores, void* weights, int32_t keys, int32_t begin, int32_t end,
+                             float max) {
   const F d;
   const hn::RebindToUnsigned<F> du;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
@@ -91,24 +92,23 @@ HWY_INLINE float row_weights(const float* scores, void* weights, int32_t keys, i
       hn::StoreU(w1, d, static_cast<float*>(weights) + j + lanes);
     }
   };
+  const auto first = [&](int32_t columns) HWY_ATTR {  // of a vector
+    return hn::FirstN(d, static_cast<size_t>(columns > 0 ? columns : 0));
+  };
+  const auto weight = [&](int32_t at)
+                          HWY_ATTR { return exp2_negative(hn::Sub(hn::LoadU(d, scores + at), vmax)); };
+  const auto masked = [&](int32_t at) HWY_ATTR {
+    return hn::IfThenElseZero(hn::AndNot(first(begin - at), first(end - at)), weight(at));
+  };
   int32_t j = 0;
-  for (; j + 2 * lanes <= visible; j += 2 * lanes) {
-    V w0 = exp2_negative(hn::Sub(hn::LoadU(d, scores + j), vmax));
-    V w1 = exp2_negative(hn::Sub(hn::LoadU(d, scores + j + lanes), vmax));
-    store(j, w0, w1);
-  }
-  for (; j < keys; j += 2 * lanes) {
-    auto in0 = hn::FirstN(d, static_cast<size_t>(visible > j ? visible - j : 0));
-    auto in1 = hn::FirstN(d, static_cast<size_t>(visible > j + lanes ? visible - j - lanes : 0));
-    V w0 = exp2_negative(hn::Sub(hn::LoadU(d, scores + j), vmax));
-    V w1 = exp2_negative(hn::Sub(hn::LoadU(d, scores + j + lanes), vmax));
-    store(j, hn::IfThenElseZero(in0, w0), hn::IfThenElseZero(in1, w1));
-  }
+  for (; j < begin; j += 2 * lanes) store(j, masked(j), masked(j + lanes));
+  for (; j + 2 * lanes <= end; j += 2 * lanes) store(j, weight(j), weight(j + lanes));
+  for (; j < keys; j += 2 * lanes) store(j, masked(j), masked(j + lanes));
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
 }
 
 template <int kTerms>
-void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
+void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t begin, int32_t end) {
   const F d;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   const size_t row_bytes =
@@ -116,13 +116,13 @@ void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int3
   for (int64_t row = first_row; row < first_row + rows; ++row) {
     const float* scores = tile.scores + row * tile.keys;
     char* weights = static_cast<char*>(tile.weights) + static_cast<size_t>(row) * row_bytes;
-    if (visible <= 0) {
+    if (end <= begin) {
       std::memset(weights, 0, row_bytes);
       continue;
     }
     const float old_max = tile.max[row];
-    const float max = row_max(scores, visible, old_max);
-    const float tile_sum = row_weights<kTerms>(scores, weights, tile.keys, visible, max);
+    const float max = row_max(scores + begin, end - begin, old_max);
+    const float tile_sum = row_weights<kTerms>(scores, weights, tile.keys, begin, end, max);
     if (max > old_max && old_max > -INFINITY) {
       const float shrink = hn::GetLane(exp2_negative(hn::Set(d, old_max - max)));
       tile.sum[row] *= shrink;
@@ -138,16 +138,16 @@ void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int3
   }
 }
 
-void softmax_any_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
+void softmax_any_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t begin, int32_t end) {
   switch (tile.terms) {
     case 0:
-      return softmax_rows<0>(tile, first_row, rows, visible);
+      return softmax_rows<0>(tile, first_row, rows, begin, end);
     case 1:
-      return softmax_rows<1>(tile, first_row, rows, visible);
+      return softmax_rows<1>(tile, first_row, rows, begin, end);
     case 2:
-      return softmax_rows<2>(tile, first_row, rows, visible);
+      return softmax_rows<2>(tile, first_row, rows, begin, end);
     default:
-      return softmax_rows<3>(tile, first_row, rows, visible);
+      return softmax_rows<3>(tile, first_row, rows, begin, end);
   }
 }
 
@@ -159,8 +159,8 @@ namespace wi::cpu {
 
 HWY_EXPORT(softmax_any_rows);
 
-void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible) {
-  HWY_DYNAMIC_DISPATCH(softmax_any_rows)(tile, first_row, rows, visible);
+void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t begin, int32_t end) {
+  HWY_DYNAMIC_DISPATCH(softmax_any_rows)(tile, first_row, rows, begin, end);
 }
 
 }  // namespace wi::cpu

@@ -19,7 +19,7 @@ struct SoftmaxTile {
   int32_t head_dim;
 };
 
-// Row `row` sees the first `visible` columns, 0 ≤ visible ≤ keys; its weights beyond are 0.
-void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t visible);
+// The rows see columns [begin, end), 0 ≤ begin, end ≤ keys, or none; their other weights are 0.
+void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t begin, int32_t end);
 
 }  // namespace wi::cpu

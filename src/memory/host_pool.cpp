@@ -24,12 +24,12 @@ std::shared_ptr<HostPool> HostPool::create(uint64_t budget_bytes, bool huge_page
   return std::shared_ptr<HostPool>(new HostPool(budget_bytes, huge_pages));
 }
 
-HostBuffer HostPool::allocate(uint64_t bytes, const char* purpose) {
+HostBuffer HostPool::allocate(uint64_t bytes, const char* purpose, HostPages pages) {
   if (bytes == 0) return {};
   charge(bytes, purpose);
   try {
     std::byte* data = bytes < kMappedBytes ? static_cast<std::byte*>(mimalloc().malloc_aligned(bytes, 64))
-                                           : map(bytes, huge_pages_);
+                                           : map(bytes, huge_pages_ && pages == HostPages::huge);
     if (!data)
       fail(WI_E_MEMORY, "the system refused ", bytes, " bytes for ", purpose, " (", used() - bytes,
            " in use)");

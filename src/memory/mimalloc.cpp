@@ -1,5 +1,6 @@
 #include "src/memory/mimalloc.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <dlfcn.h>
 
@@ -37,11 +38,12 @@ const Mimalloc& mimalloc() {
 }
 
 Mimalloc load_mimalloc(const char* soname) {
+  errno = 0;  // dlopen itself tells its reasons in words only, but refused memory leaves its mark here
   void* library = dlopen(soname, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
+    const wi_status status = errno == ENOMEM ? WI_E_MEMORY : WI_E_UNSUPPORTED;
     const char* reason = dlerror();
-    fail(WI_E_UNSUPPORTED, "cannot open ", soname,
-         " (the mimalloc package): ", reason ? reason : "unknown reason");
+    fail(status, "cannot open ", soname, " (the mimalloc package): ", reason ? reason : "unknown reason");
   }
   Mimalloc table;
   resolve(library, soname, "mi_malloc_aligned", table.malloc_aligned);

@@ -1,6 +1,6 @@
 // Fork and join in about half a microsecond: a decode step does a hundred or more parallel loops of some
 // tens of microseconds each, so helpers stay around and claim tasks from one atomic counter instead
-// of being woken, handed a task object and sent home each time. Workers supplies the threads.
+// of being woken, handed a task object and put to sleep each time. Workers supplies the threads.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,9 @@ namespace wi {
 
 class Team {
  public:
-  // How long a helper waits for the next loop before it goes home, and after what time it goes home
-  // anyway, so that oneTBB can give its thread to somebody else. Recruiting it again costs about 2 µs
-  // while the thread is awake and 20–50 µs once it sleeps.
+  // How long a helper waits for the next loop before it leaves, and after what time it leaves anyway, to look
+  // whether another caller wants it. Calling it back costs about 2 µs while the thread is awake and 20–50 µs
+  // once it sleeps.
   static constexpr std::chrono::microseconds kLinger{300};
   static constexpr std::chrono::milliseconds kStint{5};
 

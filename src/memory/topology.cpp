@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
-#include <fstream>
-#include <hwloc.h>
-#include <iterator>
+#include <fcntl.h>
 #include <memory>
 #include <optional>
 #include <sched.h>
-#include <sstream>
+#include <string_view>
+#include <system_error>
 #include <unistd.h>
 
 #include "src/error.h"
@@ -17,8 +17,9 @@
 namespace wi {
 namespace {
 
+constexpr int kMostCpus = 1 << 20;
+
 std::vector<int> allowed_cpus();
-void read_hwloc(Topology& topology);
 std::string read_text(const std::string& path);
 
 }  // namespace
@@ -28,7 +29,7 @@ Topology read_topology() {
   topology.cpus = allowed_cpus();
   topology.memory_bytes =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  read_hwloc(topology);
+  read_processors(topology, "");
 
   CgroupLimits limits = read_cgroup_limits("/sys/fs/cgroup", read_text("/proc/self/cgroup"));
   topology.memory_bytes = std::min(topology.memory_bytes, limits.memory_bytes);
@@ -43,7 +44,7 @@ namespace {
 // The mask of the calling thread, which is the process's unless the host bound this thread. The kernel
 // wants a set as large as its own; a machine may have more CPUs than a fixed cpu_set_t.
 std::vector<int> allowed_cpus() {
-  for (int capacity = CPU_SETSIZE; capacity <= 1 << 20; capacity *= 4) {
+  for (int capacity = CPU_SETSIZE; capacity <= kMostCpus; capacity *= 4) {
     size_t bytes = CPU_ALLOC_SIZE(capacity);
     std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(capacity),
                                                          [](cpu_set_t* s) { CPU_FREE(s); });
@@ -60,28 +61,114 @@ std::vector<int> allowed_cpus() {
   fail(WI_E_IO, "sched_getaffinity: the kernel's CPU set is too large");
 }
 
-uint64_t cache_bytes(hwloc_topology_t hwloc, hwloc_obj_type_t type) {
-  hwloc_obj_t cache = hwloc_get_obj_by_type(hwloc, type, 0);
-  return cache && cache->attr ? cache->attr->cache.size : 0;
+// Not through a stream: those swallow a refused allocation, and read through the host's locale. Files of the
+// kernel have no length to ask for. What cannot be read is empty.
+std::string read_text(const std::string& path) {
+  constexpr size_t kMostBytes = size_t{16} << 20;
+  std::string text;
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return text;
+  struct Close {
+    int file;
+    ~Close() { close(file); }
+  } close_it{file};
+  for (ssize_t got = 0; text.size() < kMostBytes;) {
+    char piece[4096];
+    do got = read(file, piece, sizeof piece);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0) break;
+    text.append(piece, static_cast<size_t>(got));
+  }
+  return text;
 }
 
-std::string processor_name(hwloc_topology_t hwloc) {
-  hwloc_obj_t package = hwloc_get_obj_by_type(hwloc, HWLOC_OBJ_PACKAGE, 0);
-  for (hwloc_obj_t object : {package, hwloc_get_root_obj(hwloc)})
-    if (const char* name = object ? hwloc_obj_get_info_by_name(object, "CPUModel") : nullptr) return name;
+// Cuts the first piece off a text: what stands before the separator.
+std::string_view cut(std::string_view& text, char separator) {
+  const size_t end = std::min(text.find(separator), text.size());
+  const std::string_view piece = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return piece;
+}
+
+std::string_view without_spaces(std::string_view text) {
+  constexpr const char* kSpaces = " \t\n";
+  const size_t first = text.find_first_not_of(kSpaces);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpaces) - first + 1);
+}
+
+template <class Number>
+std::optional<Number> to_number(std::string_view text) {
+  Number number{};
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || problem != std::errc() || end != text.data() + text.size()) return {};
+  return number;
+}
+
+// ---- Processors ----
+
+// "0-3,8,10-11"
+std::vector<int> read_cpu_list(const std::string& path) {
+  std::vector<int> cpus;
+  const std::string text = read_text(path);
+  for (std::string_view left = without_spaces(text); !left.empty();) {
+    std::string_view range = cut(left, ',');
+    const auto first = to_number<int>(cut(range, '-'));
+    const auto last = range.empty() ? first : to_number<int>(range);
+    if (!first || !last || *first < 0 || *last > kMostCpus) return {};
+    for (int cpu = *first; cpu <= *last; ++cpu) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+// "Model name: ..." as x86 has it in /proc/cpuinfo; other processors have other keys, or none.
+std::string processor_name(const std::string& root) {
+  const std::string text = read_text(root + "/proc/cpuinfo");
+  for (std::string_view left = text; !left.empty();) {
+    std::string_view value = cut(left, '\n');
+    const std::string_view key = without_spaces(cut(value, ':'));
+    if ((key == "model name" || key == "Model" || key == "cpu model") && !without_spaces(value).empty())
+      return std::string(without_spaces(value));
+  }
   return "unknown processor";
 }
 
+// "512K", "32M", or plain bytes.
+uint64_t read_size(const std::string& path) {
+  const std::string text = read_text(path);
+  std::string_view digits = without_spaces(text);
+  uint64_t unit = 1;
+  if (!digits.empty() && (digits.back() == 'K' || digits.back() == 'M')) {
+    unit = digits.back() == 'K' ? 1 << 10 : 1 << 20;
+    digits.remove_suffix(1);
+  }
+  return to_number<uint64_t>(digits).value_or(0) * unit;
+}
+
+void read_caches(Topology& topology, const std::string& cpu_folder) {
+  for (int index = 0; index < 16; ++index) {
+    const std::string folder = concat(cpu_folder, "/cache/index", index);
+    const std::string level = read_text(folder + "/level"), type = read_text(folder + "/type");
+    if (level.empty()) return;
+    if (without_spaces(type) == "Instruction") continue;
+    if (without_spaces(level) == "2") topology.l2_bytes = read_size(folder + "/size");
+    if (without_spaces(level) == "3") topology.l3_bytes = read_size(folder + "/size");
+  }
+}
+
 // Puts one CPU of each core first, so that a bound pool of few threads does not share cores.
-void order_by_core(hwloc_topology_t hwloc, Topology& topology) {
+void order_by_core(Topology& topology, const std::string& system) {
   std::vector<std::pair<int, int>> ranked;  // how many CPUs of the same core came before, CPU
-  std::vector<hwloc_obj_t> cores;
+  std::vector<int> seen;                    // CPUs whose turn was
   for (int cpu : topology.cpus) {
-    hwloc_obj_t unit = hwloc_get_pu_obj_by_os_index(hwloc, static_cast<unsigned>(cpu));
-    hwloc_obj_t core = unit ? hwloc_get_ancestor_obj_by_type(hwloc, HWLOC_OBJ_CORE, unit) : nullptr;
-    if (!core) core = unit;  // a CPU that hwloc cannot place (unit is null too) counts as a core of its own
-    ranked.emplace_back(core ? static_cast<int>(std::count(cores.begin(), cores.end(), core)) : 0, cpu);
-    cores.push_back(core);
+    const std::string folder = concat(system, "/cpu/cpu", cpu, "/topology/");
+    std::vector<int> core = read_cpu_list(folder + "core_cpus_list");
+    if (core.empty()) core = read_cpu_list(folder + "thread_siblings_list");  // its name before Linux 5.3
+    const auto before = std::count_if(core.begin(), core.end(), [&](int other) {
+      return std::find(seen.begin(), seen.end(), other) != seen.end();
+    });
+    ranked.emplace_back(static_cast<int>(before), cpu);
+    seen.push_back(cpu);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](auto& a, auto& b) { return a.first < b.first; });
   topology.cores =
@@ -89,47 +176,39 @@ void order_by_core(hwloc_topology_t hwloc, Topology& topology) {
   std::transform(ranked.begin(), ranked.end(), topology.cpus.begin(), [](auto& r) { return r.second; });
 }
 
-int nodes_with(hwloc_topology_t hwloc, const std::vector<int>& cpus) {
+int nodes_with(const std::vector<int>& cpus, const std::string& system) {
   int nodes = 0;
-  for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(hwloc, HWLOC_OBJ_NUMANODE, node));)
-    nodes += std::any_of(cpus.begin(), cpus.end(), [&](int cpu) {
-      return hwloc_bitmap_isset(node->cpuset, static_cast<unsigned>(cpu));
-    });
+  for (int node : read_cpu_list(system + "/node/online")) {
+    const std::vector<int> of_node = read_cpu_list(concat(system, "/node/node", node, "/cpulist"));
+    nodes += std::any_of(of_node.begin(), of_node.end(),
+                         [&](int cpu) { return std::find(cpus.begin(), cpus.end(), cpu) != cpus.end(); });
+  }
   return std::max(nodes, 1);
 }
 
-// Where hwloc cannot read the machine, every allowed CPU counts as a core.
-void read_hwloc(Topology& topology) {
+}  // namespace
+
+void read_processors(Topology& topology, const std::string& root) {
+  const std::string system = root + "/sys/devices/system";
+  topology.cpu_name = processor_name(root);
   topology.cores = std::max<int>(1, static_cast<int>(topology.cpus.size()));
-  topology.cpu_name = "unknown processor";
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return;
-  std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)> hwloc(raw, hwloc_topology_destroy);
-  if (hwloc_topology_load(raw) != 0) return;
-  topology.cpu_name = processor_name(raw);
-  topology.l2_bytes = cache_bytes(raw, HWLOC_OBJ_L2CACHE);
-  topology.l3_bytes = cache_bytes(raw, HWLOC_OBJ_L3CACHE);
-  topology.numa_nodes = nodes_with(raw, topology.cpus);
-  order_by_core(raw, topology);
+  if (topology.cpus.empty()) return;
+  topology.numa_nodes = nodes_with(topology.cpus, system);
+  read_caches(topology, concat(system, "/cpu/cpu", topology.cpus.front()));
+  order_by_core(topology, system);
 }
 
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+namespace {
 
 // ---- Control groups ----
 
 // The first number of a file of one or two words; "max", "-1" and an absent file are no number.
 std::optional<double> read_number(const std::string& path, int word = 0) {
-  std::istringstream words(read_text(path));
-  std::string text;
-  for (int i = 0; i <= word; ++i)
-    if (!(words >> text)) return {};
-  char* end = nullptr;
-  double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0' || !(number >= 0)) return {};
-  return number;
+  const std::string text = read_text(path);
+  std::string_view left = without_spaces(text);
+  for (; word > 0; --word) cut(left, ' ');
+  const auto number = to_number<double>(cut(left, ' '));
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 void lower_memory(CgroupLimits& limits, std::optional<double> bytes) {
@@ -166,21 +245,22 @@ void read_groups(CgroupLimits& limits, const std::string& mount, std::string pat
 
 CgroupLimits read_cgroup_limits(const std::string& root, const std::string& self) {
   CgroupLimits limits;
-  std::istringstream lines(self);
-  for (std::string line; std::getline(lines, line);) {  // "4:memory:/a/b", "0::/a/b"
-    size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+  for (std::string_view lines = self; !lines.empty();) {  // "4:memory:/a/b", "0::/a/b"
+    std::string_view line = cut(lines, '\n');
+    cut(line, ':');
+    std::string_view controllers = cut(line, ':');
+    const std::string path(line);
     if (!path.starts_with('/')) continue;
     if (controllers.empty()) {
       read_groups(limits, root, path);
       read_groups(limits, root + "/unified", path);
-    } else {
-      std::istringstream names(controllers);
-      read_groups(limits, concat(root, "/", controllers), path);  // mounted together: "cpu,cpuacct"
-      for (std::string name; std::getline(names, name, ',');)
-        if ((name == "memory" || name == "cpu") && name != controllers)
-          read_groups(limits, concat(root, "/", name), path);
+      continue;
+    }
+    read_groups(limits, concat(root, "/", controllers), path);  // mounted together: "cpu,cpuacct"
+    for (std::string_view left = controllers; !left.empty();) {
+      const std::string_view name = cut(left, ',');
+      if ((name == "memory" || name == "cpu") && name != controllers)
+        read_groups(limits, concat(root, "/", name), path);
     }
   }
   return limits;

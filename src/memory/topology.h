@@ -1,5 +1,6 @@
-// What this process may really use of the machine: cores, caches and NUMA nodes from hwloc, cut down to
-// the process's CPU set and to its control groups' CPU quota and memory limit (containers).
+// What this process may really use of the machine: cores, caches and NUMA nodes as Linux tells them, cut
+// down to the process's CPU set and to its control groups' CPU quota and memory limit (containers). Not
+// through hwloc, whose assertions end the process when an allocation is refused.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,10 @@ struct Topology {
 };
 
 Topology read_topology();
+
+// Name, cores, caches and NUMA nodes of topology.cpus, which are put in order, from root/sys and root/proc
+// (root "" is this machine). Where those say nothing, every CPU counts as a core.
+void read_processors(Topology& topology, const std::string& root);
 
 // The tightest limits of a process's control groups and all their parents, versions 1 and 2.
 struct CgroupLimits {

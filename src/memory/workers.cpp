@@ -1,18 +1,21 @@
-// Each run() sits at a desk: a Team for its loops and scratch for its workers. Helpers are oneTBB tasks
-// that serve one desk for a while; the arena keeps slots free for callers, so any number of host threads
-// can be inside run() and all make progress: every caller works through its own loops whoever helps.
+// Each run() has a Run: a Team for its loops and scratch for its workers. A run that wants helpers says how
+// many; a helper serves one run for a while and then looks who else wants one, in turn. Every caller works
+// through its own loops, so all make progress whoever helps.
 #include "src/memory/workers.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cfenv>
+#include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <mutex>
 #include <new>
-#include <optional>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <tbb/global_control.h>
-#include <tbb/task_arena.h>
-#include <tbb/task_group.h>
+#include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include "src/error.h"
@@ -23,9 +26,8 @@
 namespace wi {
 namespace {
 
-// Slots of the arena for host threads that come in; helpers have the slots after them. With more callers
-// than that at once, the rest take helpers' slots, or wait for one a stint long.
-constexpr int kCallers = 4;
+// Enough for a kernel's frames; the default is the host's RLIMIT_STACK, which may be anything.
+constexpr size_t kStackBytes = size_t{4} << 20;
 
 // Memory that only grows; its old content is not kept.
 class Scratch {
@@ -66,193 +68,190 @@ class Binding {
   cpu_set_t mask_;
 };
 
-// The name of a thread for as long as it helps; it is oneTBB's.
-class Name {
+// Keeps signals from threads that are made meanwhile: they inherit the mask, and the host's handlers are
+// for the host's threads. Those that an instruction raises itself stay.
+class NoSignals {
  public:
-  explicit Name(int worker) {
-    char name[16];
-    std::snprintf(name, sizeof name, "wi-worker-%d", worker);
-    prctl(PR_GET_NAME, before_);
-    prctl(PR_SET_NAME, name);
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    for (int raised : {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}) sigdelset(&all, raised);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
   }
-  ~Name() { prctl(PR_SET_NAME, before_); }
-  Name(const Name&) = delete;
-  Name& operator=(const Name&) = delete;
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
 
  private:
-  char before_[16] = {};
+  sigset_t before_;
 };
-
-int arena_slot() { return tbb::this_task_arena::current_thread_index(); }
 
 }  // namespace
 
 struct Workers::Impl {
-  struct Desk;
-  // The oneTBB task that calls a helper. Acquire and release are oneTBB's business already; a packaged
-  // oneTBB is not instrumented, though, so they are spelt out for ThreadSanitizer.
-  struct Invitation {
-    explicit Invitation(Desk& to) { desk.store(&to, std::memory_order_release); }
-    Invitation(const Invitation& other) {
-      desk.store(other.desk.load(std::memory_order_acquire), std::memory_order_release);
-    }
-    void operator()() const { desk.load(std::memory_order_acquire)->help(); }
-    std::atomic<Desk*> desk{nullptr};
-  };
-
-  // One run()'s place. Desks are reused and live as long as the Workers, so that a late helper finds one.
-  struct Desk {
-    Desk(Impl& impl, bool is_first)
+  // What one caller of run() works with. Runs are reused and live as long as the Workers, so that a helper
+  // that comes late finds one.
+  struct Run {
+    Run(Impl& impl, bool is_first)
         : team(impl.count),
           owner(impl),
-          worker(static_cast<size_t>(impl.count)),
-          seats(static_cast<size_t>(impl.count)),
+          worker_scratch(static_cast<size_t>(impl.count)),
+          alone_scratch(static_cast<size_t>(impl.count)),
           first(is_first) {
       for (int i = 0; i < impl.count; ++i) {
-        seats[static_cast<size_t>(i)].desk = this;
-        seats[static_cast<size_t>(i)].number = i;
+        alone_scratch[static_cast<size_t>(i)].run = this;
+        alone_scratch[static_cast<size_t>(i)].worker = i;
       }
     }
     void parallel(int64_t tasks, Stream::Body body, void* context, const std::atomic<bool>* cancel);
-    void recruit(int wanted);
-    void help();
 
-    // A worker's own place at the desk, for what it does alone.
-    struct Seat {
-      Desk* desk = nullptr;
-      int number = 0;
-      Scratch worker, shared;
+    // What a worker has for the operations it goes through alone.
+    struct Alone {
+      Run* run = nullptr;
+      int worker = 0;
+      Scratch own, shared;
     };
     static Stream alone(const Stream& stream, int worker);
 
     Team team;
     Impl& owner;
-    std::vector<Scratch> worker;
-    Scratch shared;
-    std::vector<Seat> seats;
-    std::atomic<int> helpers{0};  // on duty or on their way
+    std::vector<Scratch> worker_scratch;
+    Scratch shared_scratch;
+    std::vector<Alone> alone_scratch;
+    std::atomic<int> helpers{0};  // at work or wanted
+    int wanted = 0;               // that have not come yet; under the mutex
     const bool first;
   };
 
-  explicit Impl(int threads) : count(threads), arena(threads - 1 + kCallers, kCallers) {
-    // oneTBB has as many threads as the machine has CPUs, and says so on the host's stderr when asked for
-    // more. Whoever asks for more gets them, unless the host has set a limit of its own: the lower one holds.
-    constexpr auto kLimit = tbb::global_control::max_allowed_parallelism;
-    auto wanted = static_cast<size_t>(threads);
-    if (wanted > tbb::global_control::active_value(kLimit)) more_threads.emplace(kLimit, wanted);
-  }
-  ~Impl() {
-    if (count > 1) arena.execute([&] { group.wait(); });
-  }
-  int cpu_of(int worker) const { return cpus.empty() ? -1 : cpus[static_cast<size_t>(worker) % cpus.size()]; }
-  Desk& sit_down();
-  void stand_up(Desk& desk);
-  Stream stream_at(Desk& desk, const std::atomic<bool>* cancel) const;
+  // A thread of the library's own.
+  struct Helper {
+    Impl* impl;
+    int worker;
+    pthread_t thread;
+  };
 
-  const int count;
-  std::vector<int> cpus;  // to bind workers to; empty: they are not bound
+  Impl(int threads, std::vector<int> cpus_to_bind, int nice_by);
+  ~Impl();
+  void start(int threads);
+  void stop();
+  static void* thread_main(void* helper);
+  void help(int worker);
+  Run* next_that_wants_help();
+  int cpu_of(int worker) const { return cpus.empty() ? -1 : cpus[static_cast<size_t>(worker) % cpus.size()]; }
+
+  Run& enter();
+  void leave(Run& run);
+  void want_helpers(Run& run, int number);
+  Stream stream_of(Run& run, const std::atomic<bool>* cancel) const;
+
+  const std::vector<int> cpus;  // to bind workers to; empty: they are not bound
+  const int nice_increment;
+  int count = 1;  // workers: a caller and the helpers that could be made
+  Refusal refused;
   std::shared_ptr<HostPool> scratch = HostPool::create(HostPool::kUnlimited, true);
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Desk>> desks;
-  std::vector<Desk*> idle;  // as much capacity as there are desks: standing up cannot fail
-  std::optional<tbb::global_control> more_threads;
-  tbb::task_arena arena;
-  // Isolated: the host may call from a oneTBB task of its own and cancel that.
-  tbb::task_group_context context{tbb::task_group_context::isolated};
-  tbb::task_group group{context};
+  std::vector<Helper> helpers;
+
+  std::mutex mutex;  // of all below
+  std::condition_variable wanted_or_stopped;
+  std::vector<std::unique_ptr<Run>> runs;
+  std::vector<Run*> idle;  // as much capacity as there are runs: leaving cannot fail
+  size_t last_helped = 0;
+  int64_t wanted = 0;  // sum over runs
+  bool stopped = false;
 };
 
-Workers::Workers(int threads, bool bind) {
+Workers::Workers(int threads, bool bind, int nice) {
   Topology topology;
   if (threads <= 0 || bind) topology = read_topology();
-  impl_ = std::make_unique<Impl>(threads > 0 ? threads : topology.threads);
-  if (bind) impl_->cpus = std::move(topology.cpus);
+  if (!bind) topology.cpus.clear();
+  impl_ = std::make_unique<Impl>(threads > 0 ? threads : topology.threads, std::move(topology.cpus), nice);
 }
 Workers::~Workers() = default;
 int Workers::threads() const { return impl_->count; }
+Workers::Refusal Workers::refused() const { return impl_->refused; }
 size_t Workers::scratch_bytes() const { return impl_->scratch->used(); }
 
 void Workers::run_erased(const std::atomic<bool>* cancel, void (*call)(void*, const Stream&), void* context) {
   try {
-    Impl::Desk& desk = impl_->sit_down();
-    struct Chair {
+    Impl::Run& run = impl_->enter();
+    struct Leave {
       Impl& impl;
-      Impl::Desk& desk;
-      ~Chair() { impl.stand_up(desk); }
-    } chair{*impl_, desk};
+      Impl::Run& run;
+      ~Leave() { impl.leave(run); }
+    } leave{*impl_, run};
     // One caller has the first CPU; more callers at the same time are the operating system's to place.
-    Binding binding(desk.first ? impl_->cpu_of(0) : -1);
-    Stream stream = impl_->stream_at(desk, cancel);
-    if (impl_->count == 1)
-      call(context, stream);
-    else
-      impl_->arena.execute([&] { call(context, stream); });
+    Binding binding(run.first ? impl_->cpu_of(0) : -1);
+    call(context, impl_->stream_of(run, cancel));
   } catch (const std::bad_alloc&) {
     fail(WI_E_MEMORY, "the system refused memory inside an operation");
   }
 }
 
-Workers::Impl::Desk& Workers::Impl::sit_down() {
+// ---- Runs ----
+
+Workers::Impl::Run& Workers::Impl::enter() {
   std::lock_guard lock(mutex);
   if (idle.empty()) {
-    desks.reserve(desks.size() + 1);
-    idle.reserve(desks.size() + 1);
-    desks.push_back(std::make_unique<Desk>(*this, desks.empty()));
-    return *desks.back();
+    runs.reserve(runs.size() + 1);
+    idle.reserve(runs.size() + 1);
+    runs.push_back(std::make_unique<Run>(*this, runs.empty()));
+    return *runs.back();
   }
-  Desk& desk = *idle.back();
+  Run& run = *idle.back();
   idle.pop_back();
-  return desk;
+  return run;
 }
 
-void Workers::Impl::stand_up(Desk& desk) {
+void Workers::Impl::leave(Run& run) {
   std::lock_guard lock(mutex);
-  idle.insert(desk.first ? idle.end() : idle.begin(), &desk);  // the first desk is the first choice
+  run.helpers.fetch_sub(run.wanted, std::memory_order_relaxed);
+  wanted -= std::exchange(run.wanted, 0);
+  idle.insert(run.first ? idle.end() : idle.begin(), &run);  // the first run is the first choice
 }
 
-Stream Workers::Impl::stream_at(Desk& desk, const std::atomic<bool>* cancel) const {
+Stream Workers::Impl::stream_of(Run& run, const std::atomic<bool>* cancel) const {
   Stream stream;
-  stream.self = &desk;
+  stream.self = &run;
   stream.workers = count;
   stream.cancel = cancel;
   stream.worker_scratch = [](void* self, int worker, size_t bytes) {
-    Desk& at = *static_cast<Desk*>(self);
-    return at.worker[static_cast<size_t>(worker)].at_least(bytes, *at.owner.scratch);
+    Run& of = *static_cast<Run*>(self);
+    return of.worker_scratch[static_cast<size_t>(worker)].at_least(bytes, *of.owner.scratch);
   };
   stream.shared_scratch = [](void* self, size_t bytes) {
-    Desk& at = *static_cast<Desk*>(self);
-    return at.shared.at_least(bytes, *at.owner.scratch);
+    Run& of = *static_cast<Run*>(self);
+    return of.shared_scratch.at_least(bytes, *of.owner.scratch);
   };
   stream.parallel = [](const Stream& s, int64_t tasks, Stream::Body body, void* body_context) {
-    static_cast<Desk*>(s.self)->parallel(tasks, body, body_context, s.cancel);
+    static_cast<Run*>(s.self)->parallel(tasks, body, body_context, s.cancel);
   };
-  stream.alone = Desk::alone;
+  stream.alone = Run::alone;
   return stream;
 }
 
-Stream Workers::Impl::Desk::alone(const Stream& stream, int worker) {
+Stream Workers::Impl::Run::alone(const Stream& stream, int worker) {
   Stream own;
-  own.self = &static_cast<Desk*>(stream.self)->seats[static_cast<size_t>(worker)];
+  own.self = &static_cast<Run*>(stream.self)->alone_scratch[static_cast<size_t>(worker)];
   own.cancel = stream.cancel;
   own.worker_scratch = [](void* self, int, size_t bytes) {
-    Seat& seat = *static_cast<Seat*>(self);
-    return seat.worker.at_least(bytes, *seat.desk->owner.scratch);
+    Alone& of = *static_cast<Alone*>(self);
+    return of.own.at_least(bytes, *of.run->owner.scratch);
   };
   own.shared_scratch = [](void* self, size_t bytes) {
-    Seat& seat = *static_cast<Seat*>(self);
-    return seat.shared.at_least(bytes, *seat.desk->owner.scratch);
+    Alone& of = *static_cast<Alone*>(self);
+    return of.shared.at_least(bytes, *of.run->owner.scratch);
   };
   own.parallel = [](const Stream& s, int64_t tasks, Stream::Body body, void* context) {
-    const int number = static_cast<Seat*>(s.self)->number;
+    const int number = static_cast<Alone*>(s.self)->worker;
     for (int64_t task = 0; task < tasks && !s.cancelled(); ++task) body(context, task, number);
   };
   return own;
 }
 
-void Workers::Impl::Desk::parallel(int64_t tasks, Stream::Body body, void* context,
-                                   const std::atomic<bool>* cancel) {
-  int64_t wanted = std::min<int64_t>(tasks, owner.count) - 1;
-  if (wanted <= 0) {
+void Workers::Impl::Run::parallel(int64_t tasks, Stream::Body body, void* context,
+                                  const std::atomic<bool>* cancel) {
+  const int64_t useful = std::min<int64_t>(tasks, owner.count) - 1;
+  if (useful <= 0) {
     for (int64_t task = 0; task < tasks && !(cancel && cancel->load(std::memory_order_relaxed)); ++task)
       body(context, task, 0);
     return;
@@ -260,34 +259,91 @@ void Workers::Impl::Desk::parallel(int64_t tasks, Stream::Body body, void* conte
   team.publish(tasks, body, context, cancel);
   // After publishing: a helper that leaves looks for work once more after it has signed off, so either it
   // sees this loop or this thread sees that it is gone.
-  int missing = static_cast<int>(wanted) - helpers.load(std::memory_order_seq_cst);
-  if (missing > 0) recruit(missing);
+  const int missing = static_cast<int>(useful) - helpers.load(std::memory_order_seq_cst);
+  if (missing > 0) owner.want_helpers(*this, missing);
   team.finish();
 }
 
-void Workers::Impl::Desk::recruit(int wanted) {
-  for (; wanted > 0; --wanted) {
-    helpers.fetch_add(1, std::memory_order_relaxed);
-    try {
-      owner.group.run(Invitation(*this));
-    } catch (...) {  // no memory for a task: the loop goes on with who is there
-      helpers.fetch_sub(1, std::memory_order_relaxed);
-      return;
-    }
+// ---- Helpers ----
+
+void Workers::Impl::want_helpers(Run& run, int number) {
+  run.helpers.fetch_add(number, std::memory_order_relaxed);
+  {
+    std::lock_guard lock(mutex);
+    run.wanted += number;
+    wanted += number;
+  }
+  for (; number > 0; --number) wanted_or_stopped.notify_one();
+}
+
+// Waits for one. Null: the helper is to end.
+Workers::Impl::Run* Workers::Impl::next_that_wants_help() {
+  std::unique_lock lock(mutex);
+  wanted_or_stopped.wait(lock, [&] { return stopped || wanted > 0; });
+  if (stopped) return nullptr;
+  do last_helped = (last_helped + 1) % runs.size();
+  while (runs[last_helped]->wanted == 0);
+  --runs[last_helped]->wanted;
+  --wanted;
+  return runs[last_helped].get();
+}
+
+void Workers::Impl::help(int worker) {
+  while (Run* run = next_that_wants_help()) {
+    run->team.serve(worker);
+    run->helpers.fetch_sub(1, std::memory_order_seq_cst);
+    if (run->team.has_work()) run->team.work(worker);  // the owner may have published while it still counted
   }
 }
 
-void Workers::Impl::Desk::help() {
-  int worker = arena_slot() - kCallers + 1;
-  if (worker < 1 || worker >= owner.count) {  // a caller that waits inside oneTBB: not for it
-    helpers.fetch_sub(1, std::memory_order_seq_cst);
+void* Workers::Impl::thread_main(void* of) {
+  const Helper& helper = *static_cast<const Helper*>(of);
+  std::fesetenv(FE_DFL_ENV);  // a new thread inherits its maker's rounding mode
+  char name[16];
+  std::snprintf(name, sizeof name, "wi-worker-%d", helper.worker);
+  prctl(PR_SET_NAME, name);
+  // On Linux this is the thread's own. As nice as the system allows: a refusal is no reason not to work.
+  if (helper.impl->nice_increment > 0) static_cast<void>(nice(helper.impl->nice_increment));
+  const Binding binding(helper.impl->cpu_of(helper.worker));
+  helper.impl->help(helper.worker);
+  return nullptr;
+}
+
+Workers::Impl::Impl(int threads, std::vector<int> cpus_to_bind, int nice_by)
+    : cpus(std::move(cpus_to_bind)), nice_increment(nice_by) {
+  helpers.reserve(static_cast<size_t>(threads - 1));  // they are pointed at
+  start(threads);
+}
+
+void Workers::Impl::start(int threads) {
+  pthread_attr_t attributes;
+  if (const int error = pthread_attr_init(&attributes)) {
+    refused = {threads - 1, error};
     return;
   }
-  Name name(worker);
-  Binding binding(owner.cpu_of(worker));
-  team.serve(worker);
-  helpers.fetch_sub(1, std::memory_order_seq_cst);
-  if (team.has_work()) team.work(worker);  // the owner may have published while it still counted on this one
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  const NoSignals no_signals;
+  for (int worker = 1; worker < threads; ++worker) {
+    helpers.push_back({this, worker, {}});
+    if (const int error = pthread_create(&helpers.back().thread, &attributes, thread_main, &helpers.back())) {
+      helpers.pop_back();
+      refused = {threads - worker, error};
+      break;
+    }
+  }
+  pthread_attr_destroy(&attributes);
+  count = static_cast<int>(helpers.size()) + 1;
+}
+
+Workers::Impl::~Impl() { stop(); }
+
+void Workers::Impl::stop() {
+  {
+    std::lock_guard lock(mutex);
+    stopped = true;
+  }
+  wanted_or_stopped.notify_all();
+  for (const Helper& helper : helpers) pthread_join(helper.thread, nullptr);
 }
 
 }  // namespace wi

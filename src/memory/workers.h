@@ -1,6 +1,6 @@
-// The runtime's own threads: helpers in a oneTBB arena of the library's own, as many as the process may
-// use cores, with per-worker scratch that only grows. The host's threads, their masks and the host's
-// own oneTBB arenas are left alone; a thread that helps carries the name "wi-worker-<number>" meanwhile.
+// The runtime's own threads: started with it, ended with it, as many as the process may use cores, with
+// per-worker scratch that only grows. The host's threads and their masks are left alone. A thread that the
+// system refuses is one worker less, never a failure.
 #pragma once
 
 #include <atomic>
@@ -17,19 +17,26 @@ class Workers {
   // threads ≤ 0: every core this process may use (topology.h). bind: workers have a CPU each while they
   // work; the calling thread, which is worker 0, gets its mask back when run() returns. That is for a
   // machine the host leaves to this library; where the host runs threads of its own it gets in the way of
-  // both, so it is off by default.
-  explicit Workers(int threads, bool bind = false);
+  // both, so it is off by default. nice: added to the nice value that the library's threads inherit.
+  explicit Workers(int threads, bool bind = false, int nice = 0);
+  // Not by one of its own threads.
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  int threads() const;
+  int threads() const;  // that work, a caller among them
+  // Threads that the system refused at the start, and its reason (errno).
+  struct Refusal {
+    int threads = 0;
+    int error = 0;
+  };
+  Refusal refused() const;
   size_t scratch_bytes() const;  // of all runs
 
   // Runs f(stream) on this thread, as worker 0, with helpers for the stream's loops. Any number of threads
-  // may be inside run() at once; each has helpers and scratch of its own for the time, kept for reuse.
-  // A loop's body must not start a loop. What f or a body throws comes out here when no body runs any
-  // more, std::bad_alloc as WI_E_MEMORY; scratch that cannot grow is WI_E_MEMORY too.
+  // may be inside run() at once; each has scratch of its own for the time, kept for reuse, and the helpers
+  // take turns at them. A loop's body must not start a loop. What f or a body throws comes out here when no
+  // body runs any more, std::bad_alloc as WI_E_MEMORY; scratch that cannot grow is WI_E_MEMORY too.
   template <class F>
   void run(const std::atomic<bool>* cancel, F&& f) {
     run_erased(

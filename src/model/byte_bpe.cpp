@@ -6,12 +6,8 @@
 #include <vector>
 
 #include "src/error.h"
-#include "src/model/merge_queue.h"
-#include "src/model/merge_table.h"
-#include "src/model/pre_tokenizer.h"
-#include "src/model/tokenizer_base.h"
-#include "src/model/utf8.h"
-#include "src/model/word_cache.h"
+#include "src/model/bpe.h"
+#include "src/utf8.h"
 
 namespace wi {
 namespace {
@@ -60,76 +56,39 @@ class ByteAlphabet {
   }();
 };
 
-class ByteBpe final : public TokenizerBase {
+class ByteBpe final : public Bpe {
  public:
   explicit ByteBpe(Vocabulary vocabulary);
 
  private:
-  class WordEncoder;
-  std::unique_ptr<Encoder> make_encoder(size_t text_bytes) const override;
-  void read_merges();
-
-  PreTokenizer pre_tokenizer_;
-  bool whole_words_;
-  std::array<int32_t, 256> byte_tokens_{};
-  MergeTable merges_;
-  std::unordered_map<std::string_view, int32_t> words_;  // raw bytes → id, filled if whole_words_
+  class ByteEncoder;
+  std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Poll& poll) const override;
 };
 
-// One call's state: the pattern matcher, the words met so far, and the scratch of the merge loop.
-class ByteBpe::WordEncoder final : public TokenizerBase::Encoder {
+class ByteBpe::ByteEncoder final : public WordEncoder {
  public:
-  WordEncoder(const ByteBpe& owner, size_t text_bytes)
-      : owner_(owner), matcher_(owner.pre_tokenizer_), cache_(text_bytes) {}
-
-  void append(std::string_view text, std::vector<int32_t>& ids) override {
-    for (size_t at = 0; at < text.size();) {
-      const size_t end = utf8_run_end(text, at);
-      matcher_.split(text.substr(at, end - at), [&](std::string_view word) {
-        cache_.append(word, ids, [&] { append_word(word, ids); });
-      });
-      for (at = end; at < text.size() && utf8_length(text, at) == 0; ++at)
-        ids.push_back(owner_.byte_tokens_[static_cast<unsigned char>(text[at])]);
-    }
-  }
+  ByteEncoder(const ByteBpe& owner, size_t text_bytes, Poll& poll)
+      : WordEncoder(owner, text_bytes, poll), owner_(owner) {}
 
  private:
-  void append_word(std::string_view word, std::vector<int32_t>& ids) {
-    if (owner_.whole_words_) {
-      const auto whole = owner_.words_.find(word);
-      if (whole != owner_.words_.end()) return ids.push_back(whole->second);
-    }
-    symbols_.resize(word.size());
+  void read_symbols(std::string_view word, std::vector<int32_t>& symbols) override {
+    symbols.resize(word.size());
     for (size_t i = 0; i < word.size(); ++i)
-      symbols_[i] = owner_.byte_tokens_[static_cast<unsigned char>(word[i])];
-    queue_.run(
-        static_cast<uint32_t>(word.size()),
-        [&](uint32_t left, uint32_t right) {
-          return owner_.merges_.find(symbols_[left], symbols_[right]).rank;
-        },
-        [&](uint32_t left, uint32_t right) {
-          symbols_[left] = owner_.merges_.find(symbols_[left], symbols_[right]).token;
-        });
-    for (uint32_t i = 0; i != MergeQueue::kEnd; i = queue_.next(i)) ids.push_back(symbols_[i]);
+      symbols[i] = owner_.byte_tokens_[static_cast<unsigned char>(word[i])];
   }
 
   const ByteBpe& owner_;
-  PreTokenizer::Matcher matcher_;
-  WordCache cache_;
-  MergeQueue queue_;
-  std::vector<int32_t> symbols_;
 };
 
-ByteBpe::ByteBpe(Vocabulary moved)
-    : TokenizerBase(std::move(moved)),
-      pre_tokenizer_(vocabulary().pattern.empty() ? PreTokenizer::named(vocabulary().pre_tokenizer)
-                                                  : PreTokenizer::from_patterns(vocabulary().pattern)),
-      whole_words_(vocabulary().ignore_merges || pre_tokenizer_.ignores_merges()) {
+ByteBpe::ByteBpe(Vocabulary moved) : Bpe(std::move(moved)) {
+  pre_tokenizer_ = vocabulary().splits ? PreTokenizer::from_steps(*vocabulary().splits)
+                                       : PreTokenizer::named(vocabulary().pre_tokenizer);
+  whole_words_ = vocabulary().ignore_merges || pre_tokenizer_.ignores_merges();
   const ByteAlphabet alphabet;
   for (unsigned byte = 0; byte < 256; ++byte) {
     byte_tokens_[byte] = find(alphabet.written(byte));
-    check(byte_tokens_[byte] >= 0, WI_E_FORMAT, "tokens lacks byte ", byte, " (\"", alphabet.written(byte),
-          "\"), byte-level BPE needs all 256");
+    check(byte_tokens_[byte] >= 0 || !occurs_in_utf8(byte), WI_E_FORMAT, "tokens lacks byte ", byte, " (\"",
+          alphabet.written(byte), "\"), byte-level BPE needs all that UTF-8 is made of");
   }
   for (size_t i = 0; i < vocabulary().tokens.size(); ++i) {
     const std::string& text = vocabulary().tokens[i];
@@ -141,29 +100,11 @@ ByteBpe::ByteBpe(Vocabulary moved)
     for (size_t i = 0; i < vocabulary().tokens.size(); ++i)
       if (vocabulary().kinds[i] == TokenKind::normal)
         words_.emplace(piece(static_cast<int32_t>(i), true), static_cast<int32_t>(i));
-  read_merges();
+  merges_ = read_merges(*this);
 }
 
-std::unique_ptr<TokenizerBase::Encoder> ByteBpe::make_encoder(size_t text_bytes) const {
-  return std::make_unique<WordEncoder>(*this, text_bytes);
-}
-
-void ByteBpe::read_merges() {
-  const std::vector<std::string>& merges = vocabulary().merges;
-  check(merges.size() < kNoRank, WI_E_FORMAT, "merges has ", merges.size(), " entries");
-  merges_.reserve(merges.size());
-  for (size_t i = 0; i < merges.size(); ++i) {
-    const std::string_view merge = merges[i];
-    const size_t space = merge.find(' ', 1);
-    check(space != std::string_view::npos && space + 1 < merge.size(), WI_E_FORMAT, "merges[", i, "] is \"",
-          merge, "\", not two tokens with a space between");
-    const std::string_view left = merge.substr(0, space), right = merge.substr(space + 1);
-    const int32_t left_id = find(left), right_id = find(right), joined = find(concat(left, right));
-    check(left_id >= 0, WI_E_FORMAT, "merges[", i, "] names \"", left, "\", which tokens lacks");
-    check(right_id >= 0, WI_E_FORMAT, "merges[", i, "] names \"", right, "\", which tokens lacks");
-    check(joined >= 0, WI_E_FORMAT, "merges[", i, "] makes \"", left, right, "\", which tokens lacks");
-    merges_.insert(left_id, right_id, {static_cast<uint32_t>(i), joined});
-  }
+std::unique_ptr<TokenizerBase::Encoder> ByteBpe::make_encoder(size_t text_bytes, Poll& poll) const {
+  return std::make_unique<ByteEncoder>(*this, text_bytes, poll);
 }
 
 }  // namespace

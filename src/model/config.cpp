@@ -66,6 +66,15 @@ void check_config(const ModelConfig& config, const std::string& file) {
         ": RoPE scaling's attention factor is ", rope.attention_factor, ", must be in [0, 1000]");
 }
 
+void set_windows(ModelConfig* config, const std::vector<int64_t>& stated) {
+  config->windows.clear();
+  for (int64_t window : stated)
+    config->windows.push_back(
+        window < std::min<int64_t>(config->max_positions, INT32_MAX) ? static_cast<int32_t>(window) : 0);
+  if (std::all_of(config->windows.begin(), config->windows.end(), [](int32_t window) { return window == 0; }))
+    config->windows.clear();
+}
+
 namespace {
 
 // Short wavelengths stay, long ones are stretched by the factor, those between are blended.

@@ -30,8 +30,12 @@ struct ModelConfig {
   int32_t rotary = 0;             // dimensions rotated, usually head_dim
   bool rope_interleaved = false;  // GGUF's llama permutes q and k into pairs (2i, 2i+1)
   RopeScaling rope;
-  bool qk_norm = false;         // qwen3
-  bool attention_bias = false;  // q, k and v must have biases; without it they may
+  bool qk_norm = false;  // qwen3
+  // (layers) A query of the layer sees the last so many tokens, its own included; 0: all. Empty: all see all.
+  std::vector<int32_t> windows;
+  // Biases of q, k and v, and of the attention's output: must be there; may be; or else are refused.
+  enum class Bias { none, optional, needed };
+  Bias input_bias = Bias::none, output_bias = Bias::none;
   bool tied_embeddings = false;
   int32_t group() const { return query_heads / kv_heads; }
 };
@@ -57,5 +61,8 @@ inline constexpr int64_t kLayers = 4096, kHidden = 1 << 20, kHeads = 1 << 14, kH
 inline constexpr int64_t kFfn = 1 << 24, kVocab = 1 << 22, kPositions = int64_t{1} << 40;
 }  // namespace limits
 void check_config(const ModelConfig& config, const std::string& file);  // how the fields relate
+// stated: (layers) what a file says of each layer's window, 0: none. One that is no shorter than the context
+// changes nothing and is none.
+void set_windows(ModelConfig* config, const std::vector<int64_t>& stated);
 
 }  // namespace wi

@@ -1,6 +1,5 @@
 #include "src/model/copy_weights.h"
 
-#include <cstring>
 #include <vector>
 
 #include "src/error.h"
@@ -16,8 +15,7 @@ uint64_t room_for(const Matrix& matrix) { return (bytes_of(matrix) + 63) & ~uint
 
 }  // namespace
 
-HostBuffer copy_weights(Weights* weights, const ModelFile& file, HostPool* pool,
-                        const std::function<void(uint64_t, uint64_t)>& progress) {
+HostBuffer copy_weights(Weights* weights, const ModelFile& file, HostPool* pool, Watch* watch) {
   const bool tied = weights->output.data == weights->embedding.data;
   const std::vector<Matrix*> matrices = stored_matrices(weights);
   uint64_t room = 0, total = 0, done = 0;
@@ -25,24 +23,30 @@ HostBuffer copy_weights(Weights* weights, const ModelFile& file, HostPool* pool,
     room += room_for(*matrix);
     total += bytes_of(*matrix);
   }
-  // The system would promise more than there is, and end the process when it is touched.
-  check(room <= pool->budget() && pool->used() <= pool->budget() - room, WI_E_MEMORY, file.name,
-        ": a copy of the weights wants ", room, " bytes, of the ", pool->budget(),
-        " that this process may use ", pool->used(), " are such copies already");
-  HostBuffer buffer = pool->allocate(room, "a copy of the weights");
+  HostBuffer buffer = room_for_weights(pool, room, file.name, "a copy of the weights");
 
+  // All is copied before any matrix is pointed elsewhere: what is cancelled leaves the weights as they were.
+  std::vector<const std::byte*> places;
   std::byte* at = buffer.data();
-  for (Matrix* matrix : matrices) {
-    std::memcpy(at, matrix->data, bytes_of(*matrix));
-    matrix->data = at;
+  for (const Matrix* matrix : matrices) {
+    copy_watched(at, matrix->data, bytes_of(*matrix), watch);
+    places.push_back(at);
     at += room_for(*matrix);
     // Else the process would hold everything twice by the end.
     for (const MappedFile& mapping : file.storage->mappings) mapping.drop_pages();
     done += bytes_of(*matrix);
-    if (progress) progress(done, total);
+    if (watch) watch->reached(done, total);
   }
+  for (size_t i = 0; i < matrices.size(); ++i) matrices[i]->data = places[i];
   if (tied) weights->output = weights->embedding;
   return buffer;
+}
+
+HostBuffer room_for_weights(HostPool* pool, uint64_t bytes, const std::string& file, const char* what) {
+  check(bytes <= pool->budget() && pool->used() <= pool->budget() - bytes, WI_E_MEMORY, file, ": ", what,
+        " wants ", bytes, " bytes, of the ", pool->budget(), " that this process may use ", pool->used(),
+        " are such copies already");
+  return pool->allocate(bytes, what);
 }
 
 namespace {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <string>
 
 #include "src/memory/host_pool.h"
 #include "src/model/model.h"
@@ -13,9 +13,12 @@
 namespace wi {
 
 // Copies every matrix into one buffer, 64-byte aligned, and points the weights at it: nothing of theirs lies
-// in the file then. Tied embeddings stay one matrix. progress: bytes copied, bytes in all. WI_E_MEMORY, with
+// in the file then. Tied embeddings stay one matrix. watch: bytes copied, bytes in all. WI_E_MEMORY, with
 // the weights as they were: more than the pool's budget, or the system refused.
-HostBuffer copy_weights(Weights* weights, const ModelFile& file, HostPool* pool,
-                        const std::function<void(uint64_t, uint64_t)>& progress);
+HostBuffer copy_weights(Weights* weights, const ModelFile& file, HostPool* pool, Watch* watch);
+
+// Room for weights, which the system would promise even where there is none, and end the process when it is
+// touched. what: "a copy of the weights"
+HostBuffer room_for_weights(HostPool* pool, uint64_t bytes, const std::string& file, const char* what);
 
 }  // namespace wi

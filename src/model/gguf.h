@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "src/model/tensor_table.h"
+#include "src/model/watch.h"
 
 namespace wi {
 
@@ -29,7 +30,9 @@ struct GgufField {
 class Gguf {
  public:
   // The bytes must outlive the object; name is the file's, for messages.
-  static Gguf parse(std::span<const std::byte> bytes, std::string name);
+  static Gguf parse(std::span<const std::byte> bytes, std::string name, Watch* watch = nullptr);
+  // Only the metadata, of bytes that may end behind it.
+  static Gguf parse_fields(std::span<const std::byte> bytes, std::string name);
 
   // The value of a key, checked to have a fitting type. Integers may be stored in any width, but must lie in
   // [least, most]. A missing key yields nothing, or WI_E_FORMAT from the forms without optional.
@@ -40,15 +43,17 @@ class Gguf {
   int64_t integer(std::string_view key, int64_t least, int64_t most) const;
   double number(std::string_view key) const;
   std::string_view text(std::string_view key) const;
-  std::vector<std::string_view> texts(
-      std::string_view key) const;  // these three: empty if the key is missing
+  std::vector<std::string_view> texts(std::string_view key) const;  // these four: empty if the key is missing
   std::vector<float> floats(std::string_view key) const;
   std::vector<int64_t> integers(std::string_view key) const;
+  std::vector<bool> booleans(std::string_view key) const;
 
   const GgufField* find(std::string_view key) const;
   std::string where(std::string_view key) const;  // "model.gguf: key 'llama.block_count' (byte 120)"
   const std::string& name() const { return name_; }
   const std::vector<GgufField>& fields() const { return fields_; }
+  std::span<const std::byte> field_bytes() const { return bytes_.first(fields_end_); }  // with the header
+  std::string value_text(const GgufField& field) const;  // a string as it is, everything else as JSON
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // data points into the bytes
 
  private:
@@ -56,10 +61,13 @@ class Gguf {
   int64_t integer_at(const GgufField& field, GgufType type, size_t offset) const;
   double number_at(const GgufField& field, GgufType type, size_t offset) const;
   std::string_view text_at(size_t offset) const;
+  void append_json(GgufType type, size_t* at, std::string* out) const;
+  void append_array(GgufType element, uint64_t count, size_t* at, std::string* out) const;
 
   std::span<const std::byte> bytes_;
   std::string name_;
   std::vector<GgufField> fields_;
+  size_t fields_end_ = 0;
   std::unordered_map<std::string_view, size_t> index_;
   std::vector<StoredTensor> tensors_;
 

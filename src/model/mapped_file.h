@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "src/model/watch.h"
+
 namespace wi {
 
 // The bytes are the file's as long as nobody changes it. A file that another process shortens while it is
@@ -14,7 +16,8 @@ namespace wi {
 // copy the weights when they are opened (copy_weights.h).
 class MappedFile {
  public:
-  // Throws WI_E_IO (errno as native code) or, for an empty file, WI_E_FORMAT.
+  // Throws WI_E_IO (errno as native code; also for what is no regular file: a FIFO would be waited for), or for
+  // an empty file WI_E_FORMAT.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -32,6 +35,9 @@ class MappedFile {
   void* data_ = nullptr;
   size_t size_ = 0;
 };
+
+// The bytes of a small file, read and not mapped; as above, and WI_E_FORMAT for one of more than `most` bytes.
+std::string read_small_file(const std::string& path, uint64_t most, Watch* watch);
 
 std::string file_name(const std::string& path);  // the last part: what error messages name a file by
 

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "src/model/poll.h"
+
 namespace wi {
 
 constexpr uint32_t kNoRank = UINT32_MAX;
@@ -18,6 +20,7 @@ constexpr uint32_t kNoRank = UINT32_MAX;
 class HeapOfPairs {
  public:
   bool empty() const { return heap_.empty(); }
+  void clear() { heap_.clear(); }
   void push(uint32_t rank, uint32_t position) {
     heap_.push_back(uint64_t{rank} << 32 | position);
     std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
@@ -90,13 +93,14 @@ class MergeQueue {
   static constexpr uint32_t kEnd = UINT32_MAX;
 
   // rank(left, right) of two neighbours, kNoRank if they never join; join(left, right) makes left stand for
-  // both. Symbols are 0 … count - 1; afterwards next() walks those that are left, from 0.
+  // both. Symbols are 0 … count - 1; afterwards next() walks those that are left, from 0. A cancel in between
+  // leaves nothing behind.
   template <class Rank, class Join>
-  void run(uint32_t count, Rank&& rank, Join&& join) {
-    reset(count);
-    if (count < kLongWord) return merge(heap_, rank, join);
+  void run(uint32_t count, Rank&& rank, Join&& join, Poll* poll) {
+    reset(count, poll);
+    if (count < kLongWord) return merge(heap_, rank, join, poll);
     ListsOfPairs lists;
-    merge(lists, rank, join);
+    merge(lists, rank, join, poll);
   }
 
   uint32_t next(uint32_t symbol) const { return next_[symbol]; }  // kEnd after the last
@@ -105,13 +109,17 @@ class MergeQueue {
   static constexpr uint32_t kLongWord = 1 << 14;
 
   template <class Pairs, class Rank, class Join>
-  void merge(Pairs& pairs, Rank& rank, Join& join) {
+  void merge(Pairs& pairs, Rank& rank, Join& join, Poll* poll) {
     const auto update = [&](uint32_t left, uint32_t right) {
       ranks_[left] = right == kEnd ? kNoRank : rank(left, right);
       if (ranks_[left] != kNoRank) pairs.push(ranks_[left], left);
     };
-    for (uint32_t i = 0; i + 1 < ranks_.size(); ++i) update(i, i + 1);
+    for (uint32_t i = 0; i + 1 < ranks_.size(); ++i) {
+      (*poll)(1);
+      update(i, i + 1);
+    }
     while (!pairs.empty()) {
+      (*poll)(1);
       const auto [lowest, left] = pairs.pop();
       if (ranks_[left] != lowest) continue;  // stale
       const uint32_t right = next_[left];
@@ -122,13 +130,17 @@ class MergeQueue {
     }
   }
 
-  void reset(uint32_t count) {
-    ranks_.assign(count, kNoRank);
-    previous_.resize(count);
-    next_.resize(count);
+  void reset(uint32_t count, Poll* poll) {
+    heap_.clear();
+    ranks_.clear();
+    previous_.clear();
+    next_.clear();
+    for (std::vector<uint32_t>* list : {&ranks_, &previous_, &next_}) list->reserve(count);
     for (uint32_t i = 0; i < count; ++i) {
-      previous_[i] = i - 1;
-      next_[i] = i + 1 < count ? i + 1 : kEnd;
+      (*poll)(1);
+      ranks_.push_back(kNoRank);
+      previous_.push_back(i - 1);
+      next_.push_back(i + 1 < count ? i + 1 : kEnd);
     }
   }
 

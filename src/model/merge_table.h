@@ -10,6 +10,8 @@
 
 namespace wi {
 
+class Tokenizer;
+
 class MergeTable {
  public:
   struct Merge {
@@ -43,5 +45,8 @@ class MergeTable {
   }
   std::vector<Slot> slots_;
 };
+
+// A vocabulary's list of merges. Throws WI_E_FORMAT for one that names or makes what is no token.
+MergeTable read_merges(const Tokenizer& tokenizer);
 
 }  // namespace wi

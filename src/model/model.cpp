@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <list>
 #include <sys/stat.h>
@@ -20,37 +19,64 @@ namespace wi {
 namespace {
 
 bool is_directory(const std::string& path);
+std::shared_ptr<const Model> make_model(ModelFile file, Precision precision, Watch* watch,
+                                        HostPool* copy_into);
 std::unique_ptr<const Tokenizer> make_tokenizer(Vocabulary vocabulary, const std::string& file);
-uint64_t fingerprint_of(const ModelConfig& config, const std::vector<const StoredTensor*>& tensors);
 std::string type_of_most_bytes(const std::vector<const StoredTensor*>& tensors);
 
 }  // namespace
 
-std::shared_ptr<const Model> Model::open(const std::string& path,
-                                         const std::function<void(uint64_t, uint64_t)>& progress,
+std::shared_ptr<const Model> Model::open(const std::string& path, const Progress& progress,
                                          Precision precision, HostPool* copy_into) {
-  ModelFile file = is_directory(path) ? read_safetensors_model(path) : read_gguf_model(path);
-  const std::string name = file.name;
-  VocabularyFile vocabulary = std::move(file.vocabulary);
-  auto model = std::make_shared<Model>();
-  model->precision = precision;
-  model->tokenizer = make_tokenizer(std::move(vocabulary.vocabulary), name);
-  const Vocabulary& words = model->tokenizer->vocabulary();
-  auto text = [&](int32_t id) {
-    return id < 0 ? std::string_view() : std::string_view(words.tokens[static_cast<size_t>(id)]);
-  };
-  model->chat = ChatTemplate::recognise(vocabulary.chat_template, text(words.bos), text(words.eos));
-  bind_weights(std::move(file), model.get(), progress, copy_into);  // last: a copy takes long
-  return model;
+  Watch watch(progress);
+  ModelFile file = is_directory(path) ? read_safetensors_model(path, &watch) : read_gguf_model(path, &watch);
+  return make_model(std::move(file), precision, &watch, copy_into);
+}
+
+std::shared_ptr<const Model> Model::open_memory(std::span<const std::byte> bytes, const Progress& progress,
+                                                Precision precision, HostPool* copy_into) {
+  Watch watch(progress);
+  return make_model(read_gguf_model(bytes, std::make_shared<FileStorage>(), &watch), precision, &watch,
+                    copy_into);
+}
+
+std::shared_ptr<const Model> Model::open_reader(uint64_t bytes, const Reader& read, const Progress& progress,
+                                                Precision precision, HostPool* pool) {
+  constexpr uint64_t kPieceBytes = uint64_t{1} << 20;  // a host is listened to between two
+  Watch watch(progress);
+  auto storage = std::make_shared<FileStorage>();
+  storage->read = room_for_weights(pool, bytes, "the reader", "its whole file");
+  const std::span<std::byte> all(storage->read.data(), bytes);
+  for (uint64_t at = 0; at < bytes; at += std::min(kPieceBytes, bytes - at)) {
+    watch.reached(at, bytes);
+    read(at, all.subspan(at, std::min(kPieceBytes, bytes - at)));
+  }
+  watch.reached(bytes, bytes);
+  // What is left is quick, and its own count would begin anew.
+  return make_model(read_gguf_model(all, std::move(storage), &watch), precision, nullptr, nullptr);
 }
 
 namespace {
 
+std::shared_ptr<const Model> make_model(ModelFile file, Precision precision, Watch* watch,
+                                        HostPool* copy_into) {
+  const std::string name = file.name;
+  VocabularyFile vocabulary = std::move(file.vocabulary);
+  auto model = std::make_shared<Model>();
+  model->precision = precision;
+  tick(watch);
+  model->tokenizer = make_tokenizer(std::move(vocabulary.vocabulary), name);
+  tick(watch);
+  model->chat = ChatTemplate(std::move(vocabulary.chat_templates), std::move(vocabulary.special_texts));
+  bind_weights(std::move(file), model.get(), watch, copy_into);  // last: a copy takes long
+  return model;
+}
+
 // Finds tensors by name and layer, and keeps account of which were asked for.
 class Binder {
  public:
-  Binder(const ModelFile& file, const std::function<void(uint64_t, uint64_t)>& progress)
-      : file_(file), progress_(progress) {
+  // counts: the bytes that were looked at are told to the watch
+  Binder(const ModelFile& file, Watch* watch, bool counts) : file_(file), watch_(watch), counts_(counts) {
     for (const StoredTensor& tensor : file.tensors.all()) total_bytes_ += tensor.bytes;
   }
 
@@ -66,9 +92,11 @@ class Binder {
     return copies_->emplace_back(read_floats(tensor)).data();
   }
 
-  // Null if it is not needed and not there.
-  const float* vector_if(bool needed, const char* name, int32_t layer, const char* suffix, int64_t count) {
-    return needed || has(name, layer, suffix) ? vector(name, layer, suffix, count) : nullptr;
+  // Null if there is none, which is an error where it is needed.
+  const float* bias(ModelConfig::Bias kind, const char* name, int32_t layer, int64_t count) {
+    const bool wanted = kind == ModelConfig::Bias::needed ||
+                        (kind == ModelConfig::Bias::optional && has(name, layer, ".bias"));
+    return wanted ? vector(name, layer, ".bias", count) : nullptr;
   }
 
   bool has(const char* name, int32_t layer, const char* suffix) const {
@@ -79,11 +107,27 @@ class Binder {
   void refuse_unused() const {
     for (const StoredTensor& tensor : file_.tensors.all()) {
       const bool recomputed = std::string_view(tensor.name).ends_with("rotary_emb.inv_freq");
-      const bool repeated =
-          file_.config.tied_embeddings && tensor.name == full_name(file_.names->output, 0, ".weight");
-      check(recomputed || repeated || seen_.count(&tensor), WI_E_UNSUPPORTED, tensor.where(),
-            " is not part of any supported architecture with these hyper-parameters");
+      if (recomputed || seen_.count(&tensor)) continue;
+      fail(WI_E_UNSUPPORTED, tensor.where(),
+           " is not part of any supported architecture with these hyper-parameters");
     }
+  }
+
+  // An output that is stored although it is tied to the embedding. Versions of transformers differ in which
+  // of the two they then multiply by, so they must be the same.
+  void check_repeated_output(const char* embedding, const char* output) {
+    const StoredTensor* one = file_.tensors.find(full_name(embedding, 0, ".weight"));
+    const StoredTensor* two = file_.tensors.find(full_name(output, 0, ".weight"));
+    if (!two) return;
+    seen_.insert(two);
+    constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+    bool same = one->type == two->type && one->shape == two->shape;
+    for (uint64_t at = 0; same && at < one->bytes; at += kPieceBytes) {
+      same = std::memcmp(one->data + at, two->data + at, std::min(kPieceBytes, one->bytes - at)) == 0;
+      tick(watch_);
+    }
+    check(same, WI_E_UNSUPPORTED, two->where(), " differs from ", one->name,
+          ", but tie_word_embeddings says that they are one");
   }
 
   const std::vector<const StoredTensor*>& used() const { return used_; }
@@ -103,7 +147,7 @@ class Binder {
     if (seen_.insert(tensor).second) {
       used_.push_back(tensor);
       used_bytes_ += tensor->bytes;
-      if (progress_) progress_(used_bytes_, total_bytes_);
+      if (watch_ && counts_) watch_->reached(used_bytes_, total_bytes_);
     }
     return *tensor;
   }
@@ -114,7 +158,8 @@ class Binder {
   }
 
   const ModelFile& file_;
-  const std::function<void(uint64_t, uint64_t)>& progress_;
+  Watch* const watch_;
+  const bool counts_;
   std::vector<const StoredTensor*> used_;
   std::unordered_set<const StoredTensor*> seen_;
   uint64_t used_bytes_ = 0, total_bytes_ = 0;
@@ -129,15 +174,15 @@ LayerWeights bind_layer(Binder& bind, const TensorNames& names, const ModelConfi
   weights.q = bind.matrix(names.q, layer, query_width, hidden);
   weights.k = bind.matrix(names.k, layer, kv_width, hidden);
   weights.v = bind.matrix(names.v, layer, kv_width, hidden);
-  weights.q_bias = bind.vector_if(config.attention_bias, names.q, layer, ".bias", query_width);
-  weights.k_bias = bind.vector_if(config.attention_bias, names.k, layer, ".bias", kv_width);
-  weights.v_bias = bind.vector_if(config.attention_bias, names.v, layer, ".bias", kv_width);
+  weights.q_bias = bind.bias(config.input_bias, names.q, layer, query_width);
+  weights.k_bias = bind.bias(config.input_bias, names.k, layer, kv_width);
+  weights.v_bias = bind.bias(config.input_bias, names.v, layer, kv_width);
   if (config.qk_norm) {
     weights.q_norm = bind.vector(names.q_norm, layer, ".weight", head_dim);
     weights.k_norm = bind.vector(names.k_norm, layer, ".weight", head_dim);
   }
   weights.o = bind.matrix(names.o, layer, hidden, query_width);
-  weights.o_bias = bind.vector_if(false, names.o, layer, ".bias", hidden);
+  weights.o_bias = bind.bias(config.output_bias, names.o, layer, hidden);
   weights.ffn_norm = bind.vector(names.ffn_norm, layer, ".weight", hidden);
   weights.gate = bind.matrix(names.gate, layer, config.ffn, hidden);
   weights.up = bind.matrix(names.up, layer, config.ffn, hidden);
@@ -158,12 +203,10 @@ const float* bind_rope_factors(Binder& bind, const TensorNames& names, const Mod
 
 }  // namespace
 
-void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_t, uint64_t)>& progress,
-                  HostPool* copy_into) {
-  const std::function<void(uint64_t, uint64_t)> none;
+void bind_weights(ModelFile file, Model* model, Watch* watch, HostPool* copy_into) {
   const TensorNames& names = *file.names;
   ModelConfig& config = file.config;
-  Binder bind(file, copy_into ? none : progress);
+  Binder bind(file, watch, !copy_into);
   if (file.names == &kGgufNames) config.tied_embeddings = !bind.has(names.output, 0, ".weight");
 
   Weights& weights = model->weights;
@@ -173,7 +216,10 @@ void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_
   weights.output_norm = bind.vector(names.output_norm, 0, ".weight", config.hidden);
   for (int32_t layer = 0; layer < config.layers; ++layer)
     weights.layers.push_back(bind_layer(bind, names, config, layer));
-  model->rope = rope_frequencies(config, bind_rope_factors(bind, names, config, file.name));
+  const float* factors = bind_rope_factors(bind, names, config, file.name);
+  if (factors) model->rope_factors.assign(factors, factors + config.rotary / 2);
+  model->rope = rope_frequencies(config, factors);
+  if (config.tied_embeddings) bind.check_repeated_output(names.embedding, names.output);
   bind.refuse_unused();
 
   for (const StoredTensor* tensor : bind.used()) {
@@ -181,7 +227,7 @@ void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_
     model->weight_bytes += tensor->bytes;
   }
   model->weight_type = type_of_most_bytes(bind.used());
-  model->fingerprint = fingerprint_of(config, bind.used());
+  model->metadata = std::move(file.metadata);
   struct Storage {
     std::shared_ptr<void> vectors;
     std::shared_ptr<const FileStorage> file;  // of matrices that stay there
@@ -190,7 +236,7 @@ void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_
   auto storage = std::make_shared<Storage>();
   storage->vectors = bind.copies();
   if (copy_into)
-    storage->copy = copy_weights(&weights, file, copy_into, progress);
+    storage->copy = copy_weights(&weights, file, copy_into, watch);
   else
     storage->file = std::move(file.storage);
   model->storage = std::move(storage);
@@ -218,48 +264,6 @@ std::string type_of_most_bytes(const std::vector<const StoredTensor*>& tensors) 
   uint64_t bytes[32] = {};
   for (const StoredTensor* tensor : tensors) bytes[static_cast<int>(tensor->type)] += tensor->bytes;
   return format_of(static_cast<DType>(std::max_element(std::begin(bytes), std::end(bytes)) - bytes)).name;
-}
-
-// FNV-1a over words. Four samples of each tensor tell fine-tunes of one model apart without reading it all.
-class Fingerprint {
- public:
-  void add(uint64_t word) { state_ = (state_ ^ word) * 0x100000001b3ull ^ state_ >> 29; }
-  void add(double value) {
-    uint64_t word;
-    std::memcpy(&word, &value, sizeof word);
-    add(word);
-  }
-  void add(const std::byte* data, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i) add(uint64_t(data[i]));
-  }
-  uint64_t value() const { return state_; }
-
- private:
-  uint64_t state_ = 0xcbf29ce484222325ull;
-};
-
-uint64_t fingerprint_of(const ModelConfig& config, const std::vector<const StoredTensor*>& tensors) {
-  constexpr uint64_t kSamples = 4, kSampleBytes = 32;
-  Fingerprint print;
-  for (int64_t number :
-       {int64_t(config.architecture), int64_t(config.layers), int64_t(config.hidden),
-        int64_t(config.query_heads), int64_t(config.kv_heads), int64_t(config.head_dim), int64_t(config.ffn),
-        int64_t(config.vocab), int64_t(config.rotary), int64_t(config.rope.kind)})
-    print.add(static_cast<uint64_t>(number));
-  const RopeScaling& rope = config.rope;
-  for (double number : {config.rope_theta, rope.factor, rope.original_positions, rope.low_frequency,
-                        rope.high_frequency, rope.beta_fast, rope.beta_slow, rope.attention_factor,
-                        double(rope.truncate), double(config.rms_epsilon)})
-    print.add(number);
-  for (const StoredTensor* tensor : tensors) {
-    print.add(reinterpret_cast<const std::byte*>(tensor->name.data()), tensor->name.size());
-    print.add(static_cast<uint64_t>(tensor->type));
-    for (int64_t dimension : tensor->shape) print.add(static_cast<uint64_t>(dimension));
-    const uint64_t sample = std::min(kSampleBytes, tensor->bytes);
-    for (uint64_t i = 0; i < kSamples; ++i)
-      print.add(tensor->data + (tensor->bytes - sample) / (kSamples - 1) * i, sample);
-  }
-  return print.value();
 }
 
 }  // namespace

@@ -3,14 +3,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "src/memory/host_pool.h"
 #include "src/model/config.h"
 #include "src/model/mapped_file.h"
+#include "src/model/metadata.h"
 #include "src/model/tensor_table.h"
 #include "src/model/vocabulary.h"
 
@@ -27,6 +29,7 @@ extern const TensorNames kGgufNames, kSafetensorsNames;
 // What the tensors' data lies in.
 struct FileStorage {
   std::list<MappedFile> mappings;
+  HostBuffer read;                          // a whole file that came through a reader
   std::list<std::vector<uint64_t>> copies;  // of tensors that lie unaligned in their file
 };
 
@@ -37,16 +40,19 @@ struct ModelFile {
   const TensorNames* names = nullptr;
   std::string name;  // of the file or directory, for messages
   std::shared_ptr<const FileStorage> storage;
+  Metadata metadata;
 };
 
-ModelFile read_gguf_model(const std::string& path);  // a file, or the first of a split set
-ModelFile read_safetensors_model(const std::string& directory);
+ModelFile read_gguf_model(const std::string& path, Watch* watch);  // a file, or the first of a split set
+// A whole file that lies in memory, in the storage or, if that is empty, in the host's.
+ModelFile read_gguf_model(std::span<const std::byte> bytes, std::shared_ptr<const FileStorage> storage,
+                          Watch* watch);
+ModelFile read_safetensors_model(const std::string& directory, Watch* watch);
 
 class HostPool;
 class Model;
-// Fills config, weights, rope, counts and fingerprint: everything but tokenizer and chat. The matrices stay
-// in the file's storage, or are copied into the pool if there is one (copy_weights.h).
-void bind_weights(ModelFile file, Model* model, const std::function<void(uint64_t, uint64_t)>& progress,
-                  HostPool* copy_into = nullptr);
+// Fills config, weights, rope, counts and metadata: everything but tokenizer and chat. The matrices stay in
+// the file's storage, or are copied into the pool if there is one (copy_weights.h).
+void bind_weights(ModelFile file, Model* model, Watch* watch, HostPool* copy_into = nullptr);
 
 }  // namespace wi

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kMostParts = 10000;
 
+void describe(const Gguf& gguf, ModelFile* file);
 std::string part_path(const std::string& first, int64_t part, int64_t parts);
 void add_tensors(const Gguf& gguf, TensorTable* table);
 
@@ -34,21 +35,18 @@ const TensorNames kGgufNames = {.embedding = "token_embd",
                                 .down = "blk.#.ffn_down",
                                 .rope_factors = "rope_freqs.weight"};
 
-ModelFile read_gguf_model(const std::string& path) {
+ModelFile read_gguf_model(const std::string& path, Watch* watch) {
   auto storage = std::make_shared<FileStorage>();
-  const Gguf first = Gguf::parse(storage->mappings.emplace_back(path).bytes(), file_name(path));
-
-  ModelFile file;
-  file.name = first.name();
-  file.names = &kGgufNames;
+  const Gguf first = Gguf::parse(storage->mappings.emplace_back(path).bytes(), file_name(path), watch);
   const int64_t parts = std::max<int64_t>(1, first.find_integer("split.count", 0, kMostParts).value_or(1));
   const int64_t number = first.find_integer("split.no", 0, kMostParts).value_or(0);
   check(number == 0, WI_E_FORMAT, first.where("split.no"), " is ", number,
         ": open the first file of the set");
+  ModelFile file;
   add_tensors(first, &file.tensors);
   for (int64_t part = 1; part < parts; ++part) {
     const std::string next = part_path(path, part, parts);
-    const Gguf gguf = Gguf::parse(storage->mappings.emplace_back(next).bytes(), file_name(next));
+    const Gguf gguf = Gguf::parse(storage->mappings.emplace_back(next).bytes(), file_name(next), watch);
     const int64_t no = gguf.integer("split.no", 0, kMostParts),
                   count = gguf.integer("split.count", 0, kMostParts);
     check(no == part, WI_E_FORMAT, gguf.where("split.no"), " is ", no, ", must be ", part);
@@ -62,14 +60,35 @@ ModelFile read_gguf_model(const std::string& path) {
   check(tensors == stated, WI_E_FORMAT, first.where("split.tensors.count"), " is ", tensors,
         ", but the set has ", stated, " tensors");
 
-  file.config = config_from_gguf(first);
-  file.vocabulary = vocabulary_from_gguf(first);
+  describe(first, &file);
   for (const MappedFile& mapping : storage->mappings) mapping.read_ahead();
   file.storage = std::move(storage);
   return file;
 }
 
+ModelFile read_gguf_model(std::span<const std::byte> bytes, std::shared_ptr<const FileStorage> storage,
+                          Watch* watch) {
+  const Gguf gguf = Gguf::parse(bytes, "memory", watch);
+  const int64_t parts = gguf.find_integer("split.count", 0, kMostParts).value_or(1);
+  check(parts <= 1, WI_E_UNSUPPORTED, gguf.where("split.count"), " is ", parts,
+        ": only a whole model can be opened from memory, not the parts of a set");
+  ModelFile file;
+  add_tensors(gguf, &file.tensors);
+  describe(gguf, &file);
+  file.storage = std::move(storage);
+  return file;
+}
+
 namespace {
+
+// Everything but the tensors.
+void describe(const Gguf& gguf, ModelFile* file) {
+  file->name = gguf.name();
+  file->names = &kGgufNames;
+  file->config = config_from_gguf(gguf);
+  file->vocabulary = vocabulary_from_gguf(gguf);
+  file->metadata = Metadata(gguf);
+}
 
 std::string part_path(const std::string& first, int64_t part, int64_t parts) {
   char own[32], wanted[32];

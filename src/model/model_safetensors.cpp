@@ -1,10 +1,10 @@
 // A model from a Hugging Face directory: config.json, tokenizer.json and its companions, and the weights in
 // model.safetensors or in the shards that model.safetensors.index.json lists.
 #include <algorithm>
-#include <cstring>
 #include <sys/stat.h>
 
 #include "src/error.h"
+#include "src/model/json_file.h"
 #include "src/model/model_file.h"
 #include "src/model/safetensors.h"
 
@@ -12,12 +12,13 @@ namespace wi {
 namespace {
 
 bool exists(const std::string& path);
-std::string read_if_there(const std::string& path);
-void add_tensors(const std::string& path, FileStorage* storage, TensorTable* table);
+std::string read_if_there(const std::string& path, Watch* watch);
+void add_tensors(const std::string& path, FileStorage* storage, TensorTable* table, Watch* watch);
 void add_shards(const std::string& directory, const std::string& index, FileStorage* storage,
-                TensorTable* table);
+                TensorTable* table, Watch* watch);
 
-constexpr uint64_t kMostJsonBytes = 1 << 28;
+// A few times the largest that are about: 35 MB of tokenizer, some hundred KB of everything else.
+constexpr uint64_t kMostTokenizerBytes = uint64_t{128} << 20, kMostJsonBytes = uint64_t{16} << 20;
 
 }  // namespace
 
@@ -37,7 +38,7 @@ const TensorNames kSafetensorsNames = {.embedding = "model.embed_tokens",
                                        .down = "model.layers.#.mlp.down_proj",
                                        .rope_factors = nullptr};
 
-ModelFile read_safetensors_model(const std::string& directory) {
+ModelFile read_safetensors_model(const std::string& directory, Watch* watch) {
   ModelFile file;
   file.name = file_name(directory);
   file.names = &kSafetensorsNames;
@@ -45,25 +46,37 @@ ModelFile read_safetensors_model(const std::string& directory) {
   for (const char* needed : {"config.json", "tokenizer.json"})
     check(exists(base + needed), WI_E_FORMAT, file.name, ": a model directory must hold ", needed);
 
-  const std::string config = read_if_there(base + "config.json");
+  const std::string config = read_if_there(base + "config.json", watch);
   file.config = config_from_json(config, "config.json");
   if (file.config.name.empty()) file.config.name = file.name;
   {
-    const std::string tokenizer = read_if_there(base + "tokenizer.json");
-    const std::string tokenizer_config = read_if_there(base + "tokenizer_config.json");
-    const std::string generation_config = read_if_there(base + "generation_config.json");
-    const std::string chat_template = read_if_there(base + "chat_template.jinja");
-    file.vocabulary = vocabulary_from_json(
-        {tokenizer, tokenizer_config, config, generation_config, chat_template}, file.config.vocab);
+    const std::string tokenizer = read_if_there(base + "tokenizer.json", watch);
+    const std::string tokenizer_config = read_if_there(base + "tokenizer_config.json", watch);
+    const std::string generation_config = read_if_there(base + "generation_config.json", watch);
+    const std::string chat_template = read_if_there(base + "chat_template.jinja", watch);
+    const std::string tool_template = read_if_there(base + "additional_chat_templates/tool_use.jinja", watch);
+    const std::string added_tokens = read_if_there(base + "added_tokens.json", watch);
+    const std::string special_tokens_map = read_if_there(base + "special_tokens_map.json", watch);
+    file.vocabulary =
+        vocabulary_from_json({tokenizer, tokenizer_config, config, generation_config, chat_template,
+                              added_tokens, special_tokens_map, tool_template, watch},
+                             file.config.vocab);
   }
+
+  file.metadata.add("general.name", file.config.name);
+  for (const auto& [name, text] : file.vocabulary.chat_templates)
+    if (name == "default") file.metadata.add("tokenizer.chat_template", text);
+  const JsonTree fields = parse_json(config, "config.json");
+  for (const auto& [key, value] : fields->items())
+    file.metadata.add(key, value.is_string() ? value.get<std::string>() : value.dump());
 
   auto storage = std::make_shared<FileStorage>();
   if (exists(base + "model.safetensors.index.json")) {
-    add_shards(base, "model.safetensors.index.json", storage.get(), &file.tensors);
+    add_shards(base, "model.safetensors.index.json", storage.get(), &file.tensors, watch);
   } else {
     check(exists(base + "model.safetensors"), WI_E_FORMAT, file.name,
           ": a model directory must hold model.safetensors or model.safetensors.index.json");
-    add_tensors(base + "model.safetensors", storage.get(), &file.tensors);
+    add_tensors(base + "model.safetensors", storage.get(), &file.tensors, watch);
   }
   for (const MappedFile& mapping : storage->mappings) mapping.read_ahead();
   file.storage = std::move(storage);
@@ -77,21 +90,18 @@ bool exists(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0;
 }
 
-std::string read_if_there(const std::string& path) {
+std::string read_if_there(const std::string& path, Watch* watch) {
   if (!exists(path)) return {};
-  const MappedFile mapping(path);
-  const std::span<const std::byte> bytes = mapping.bytes();
-  check(bytes.size() <= kMostJsonBytes, WI_E_FORMAT, file_name(path), ": the file has ", bytes.size(),
-        " bytes, at most ", kMostJsonBytes, " are allowed");
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  return read_small_file(path, path.ends_with("/tokenizer.json") ? kMostTokenizerBytes : kMostJsonBytes,
+                         watch);
 }
 
-void add_tensors(const std::string& path, FileStorage* storage, TensorTable* table) {
+void add_tensors(const std::string& path, FileStorage* storage, TensorTable* table, Watch* watch) {
   const MappedFile& mapping = storage->mappings.emplace_back(path);
-  for (StoredTensor& tensor : parse_safetensors(mapping.bytes(), file_name(path))) {
+  for (StoredTensor& tensor : parse_safetensors(mapping.bytes(), file_name(path), watch)) {
     if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<size_t>(format_of(tensor.type).bytes) != 0) {
       std::vector<uint64_t>& copy = storage->copies.emplace_back((tensor.bytes + 7) / 8);
-      std::memcpy(copy.data(), tensor.data, tensor.bytes);
+      copy_watched(copy.data(), tensor.data, tensor.bytes, watch);
       tensor.data = reinterpret_cast<const std::byte*>(copy.data());
     }
     table->add(std::move(tensor));
@@ -99,8 +109,8 @@ void add_tensors(const std::string& path, FileStorage* storage, TensorTable* tab
 }
 
 void add_shards(const std::string& directory, const std::string& index, FileStorage* storage,
-                TensorTable* table) {
-  const auto entries = parse_shard_index(read_if_there(directory + index), index);
+                TensorTable* table, Watch* watch) {
+  const auto entries = parse_shard_index(read_if_there(directory + index, watch), index, watch);
   std::vector<std::string> shards;
   shards.reserve(entries.size());
   for (const auto& [tensor, shard] : entries) shards.push_back(shard);
@@ -109,7 +119,7 @@ void add_shards(const std::string& directory, const std::string& index, FileStor
   for (const std::string& shard : shards) {
     check(exists(directory + shard), WI_E_FORMAT, index, ": weight_map names ", shard,
           ", which is not there");
-    add_tensors(directory + shard, storage, table);
+    add_tensors(directory + shard, storage, table, watch);
   }
   for (const auto& [name, shard] : entries) {
     const StoredTensor* tensor = table->find(name);

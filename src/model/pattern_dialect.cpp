@@ -154,4 +154,13 @@ class Translator {
 
 std::string to_pcre2(std::string_view pattern) { return Translator(pattern).run(); }
 
+std::string quoted_pattern(std::string_view text) {
+  std::string quoted;
+  for (const char c : text) {
+    if (std::ispunct(static_cast<unsigned char>(c)) && static_cast<unsigned char>(c) < 0x80) quoted += '\\';
+    quoted += c;
+  }
+  return quoted;
+}
+
 }  // namespace wi

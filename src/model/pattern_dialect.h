@@ -10,4 +10,7 @@ namespace wi {
 // Throws WI_E_UNSUPPORTED naming the construct and its byte offset.
 std::string to_pcre2(std::string_view pattern);
 
+// A pattern, in both dialects, that matches this text and nothing else.
+std::string quoted_pattern(std::string_view text);
+
 }  // namespace wi

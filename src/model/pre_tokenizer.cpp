@@ -3,20 +3,26 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "src/model/pre_tokenizer.h"
 
-#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <pcre2.h>
 
 #include "src/error.h"
 #include "src/model/pattern_dialect.h"
-#include "src/model/utf8.h"
+#include "src/utf8.h"
 
 namespace wi {
 namespace {
 
-// A step is at least one character looked at. Real patterns need a few for each character of the longest run.
+// Known patterns: they backtrack over a run of white space at most, so this is the longest run.
 constexpr uint32_t kMatchSteps = 1'000'000'000;
+// The others: an item of the pattern tried is a step, and so is a byte that it moved on or back. Real
+// patterns take about ten for a byte of text.
+constexpr uint64_t kFreeSteps = 1'000'000, kStepsPerByte = 256;
+constexpr uint64_t kStepsPerLook = 4096;  // at the cancel flag
+// What a file's patterns may be. The longest of a real model has 2,000 bytes.
+constexpr size_t kLongestPattern = 32 << 10, kMostPatterns = 32;
+constexpr uint32_t kDeepestParentheses = 100;
 constexpr size_t kJitStackStart = 32 << 10, kJitStackLimit = 16 << 20;
 
 constexpr const char* kLlama3 =
@@ -62,6 +68,8 @@ constexpr const char* kDeepseekPunctuation =
 constexpr const char* kSpacesAtEndWritten = R"(\s+$)";
 constexpr const char* kSpacesAtEnd = R"((?<!\s)\s+$)";
 constexpr const char* kDeepseekCjk = R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)";
+constexpr const char* kLetters = R"(\s?\p{L}+)";
+constexpr const char* kPunctuation = R"(\s?\p{P}+)";
 constexpr const char* kNumber = R"(\p{N}+)";
 constexpr const char* kDigit = R"(\p{N})";
 
@@ -91,13 +99,43 @@ const Family* find_family(std::string_view name) {
       {{kNewline, kDeepseekLetters, kDeepseekPunctuation, kSpacesAtEnd, kDeepseekCjk, kNumber},
        false,
        {"deepseek-llm"}},
-      {{kNewline, R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepseekCjk, kDigit}, false, {"deepseek-coder"}},
+      {{kNewline, kLetters, kPunctuation, kDeepseekCjk, kDigit}, false, {"deepseek-coder"}},
   };
   for (const Family& family : families)
     for (std::string_view known : family.names)
       if (known == name) return &family;
   return nullptr;
 }
+
+bool is_known(std::string_view pattern) {
+  for (const char* known :
+       {kLlama3, kQwen2, kGpt2, kGpt4o, kTekken, kDigits3, kCjkKana, kDeepseekV3, kNewline, kDeepseekLetters,
+        kDeepseekPunctuation, kSpacesAtEnd, kDeepseekCjk, kNumber, kDigit, kLetters, kPunctuation})
+    if (pattern == known) return true;
+  return false;
+}
+
+std::string shortened(std::string_view pattern) {
+  constexpr size_t kShown = 100;
+  return pattern.size() <= kShown ? std::string(pattern) : std::string(pattern.substr(0, kShown)) + "…";
+}
+
+// What the metered patterns have taken of a text's steps.
+struct Meter {
+  uint64_t steps = 0, granted = 0, next_look = kStepsPerLook;
+  size_t position = 0;
+  const Poll* poll = nullptr;
+
+  static int callout(pcre2_callout_block* block, void* data) {
+    Meter& meter = *static_cast<Meter*>(data);
+    const size_t position = block->current_position;
+    meter.steps += 1 + (position > meter.position ? position - meter.position : meter.position - position);
+    meter.position = position;
+    if (meter.steps < meter.next_look) return 0;
+    meter.next_look = meter.steps + kStepsPerLook;
+    return meter.steps > meter.granted || meter.poll->fired() ? PCRE2_ERROR_CALLOUT : 0;
+  }
+};
 
 std::string message_of(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -111,7 +149,8 @@ PreTokenizer PreTokenizer::named(std::string_view name) {
   const Family* family = find_family(name);
   check(family != nullptr, WI_E_UNSUPPORTED, "pre_tokenizer \"", name, "\" is not one this library knows");
   PreTokenizer result;
-  for (const char* pattern : family->patterns) result.add_pattern(pattern);
+  for (const char* pattern : family->patterns)
+    result.add_step({pattern, SplitStep::Behavior::isolated, false}, true);
   result.ignores_merges_ = family->ignores_merges;
   return result;
 }
@@ -121,53 +160,70 @@ bool PreTokenizer::ignores_merges(std::string_view name) {
   return family && family->ignores_merges;
 }
 
-PreTokenizer PreTokenizer::from_patterns(std::string_view patterns) {
+PreTokenizer PreTokenizer::from_steps(std::span<const SplitStep> steps) {
+  check(steps.size() <= kMostPatterns, WI_E_UNSUPPORTED, "the pre-tokenizer has ", steps.size(),
+        " patterns, at most ", kMostPatterns, " are supported");
   PreTokenizer result;
-  for (size_t begin = 0; begin <= patterns.size();) {
-    const size_t end = std::min(patterns.find('\0', begin), patterns.size());
-    const std::string_view pattern = patterns.substr(begin, end - begin);
-    result.add_pattern(pattern == kSpacesAtEndWritten ? kSpacesAtEnd : pattern);
-    begin = end + 1;
+  for (SplitStep step : steps) {
+    if (step.pattern == kSpacesAtEndWritten) step.pattern = kSpacesAtEnd;
+    check(step.pattern.size() <= kLongestPattern, WI_E_UNSUPPORTED, "pre-tokenizer pattern ",
+          shortened(step.pattern), " has ", step.pattern.size(), " bytes, at most ", kLongestPattern,
+          " are supported");
+    result.add_step(step, is_known(step.pattern));
   }
   return result;
 }
 
-void PreTokenizer::add_pattern(std::string_view pattern) {
-  const std::string translated = to_pcre2(pattern);
+void PreTokenizer::add_step(const SplitStep& step, bool known) {
+  const std::string translated = to_pcre2(step.pattern);
   std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   check(context != nullptr, WI_E_MEMORY, "no memory to compile the pre-tokenizer pattern");
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  pcre2_set_parens_nest_limit(context.get(), kDeepestParentheses);
   int code = 0;
   PCRE2_SIZE offset = 0;
-  Code compiled(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code,
-                              &offset, context.get()));
-  check(compiled != nullptr, WI_E_FORMAT, "pre-tokenizer pattern does not compile: ", message_of(code),
-        " at byte ", offset, " of ", translated);
+  Stage stage{nullptr, shortened(step.pattern), step.behavior, step.invert, !known};
+  stage.code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                                     (stage.metered ? PCRE2_AUTO_CALLOUT : 0),
+                                 &code, &offset, context.get()));
+  check(stage.code != nullptr, WI_E_FORMAT, "pre-tokenizer pattern does not compile: ", message_of(code),
+        " at byte ", offset, " of ", shortened(translated));
   // Where the JIT is not to be had, pcre2_match interprets: slower, the same words.
-  pcre2_jit_compile(compiled.get(), PCRE2_JIT_COMPLETE);
-  stages_.push_back(std::move(compiled));
+  pcre2_jit_compile(stage.code.get(), PCRE2_JIT_COMPLETE);
+  stages_.push_back(std::move(stage));
 }
 
 void PreTokenizer::FreeCode::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }
 
 struct PreTokenizer::Matcher::Resources {
-  pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  pcre2_match_context* known = pcre2_match_context_create(nullptr);
+  pcre2_match_context* metered = pcre2_match_context_create(nullptr);
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_jit_stack* stack = pcre2_jit_stack_create(kJitStackStart, kJitStackLimit, nullptr);
+  Meter meter;
   ~Resources() {
     pcre2_jit_stack_free(stack);
     pcre2_match_data_free(data);
-    pcre2_match_context_free(context);
+    pcre2_match_context_free(metered);
+    pcre2_match_context_free(known);
   }
 };
 
-PreTokenizer::Matcher::Matcher(const PreTokenizer& owner) : owner_(owner), resources_(new Resources) {
-  check(resources_->context && resources_->data && resources_->stack, WI_E_MEMORY,
+PreTokenizer::Matcher::Matcher(const PreTokenizer& owner, size_t text_bytes, Poll& poll)
+    : owner_(owner), poll_(poll), resources_(new Resources) {
+  Resources& use = *resources_;
+  check(use.known && use.metered && use.data && use.stack, WI_E_MEMORY,
         "no memory for the pre-tokenizer's match data");
-  pcre2_set_match_limit(resources_->context, kMatchSteps);
-  pcre2_jit_stack_assign(resources_->context, nullptr, resources_->stack);
+  use.meter.granted = kFreeSteps + kStepsPerByte * text_bytes;
+  use.meter.poll = &poll;
+  pcre2_set_match_limit(use.known, kMatchSteps);
+  pcre2_set_match_limit(use.metered,
+                        UINT32_MAX);  // it starts anew for each character that a match may begin at
+  pcre2_set_callout(use.metered, &Meter::callout, &use.meter);
+  for (pcre2_match_context* context : {use.known, use.metered})
+    pcre2_jit_stack_assign(context, nullptr, use.stack);
 }
 
 PreTokenizer::Matcher::~Matcher() = default;
@@ -175,14 +231,26 @@ PreTokenizer::Matcher::~Matcher() = default;
 PreTokenizer::Matcher::Found PreTokenizer::Matcher::find(size_t stage, std::string_view text, size_t from,
                                                          size_t last_end) {
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  const Stage& use = owner_.stages_[stage];
+  Meter& meter = resources_->meter;
   for (size_t at = from; at <= text.size(); at = character_end(text, at)) {
-    const int code = pcre2_match(owner_.stages_[stage].get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK,
-                                 resources_->data, resources_->context);
-    if (code == PCRE2_ERROR_NOMATCH) break;
+    meter.position = at;
+    const int code = pcre2_match(use.code.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK,
+                                 resources_->data, use.metered ? resources_->metered : resources_->known);
+    if (code == PCRE2_ERROR_NOMATCH) {
+      poll_(text.size() - at);
+      break;
+    }
+    if (code == PCRE2_ERROR_CALLOUT) {
+      check(!poll_.fired(), WI_E_CANCELLED, "cancelled");
+      fail(WI_E_UNSUPPORTED, "pre-tokenizer pattern ", use.pattern, " takes more than ", meter.granted,
+           " steps on this text, and is given up");
+    }
     check(code != PCRE2_ERROR_NOMEMORY, WI_E_MEMORY, "no memory to match the pre-tokenizer pattern");
-    check(code >= 0, WI_E_UNSUPPORTED, "pre-tokenizer pattern failed on this text near byte ", at, ": ",
-          message_of(code));
+    check(code >= 0, WI_E_UNSUPPORTED, "pre-tokenizer pattern ", use.pattern,
+          " failed on this text near byte ", at, ": ", message_of(code));
     const PCRE2_SIZE* span = pcre2_get_ovector_pointer(resources_->data);
+    poll_(span[1] - at + 1);
     // An empty match just behind the last one is none; elsewhere it cuts the text in two.
     if (span[1] > span[0] || span[0] != last_end) return {span[0], span[1], true};
   }

@@ -1,6 +1,7 @@
 // The safetensors container and its shard index.
 #include "src/model/safetensors.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "src/error.h"
@@ -10,6 +11,7 @@ namespace wi {
 namespace {
 
 constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the format's own limit
+constexpr size_t kMostTensors = size_t{1} << 18;    // in one file; five times what 4,096 layers have
 
 StoredTensor read_entry(const std::string& name, const Json& entry, const std::string& file, uint64_t data,
                         uint64_t data_bytes, Extent* extent);
@@ -17,7 +19,8 @@ DType type_of(const std::string& name, const StoredTensor& tensor);
 
 }  // namespace
 
-std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> bytes, const std::string& file) {
+std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> bytes, const std::string& file,
+                                            Watch* watch) {
   uint64_t header_bytes = 0;
   check(bytes.size() >= sizeof header_bytes, WI_E_FORMAT, file,
         ": the file ends in the header length (byte 0)");
@@ -29,16 +32,22 @@ std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> bytes, co
   const uint64_t data = 8 + header_bytes, data_bytes = bytes.size() - data;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data() + 8),
                               static_cast<size_t>(header_bytes));
-  const Json header = parse_json(text, file + ": header", true);
+  std::vector<std::pair<StoredTensor, Extent>> entries;
+  parse_json_entries(text, file + ": header", watch, [&](const std::string& name, const Json& entry) {
+    if (name == "__metadata__") return;
+    check(entries.size() < kMostTensors, WI_E_FORMAT, file, ": header: more than ", kMostTensors, " tensors");
+    auto& [tensor, extent] = entries.emplace_back();
+    tensor = read_entry(name, entry, file, data, data_bytes, &extent);
+    tensor.data = bytes.data() + data + extent.begin;
+  });
+  std::sort(entries.begin(), entries.end(),
+            [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
 
   std::vector<StoredTensor> tensors;
   std::vector<Extent> extents;
-  tensors.reserve(header.size());
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
-    Extent extent;
-    tensors.push_back(read_entry(name, entry, file, data, data_bytes, &extent));
-    tensors.back().data = bytes.data() + data + extent.begin;
+  tensors.reserve(entries.size());  // extents point into it
+  for (auto& [tensor, extent] : entries) {
+    tensors.push_back(std::move(tensor));
     extent.tensor = &tensors.back();
     extents.push_back(extent);
   }
@@ -47,9 +56,9 @@ std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> bytes, co
 }
 
 std::vector<std::pair<std::string, std::string>> parse_shard_index(std::string_view text,
-                                                                   const std::string& file) {
-  const Json json = parse_json(text, file);
-  const Json* map = JsonFields(json, file).find_object("weight_map");
+                                                                   const std::string& file, Watch* watch) {
+  const JsonTree json = parse_json(text, file, watch);
+  const Json* map = JsonFields(*json, file).find_object("weight_map");
   check(map && !map->empty(), WI_E_FORMAT, file, ": weight_map is missing or empty");
   std::vector<std::pair<std::string, std::string>> entries;
   for (const auto& [tensor, shard] : map->items()) {

@@ -10,16 +10,19 @@
 #include <vector>
 
 #include "src/model/tensor_table.h"
+#include "src/model/watch.h"
 
 namespace wi {
 
 // The tensors point into the bytes, which must outlive them; file is the name for messages. The format does
-// not promise alignment: data may start at any byte.
-std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> bytes, const std::string& file);
+// not promise alignment: data may start at any byte. Sorted by name.
+std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> bytes, const std::string& file,
+                                            Watch* watch = nullptr);
 
 // model.safetensors.index.json: (tensor, shard file), sorted by tensor. Shards are plain names without a
 // path.
 std::vector<std::pair<std::string, std::string>> parse_shard_index(std::string_view text,
-                                                                   const std::string& file);
+                                                                   const std::string& file,
+                                                                   Watch* watch = nullptr);
 
 }  // namespace wi

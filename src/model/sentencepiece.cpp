@@ -10,8 +10,8 @@
 #include "src/error.h"
 #include "src/model/merge_queue.h"
 #include "src/model/tokenizer_base.h"
-#include "src/model/utf8.h"
 #include "src/model/word_cache.h"
+#include "src/utf8.h"
 
 namespace wi {
 namespace {
@@ -31,11 +31,10 @@ std::string unescape(std::string_view token) {
 class SentencePiece final : public TokenizerBase {
  public:
   explicit SentencePiece(Vocabulary vocabulary);
-  std::string decode(std::span<const int32_t> tokens, bool keep_special) const override;
 
  private:
   class TextEncoder;
-  std::unique_ptr<Encoder> make_encoder(size_t text_bytes) const override;
+  std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Poll& poll) const override;
   void read_bytes();
   void rank_tokens();
   void check_fallback() const;
@@ -55,7 +54,8 @@ class SentencePiece final : public TokenizerBase {
 // before every run of spaces, so the cache sees words.
 class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
  public:
-  TextEncoder(const SentencePiece& owner, size_t text_bytes) : owner_(owner), cache_(text_bytes) {}
+  TextEncoder(const SentencePiece& owner, size_t text_bytes, Poll& poll)
+      : owner_(owner), poll_(poll), cache_(text_bytes) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     // The cache keeps views of the words, so every buffer lives as long as this call.
@@ -64,17 +64,21 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
     for (size_t at = 0; at < escaped.size();) {
       const size_t end = word_end(escaped, at);
       const std::string_view word = escaped.substr(at, end - at);
+      poll_(word.size());
       cache_.append(word, ids, [&] { append_word(word, ids); });
       at = end;
     }
   }
 
  private:
-  std::string escape(std::string_view text) const {
+  std::string escape(std::string_view text) {
     std::string escaped;
     escaped.reserve(text.size() + text.size() / 2 + kSpace.size());
     if (owner_.vocabulary().add_space_prefix) escaped += kSpace;
-    for (char c : text) c == ' ' ? escaped.append(kSpace) : escaped.append(1, c);
+    for (char c : text) {
+      poll_(1);
+      c == ' ' ? escaped.append(kSpace) : escaped.append(1, c);
+    }
     return escaped;
   }
 
@@ -87,8 +91,10 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
 
   void append_word(std::string_view word, std::vector<int32_t>& ids) {
     starts_.clear();
-    for (size_t at = 0; at < word.size(); at += std::max<size_t>(utf8_length(word, at), 1))
+    for (size_t at = 0; at < word.size(); at += std::max<size_t>(utf8_length(word, at), 1)) {
+      poll_(1);
       starts_.push_back(static_cast<uint32_t>(at));
+    }
     const auto count = static_cast<uint32_t>(starts_.size());
     starts_.push_back(static_cast<uint32_t>(word.size()));
     ends_.assign(starts_.begin() + 1, starts_.end());
@@ -97,7 +103,7 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
         [&](uint32_t left, uint32_t right) {
           return rank(word.substr(starts_[left], ends_[right] - starts_[left]));
         },
-        [&](uint32_t left, uint32_t right) { ends_[left] = ends_[right]; });
+        [&](uint32_t left, uint32_t right) { ends_[left] = ends_[right]; }, &poll_);
     for (uint32_t i = 0; i != MergeQueue::kEnd; i = queue_.next(i))
       append_symbol(word.substr(starts_[i], ends_[i] - starts_[i]), ids);
   }
@@ -113,12 +119,14 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
     if (found != owner_.pieces_.end()) return ids.push_back(found->second.token);
     for (char c : text) {
       const int32_t byte_token = owner_.byte_tokens_[static_cast<unsigned char>(c)];
-      if (byte_token < 0) return ids.push_back(owner_.vocabulary().unknown);  // of the character, once
+      if (byte_token < 0)  // of the character, once
+        return ids.push_back(owner_.unknown_for(static_cast<unsigned char>(c)));
       ids.push_back(byte_token);
     }
   }
 
   const SentencePiece& owner_;
+  Poll& poll_;
   WordCache cache_;
   MergeQueue queue_;
   std::vector<uint32_t> starts_, ends_;  // (symbols): byte offsets in the word
@@ -133,28 +141,8 @@ SentencePiece::SentencePiece(Vocabulary moved) : TokenizerBase(std::move(moved))
   check_fallback();
 }
 
-// The space in front of the text is this library's own, as is the one that encode() put behind a special
-// token: they go again, so that decode(encode(x)) == x.
-std::string SentencePiece::decode(std::span<const int32_t> tokens, bool keep_special) const {
-  std::string text;
-  text.reserve(tokens.size() * 4);
-  bool own_space = vocabulary().add_space_prefix;
-  for (int32_t token : tokens) {
-    std::string_view bytes = piece(token, keep_special);
-    if (splits_text(token)) {
-      text += bytes;
-      own_space = own_space || (vocabulary().add_space_prefix && keep_special);
-      continue;
-    }
-    if (own_space && bytes.starts_with(' ')) bytes.remove_prefix(1);
-    own_space = false;
-    text += bytes;
-  }
-  return text;
-}
-
-std::unique_ptr<TokenizerBase::Encoder> SentencePiece::make_encoder(size_t text_bytes) const {
-  return std::make_unique<TextEncoder>(*this, text_bytes);
+std::unique_ptr<TokenizerBase::Encoder> SentencePiece::make_encoder(size_t text_bytes, Poll& poll) const {
+  return std::make_unique<TextEncoder>(*this, text_bytes, poll);
 }
 
 void SentencePiece::read_bytes() {
@@ -197,8 +185,8 @@ void SentencePiece::rank_tokens() {
 
 void SentencePiece::check_fallback() const {
   if (vocabulary().unknown >= 0) return;
-  for (size_t byte = 0; byte < 256; ++byte)
-    check(byte_tokens_[byte] >= 0, WI_E_FORMAT, "tokens lacks byte ", byte,
+  for (unsigned byte = 0; byte < 256; ++byte)
+    check(byte_tokens_[byte] >= 0 || !occurs_in_utf8(byte), WI_E_FORMAT, "tokens lacks byte ", byte,
           ", and there is no unknown token");
 }
 

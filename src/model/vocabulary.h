@@ -3,8 +3,11 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "src/model/tokenizer.h"
+#include "src/model/watch.h"
 
 namespace wi {
 
@@ -12,7 +15,9 @@ class Gguf;
 
 struct VocabularyFile {
   Vocabulary vocabulary;
-  std::string chat_template;  // Jinja; empty if the file has none
+  std::vector<std::pair<std::string, std::string>> chat_templates;  // name ("default", "tool_use"), Jinja
+  // What templates call bos_token and so on, with the tokens' texts.
+  std::vector<std::pair<std::string, std::string>> special_texts;
 };
 
 VocabularyFile vocabulary_from_gguf(const Gguf& gguf);
@@ -20,7 +25,10 @@ VocabularyFile vocabulary_from_gguf(const Gguf& gguf);
 // The texts of a model directory; all but tokenizer.json may be empty. vocab is config.json's vocab_size:
 // ids that the tokenizer leaves unused up to it become unused tokens.
 struct TokenizerTexts {
-  std::string_view tokenizer, tokenizer_config, config, generation_config, chat_template;
+  std::string_view tokenizer = {}, tokenizer_config = {}, config = {}, generation_config = {},
+                   chat_template = {}, added_tokens = {}, special_tokens_map = {},
+                   tool_template = {};  // additional_chat_templates/tool_use.jinja
+  Watch* watch = nullptr;               // ticked while tokenizer.json is read
 };
 VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab);
 

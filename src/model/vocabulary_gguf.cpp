@@ -13,6 +13,7 @@ namespace {
 void read_kinds(const Gguf& gguf, Vocabulary* vocabulary);
 void read_scores(const Gguf& gguf, Vocabulary* vocabulary);
 void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary);
+void read_chat_templates(const Gguf& gguf, VocabularyFile* file);
 
 }  // namespace
 
@@ -36,19 +37,19 @@ VocabularyFile vocabulary_from_gguf(const Gguf& gguf) {
     vocabulary.merges.assign(merges.begin(), merges.end());
     vocabulary.ignore_merges = PreTokenizer::ignores_merges(pre);
     vocabulary.add_bos = vocabulary.ignore_merges;  // llama.cpp's default, which converters rely on
-    vocabulary.add_space_prefix = false;
   } else if (model == "llama") {
     vocabulary.model = Vocabulary::Model::sentencepiece;
     read_scores(gguf, &vocabulary);
     vocabulary.add_bos = true;
     vocabulary.add_space_prefix = gguf.find_bool("tokenizer.ggml.add_space_prefix").value_or(true);
+    vocabulary.space_after_special = vocabulary.add_space_prefix;
   } else {
     fail(WI_E_UNSUPPORTED, gguf.where("tokenizer.ggml.model"), " is '", model,
          "', supported are gpt2 and llama");
   }
   vocabulary.add_bos = gguf.find_bool("tokenizer.ggml.add_bos_token").value_or(vocabulary.add_bos);
   read_special_ids(gguf, &vocabulary);
-  file.chat_template = gguf.find_text("tokenizer.chat_template").value_or("");
+  read_chat_templates(gguf, &file);
   return file;
 }
 
@@ -108,6 +109,30 @@ void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary) {
   check(!vocabulary->add_bos || vocabulary->bos >= 0, WI_E_FORMAT, gguf.where("tokenizer.ggml.bos_token_id"),
         " is missing, but add_bos_token is true");
   add_known_ends(vocabulary);
+}
+
+// tokenizer.chat_template is the default, tokenizer.chat_template.NAME another one.
+void read_chat_templates(const Gguf& gguf, VocabularyFile* file) {
+  const std::string key = "tokenizer.chat_template";
+  if (const auto text = gguf.find_text(key.c_str()); text && !text->empty())
+    file->chat_templates.emplace_back("default", *text);
+  std::vector<std::string_view> names;
+  if (gguf.find("tokenizer.chat_templates")) names = gguf.texts("tokenizer.chat_templates");
+  for (const std::string_view name : names) {
+    const auto text = gguf.find_text(concat(key, '.', name).c_str());
+    if (text && name != "default") file->chat_templates.emplace_back(name, *text);
+  }
+  const Vocabulary& vocabulary = file->vocabulary;
+  const int64_t last = static_cast<int64_t>(vocabulary.tokens.size()) - 1;
+  const auto add = [&](const char* name, int64_t id) {
+    if (id >= 0) file->special_texts.emplace_back(name, vocabulary.tokens[static_cast<size_t>(id)]);
+  };
+  add("bos_token", vocabulary.bos);
+  add("eos_token", vocabulary.eos);
+  add("unk_token", vocabulary.unknown);
+  add("sep_token", gguf.find_integer("tokenizer.ggml.seperator_token_id", 0, last).value_or(-1));
+  add("pad_token", gguf.find_integer("tokenizer.ggml.padding_token_id", 0, last).value_or(-1));
+  add("mask_token", gguf.find_integer("tokenizer.ggml.mask_token_id", 0, last).value_or(-1));
 }
 
 }  // namespace

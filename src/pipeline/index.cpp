@@ -2,71 +2,122 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "src/cancel.h"
+#include "src/pipeline/building.h"
+#include "src/pipeline/index_room.h"
 
 namespace wi {
 namespace {
 
-std::shared_ptr<Segment> build_segment(const Sequence& sequence, int32_t tokens, const SealContext& context) {
-  const KvShape& shape = sequence.shape();
-  const int64_t first = sequence.sealed_end();
-  const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
-  auto segment = std::make_shared<Segment>(sequence.pool(), shape, first, tokens);
+// Where the keys and values of a new segment's positions are: older segments, of which it may take only a
+// part, then blocks of the tail.
+struct Source {
+  Source(const Sequence& sequence, SegmentSpan span, int workers);
+  // One head's in order of position, runs and what they point to valid until the worker's next call.
+  std::span<const KvRun> runs(int32_t layer, int32_t head, int worker);
 
-  const size_t capacity =
-      (context.policy.index_capacity(context.params, tokens, shape.head_dim, shape.dtype) + 63) & ~size_t{63};
-  HostBuffer room;
-  if (capacity) {
-    room = sequence.pool().allocate(planes * capacity, "building a segment's index");
-    std::memset(room.data(), 0, room.bytes());
-  }
-  const size_t blocks = static_cast<size_t>(tokens / kBlockTokens);
-  std::vector<KvRun> runs(planes * blocks);
-  std::vector<IndexResult> results(planes);
+ private:
+  const KvShape& shape_;
+  SegmentSpan span_;
+  std::span<const std::shared_ptr<const Segment>> segments_;
+  std::span<const BlockRef> blocks_;
+  int64_t sealed_tokens_ = 0;
+  struct Room {
+    std::vector<std::byte> gathered;  // keys, then values of sealed_tokens_
+    std::vector<KvRun> runs;
+  };
+  std::vector<Room> rooms_;  // (workers)
+};
+
+// whole: a segment that this one is the beginning of, or null.
+std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan span, const SealContext& context,
+                                       const Segment* whole = nullptr) {
+  const KvShape& shape = sequence.shape();
+  const int32_t tokens = span.tokens;
+  const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
+  auto segment = std::make_shared<Segment>(sequence.pool(), shape, span.first, tokens);
+
+  IndexRoom room(sequence.pool(), shape, context.policy, context.params, whole ? whole->tokens() : tokens);
+  Source source(sequence, span, context.stream.workers);
 
   context.stream.each(static_cast<int64_t>(planes), [&](int64_t plane, int worker) {
     const int32_t layer = static_cast<int32_t>(plane) / shape.kv_heads,
                   head = static_cast<int32_t>(plane) % shape.kv_heads;
-    KvRun* own_runs = runs.data() + static_cast<size_t>(plane) * blocks;
-    for (size_t i = 0; i < blocks; ++i) {
-      const BlockRef& block = sequence.tail()[i];
-      own_runs[i] = {block->keys(layer, head), block->values(layer, head), kBlockTokens};
-    }
-    IndexArgs args;
-    args.runs = own_runs;
-    args.run_count = static_cast<int32_t>(blocks);
-    args.tokens = tokens;
-    args.first_position = static_cast<int32_t>(first);
-    args.head_dim = shape.head_dim;
-    args.kv = shape.dtype;
-    args.params = &context.params;
-    args.keys = segment->keys(layer, head);
-    args.values = segment->values(layer, head);
-    args.positions = segment->positions(layer, head);
-    args.index = capacity ? room.data() + static_cast<size_t>(plane) * capacity : nullptr;
-    results[static_cast<size_t>(plane)] = context.policy.index(context.stream, worker, args);
+    const IndexArgs args = room.args(*segment, static_cast<size_t>(plane), source.runs(layer, head, worker));
+    const Policy& policy = layout_policy(context.backend, context.policy, shape, layer);
+    room.set_result(static_cast<size_t>(plane),
+                    whole && policy.cut ? policy.cut(context.stream, worker, args, whole->view(layer, head))
+                                        : policy.index(context.stream, worker, args));
   });
   throw_if_cancelled(context.stream);
+  room.attach_to(*segment);
+  return segment;
+}
 
-  // The room was an upper bound; the segment keeps what was used.
-  std::vector<Segment::HeadIndex> heads(planes);
-  size_t used = 0;
-  for (size_t plane = 0; plane < planes; ++plane) {
-    heads[plane] = {used, results[plane].index_bytes, results[plane].partitions};
-    used += (results[plane].index_bytes + 63) & ~size_t{63};
-  }
-  HostBuffer index;
-  if (used) {
-    index = sequence.pool().allocate(used, "a segment's index");
-    std::memset(index.data(), 0, index.bytes());
-    for (size_t plane = 0; plane < planes; ++plane) {
-      std::memcpy(index.data() + heads[plane].offset, room.data() + plane * capacity, heads[plane].bytes);
+Source::Source(const Sequence& sequence, SegmentSpan span, int workers)
+    : shape_(sequence.shape()),
+      span_(span),
+      segments_(sequence.segments()),
+      rooms_(static_cast<size_t>(workers)) {
+  while (!segments_.empty() && segments_.front()->end_position() <= span.first)
+    segments_ = segments_.subspan(1);
+  while (!segments_.empty() && segments_.back()->first_position() >= span.end())
+    segments_ = segments_.first(segments_.size() - 1);
+  sealed_tokens_ = std::min(span.end(), sequence.sealed_end()) - span.first;
+  const int64_t from_tail = span.end() - sequence.sealed_end();
+  if (from_tail > 0) blocks_ = sequence.tail().first(static_cast<size_t>(from_tail / kBlockTokens));
+}
+
+std::span<const KvRun> Source::runs(int32_t layer, int32_t head, int worker) {
+  Room& room = rooms_[static_cast<size_t>(worker)];
+  const size_t row = shape_.head_bytes(), half = static_cast<size_t>(sealed_tokens_) * row;
+  room.gathered.resize(2 * half);
+  room.runs.clear();
+  for (const auto& segment : segments_) {
+    const SegmentView view = segment->view(layer, head);
+    for (int32_t i = 0; i < view.tokens; ++i) {
+      const size_t from = static_cast<size_t>(i) * row;
+      if (view.positions[i] >= span_.end()) continue;
+      std::byte* to = room.gathered.data() + static_cast<size_t>(view.positions[i] - span_.first) * row;
+      std::memcpy(to, static_cast<const std::byte*>(view.keys) + from, row);
+      std::memcpy(to + half, static_cast<const std::byte*>(view.values) + from, row);
     }
   }
-  segment->attach_index(std::move(index), std::move(heads));
-  return segment;
+  if (sealed_tokens_)
+    room.runs.push_back({room.gathered.data(), room.gathered.data() + half, sealed_tokens_});
+  for (const BlockRef& block : blocks_)
+    room.runs.push_back({block->keys(layer, head), block->values(layer, head), kBlockTokens});
+  return room.runs;
+}
+
+// The next segment of a prompt in a sequence that will have final_tokens; none if there is no more. The
+// segments that it takes the place of are the last ones: were there any behind it, they would have been cut
+// as it is.
+SegmentSpan next_of_prompt(const Sequence& sequence, const PolicyParams& params, int64_t final_tokens) {
+  const SegmentGrid grid(params);
+  const int64_t end = grid.sealed_end(final_tokens);
+  int64_t first = sequence.settled_end();
+  for (const auto& segment : sequence.segments()) {
+    if (segment->first_position() < first) continue;
+    if (segment->tokens() != grid.longest(first, end).tokens) break;
+    first = segment->end_position();
+  }
+  const SegmentSpan span = grid.longest(first, end);
+  return span.end() > sequence.sealed_end() ? span : SegmentSpan{};
+}
+
+void put_in_place(Sequence& sequence, std::shared_ptr<const Segment> segment, const SealContext& context) {
+  size_t freed_bytes =
+      static_cast<size_t>(segment->end_position() - sequence.sealed_end()) * sequence.shape().token_bytes();
+  for (const auto& older : sequence.segments())
+    if (older->first_position() >= segment->first_position()) freed_bytes += older->bytes();
+  if (segment->bytes() > freed_bytes)
+    sequence.check_budget(segment->bytes() - freed_bytes, "a segment's index");
+  if (context.stats) context.stats->sealed_tokens += static_cast<uint64_t>(segment->tokens());
+  sequence.seal(std::move(segment));
 }
 
 // Room for the next tokens, visible at once: positions [to.tokens() - count, to.tokens()) are written next.
@@ -99,12 +150,57 @@ void put_run(Sequence& to, int32_t layer, int32_t head, int64_t position, const 
 
 }  // namespace
 
+void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_tokens) {
+  for (;;) {
+    const SegmentSpan span = next_of_prompt(sequence, context.params, final_tokens);
+    if (span.tokens == 0 || span.end() + context.params.local_window > sequence.tokens()) return;
+    const std::shared_ptr<Segment> segment = build_segment(sequence, span, context);
+    if (context.on_segment) context.on_segment(segment);
+    put_in_place(sequence, segment, context);
+  }
+}
+
+void seal_decoded(Sequence& sequence, const SealContext& context) {
+  sequence.settle();
+  for (;;) {
+    const SegmentSpan span = SegmentGrid(context.params).unit(sequence.sealed_end());
+    std::shared_ptr<Building>& building = sequence.building();
+    if (span.end() > sequence.tokens()) return building.reset();
+    if (!building || building->span().first != span.first)
+      building = std::make_shared<Building>(sequence, span, context.backend, context.policy, context.params,
+                                            context.stream.workers);
+    const int64_t steps_left = span.end() + context.params.local_window + kBuildTokens - sequence.tokens();
+    if (steps_left > 0) return building->advance(context.stream, steps_left);
+    put_in_place(sequence, building->finish(context.stream), context);
+    building.reset();
+    sequence.settle();
+  }
+}
+
+void truncate(Sequence& sequence, const SealContext& context, int64_t tokens, int64_t most_sealed) {
+  const int64_t most = std::min(tokens - context.params.local_window, most_sealed);
+  int64_t sealed_end = kSinkTokens;
+  std::shared_ptr<Segment> cut;
+  for (const auto& segment : sequence.segments()) {
+    if (segment->first_position() >= most) break;
+    const int64_t kept = std::min<int64_t>(most - segment->first_position(), segment->tokens());
+    const auto whole_blocks = static_cast<int32_t>(kept / kBlockTokens * kBlockTokens);
+    if (whole_blocks && whole_blocks < segment->tokens())
+      cut = build_segment(sequence, {segment->first_position(), whole_blocks}, context, segment.get());
+    sealed_end = segment->first_position() + whole_blocks;
+  }
+  sequence.truncate(tokens, sealed_end, std::move(cut));
+}
+
 void reindex(const Sequence& from, const SealContext& context, Sequence& to) {
   if (from.tokens() == 0) return;
   const KvShape& shape = from.shape();
   const auto each_head = [&](auto&& body) {
     for (int32_t layer = 0; layer < shape.layers; ++layer)
-      for (int32_t head = 0; head < shape.kv_heads; ++head) body(layer, head);
+      for (int32_t head = 0; head < shape.kv_heads; ++head) {
+        throw_if_cancelled(context.stream);
+        body(layer, head);
+      }
   };
   const int64_t sink = std::min<int64_t>(from.tokens(), kSinkTokens);
   grow(to, sink);
@@ -121,7 +217,7 @@ void reindex(const Sequence& from, const SealContext& context, Sequence& to) {
             static_cast<const std::byte*>(view.values) + at);
       }
     });
-    seal(to, context, SealWhen::prefilling);
+    seal_prompt(to, context, from.tokens());
   }
   const int64_t first = to.tokens();
   grow(to, from.tail_tokens());
@@ -132,26 +228,7 @@ void reindex(const Sequence& from, const SealContext& context, Sequence& to) {
               {block->keys(layer, head), block->values(layer, head), std::min<int64_t>(left, kBlockTokens)});
     }
   });
-  seal(to, context, SealWhen::prefilled);
-}
-
-void seal(Sequence& sequence, const SealContext& context, SealWhen when) {
-  while (const int32_t tokens = sealable_tokens(sequence, context.params, when)) {
-    std::shared_ptr<Segment> segment = build_segment(sequence, tokens, context);
-    const size_t freed_bytes = static_cast<size_t>(tokens) * sequence.shape().token_bytes();
-    if (segment->bytes() > freed_bytes)
-      sequence.check_budget(segment->bytes() - freed_bytes, "a segment's index");
-    if (context.on_segment) context.on_segment(segment);
-    sequence.seal(std::move(segment));
-  }
-}
-
-int32_t sealable_tokens(const Sequence& sequence, const PolicyParams& params, SealWhen when) {
-  const int64_t beyond_window = sequence.tail_tokens() - params.local_window;
-  if (beyond_window >= params.segment_tokens) return params.segment_tokens;
-  if (when == SealWhen::prefilling || beyond_window < params.decode_segment_tokens) return 0;
-  if (when == SealWhen::decoding) return params.decode_segment_tokens;
-  return static_cast<int32_t>(beyond_window / params.decode_segment_tokens) * params.decode_segment_tokens;
+  seal_prompt(to, context, from.tokens());
 }
 
 }  // namespace wi

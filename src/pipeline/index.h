@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "kernels/ops.h"
+#include "src/stats.h"
 #include "src/store/sequence.h"
 
 namespace wi {
@@ -17,20 +18,30 @@ struct SealContext {
   const Stream& stream;
   // Called with each new segment before it is shared (prefix reuse sets its lineage here); may be empty.
   std::function<void(const std::shared_ptr<Segment>&)> on_segment;
+  StepStats* stats = nullptr;  // sealed_tokens is counted there
 };
 
-enum class SealWhen { prefilling, prefilled, decoding };
+// Seals what of a prompt's tokens should be sealed by now, as SegmentGrid has it for a sequence of
+// final_tokens, which is what it will have when the call that reads the prompt ends. Segments that are not
+// settled and do not reach as far as that are sealed again as parts of longer ones, so that a prompt in
+// pieces is cut as one in one piece; that and the order of the work is all that depends on the pieces. Throws
+// WI_E_BUDGET, WI_E_MEMORY or WI_E_CANCELLED, and then the sequence holds the same tokens as before.
+void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_tokens);
 
-// Tokens that the next segment should have now, 0 for none: whole segments while a prompt is read, what is
-// left in whole decode segments at its end, decode segments while decoding; the local window always stays.
-int32_t sealable_tokens(const Sequence& sequence, const PolicyParams& params, SealWhen when);
+// While decoding, before each step: settles what is sealed, and seals single units. A unit is sealed when
+// kBuildTokens have come behind it and the local window, never earlier and never later; until then each step
+// does its share of the work. Throws as seal_prompt() does.
+void seal_decoded(Sequence& sequence, const SealContext& context);
 
-// Seals while sealable_tokens() says so. Throws WI_E_BUDGET, WI_E_MEMORY or WI_E_CANCELLED, and then the
-// sequence holds the same tokens as before.
-void seal(Sequence& sequence, const SealContext& context, SealWhen when);
+// The sequence's first `tokens` tokens. A segment that is cut keeps its partitions as far as they go, in
+// whole blocks, for looking for new ones would cost what the whole segment did; the rest of it is tail again,
+// at least the local window, and whatever is sealed behind most_sealed. Settles. Throws as seal_prompt()
+// does.
+void truncate(Sequence& sequence, const SealContext& context, int64_t tokens,
+              int64_t most_sealed = INT64_MAX);
 
 // The tokens of a sequence in another, empty one, sealed as the context's policy does after one prefill.
-// Throws as seal() does.
+// Throws as seal_prompt() does.
 void reindex(const Sequence& from, const SealContext& context, Sequence& to);
 
 }  // namespace wi

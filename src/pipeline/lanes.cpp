@@ -25,7 +25,7 @@ void Lanes::open(std::span<const AttendRow> rows, int32_t layer, int32_t group, 
   group_ = group;
   kv_heads_ = shape.kv_heads;
   head_dim_ = shape.head_dim;
-  kv_ = shape.dtype;
+  window_ = shape.window(layer);
   queries_ = queries;
   out_ = out;
   lse_ = lse ? lse : grown(own_lse_, rows.size() * static_cast<size_t>(kv_heads_ * group));
@@ -38,52 +38,58 @@ bool Lanes::next_pass() {
   if (first_ >= rows_.size()) return false;
 
   const AttendRow& head_row = rows_[first_];
-  size_t bytes = 0, steady = 0, partitions = 0;
+  kv_ = head_row.sequence->shape().dtype;
+  size_t bytes = 0, steady = 0, room = 0;
   for (size_t i = first_; i < rows_.size(); ++i) {
     const AttendRow& row = rows_[i];
-    if (row.policy != head_row.policy || row.params != head_row.params) break;
+    if (row.policy != head_row.policy || row.params != head_row.params || row.sequence->shape().dtype != kv_)
+      break;
     bytes += lane_bytes(row);
     if (count_ && bytes > kPassBytes) break;
-    steady += static_cast<size_t>(row.sequence->max_steady_runs()) * static_cast<size_t>(kv_heads_);
-    for (int32_t head = 0; head < kv_heads_; ++head)
-      partitions += static_cast<size_t>(row.sequence->partitions(layer_, head));
+    steady += static_cast<size_t>(steady_room(row)) * static_cast<size_t>(kv_heads_);
+    for (int32_t head = 0; head < kv_heads_; ++head) room += static_cast<size_t>(partitions(row, head));
     ++count_;
   }
 
   Lane* lane = grown(lanes_, count_ * static_cast<size_t>(kv_heads_));
   KvRun* steady_at = grown(steady_, steady);
-  PartitionRef* retrieved_at = grown(retrieved_, partitions);
-  PartitionRef* estimated_at = grown(estimated_, partitions);
-  KvRun* runs_at = grown(runs_, partitions);
-  float* scores_at = grown(scores_, partitions * static_cast<size_t>(group_));
+  PartitionRef* retrieved_at = grown(retrieved_, room);
+  PartitionRef* estimated_at = grown(estimated_, room);
+  KvRun* runs_at = grown(runs_, room);
+  float* scores_at = grown(scores_, room * static_cast<size_t>(group_));
   for (size_t i = first_; i < first_ + count_; ++i) {
     const AttendRow& row = rows_[i];
     for (int32_t head = 0; head < kv_heads_; ++head, ++lane) {
       const size_t query_head =
           i * static_cast<size_t>(kv_heads_ * group_) + static_cast<size_t>(head * group_);
-      const size_t room = static_cast<size_t>(row.sequence->partitions(layer_, head));
+      const size_t own = static_cast<size_t>(partitions(row, head));
       *lane = Lane{};
       lane->query = queries_ + query_head * static_cast<size_t>(head_dim_);
-      lane->segments = row.sequence->views(layer_, head);
-      lane->segment_count = static_cast<int32_t>(row.sequence->segments().size());
-      lane->partition_count = static_cast<int32_t>(room);
-      lane->indexed_tokens = row.sequence->indexed_tokens();
-      lane->wanted = row.wanted.data();
-      lane->wanted_count = static_cast<int32_t>(row.wanted.size());
       // Coverage is a statistic, and that of one head costs a quarter of what that of four does: KV heads
       // take turns, and so do steps.
       lane->coverage_head = static_cast<int32_t>((row.end + head) % group_);
       lane->steady = steady_at;
-      lane->steady_count = row.sequence->steady_runs(layer_, head, row.end, steady_at);
-      steady_at += row.sequence->max_steady_runs();
+      if (window_) {
+        const int64_t oldest = std::max<int64_t>(row.end - window_, 0);
+        lane->steady_count = row.sequence->runs(layer_, head, oldest, row.end, steady_at);
+      } else {
+        lane->segments = row.sequence->views(layer_, head);
+        lane->segment_count = static_cast<int32_t>(row.sequence->segments().size());
+        lane->partition_count = static_cast<int32_t>(own);
+        lane->indexed_tokens = row.sequence->indexed_tokens();
+        lane->wanted = row.wanted.data();
+        lane->wanted_count = static_cast<int32_t>(row.wanted.size());
+        lane->steady_count = row.sequence->steady_runs(layer_, head, row.end, steady_at);
+      }
+      steady_at += steady_room(row);
       lane->retrieved = retrieved_at;
       lane->estimated = estimated_at;
       lane->runs = runs_at;
       lane->scores = scores_at;
-      retrieved_at += room;
-      estimated_at += room;
-      runs_at += room;
-      scores_at += room * static_cast<size_t>(group_);
+      retrieved_at += own;
+      estimated_at += own;
+      runs_at += own;
+      scores_at += own * static_cast<size_t>(group_);
       lane->out = out_ + query_head * static_cast<size_t>(head_dim_);
       lane->lse = lse_ + query_head;
     }
@@ -107,7 +113,7 @@ void Lanes::report() const {
     stats.buffer_hits += static_cast<uint64_t>(lane.run_count);
     if (policy.index_bytes_read)
       stats.index_bytes_read += static_cast<uint64_t>(policy.index_bytes_read(lane, lanes));
-    if (!policy.estimate) continue;
+    if (!policy.estimate || window_) continue;  // nothing is left out of a window
     stats.estimated_coverage_sum += static_cast<double>(lane.estimated_coverage);
     stats.certified_coverage_sum += static_cast<double>(lane.certified_coverage);
     stats.certified_coverage_min =
@@ -128,12 +134,18 @@ LanesArgs Lanes::args() const {
   return args;
 }
 
+int32_t Lanes::partitions(const AttendRow& row, int32_t head) const {
+  return window_ ? 0 : row.sequence->partitions(layer_, head);
+}
+
+int32_t Lanes::steady_room(const AttendRow& row) const {
+  return window_ ? row.sequence->max_runs() : row.sequence->max_steady_runs();
+}
+
 size_t Lanes::lane_bytes(const AttendRow& row) const {
-  size_t partitions = 0;
-  for (int32_t head = 0; head < kv_heads_; ++head)
-    partitions += static_cast<size_t>(row.sequence->partitions(layer_, head));
-  return partitions *
-         (2 * sizeof(PartitionRef) + sizeof(KvRun) + static_cast<size_t>(group_) * sizeof(float));
+  size_t room = 0;
+  for (int32_t head = 0; head < kv_heads_; ++head) room += static_cast<size_t>(partitions(row, head));
+  return room * (2 * sizeof(PartitionRef) + sizeof(KvRun) + static_cast<size_t>(group_) * sizeof(float));
 }
 
 size_t Lanes::bytes() const {

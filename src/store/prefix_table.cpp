@@ -4,48 +4,66 @@
 
 namespace wi {
 
-int64_t PrefixTable::adopt_longest(uint64_t root, std::span<const int32_t> ids, Sequence& sequence) {
-  if (sequence.tokens() != 0) return 0;
+int64_t PrefixTable::adopt_longest(uint64_t root, std::span<const int32_t> ids, const SegmentGrid& grid,
+                                   Sequence& sequence) {
+  if (sequence.tokens() != 0 || ids.size() <= kSinkTokens) return 0;
+  const int64_t sealed_end = grid.sealed_end(static_cast<int64_t>(ids.size()));
   uint64_t parent = root;
   int64_t end = 0;
-  while (std::shared_ptr<const Segment> segment = find(parent, ids, end == 0 ? kSinkTokens : end)) {
+  for (;;) {
+    const SegmentSpan span = grid.longest(end == 0 ? kSinkTokens : end, sealed_end);
+    const std::shared_ptr<const Segment> segment = find(parent, ids, span);
+    if (!segment) return end;
     sequence.adopt(segment, segment->lineage->sink);
     parent = segment->id();
     end = segment->end_position();
-    std::lock_guard lock(mutex_);
-    ++hits_;
+    std::lock_guard lock(trie_->mutex);
+    ++trie_->hits;
   }
-  return end;
 }
 
-void PrefixTable::publish(const std::shared_ptr<const Segment>& segment) {
-  std::lock_guard lock(mutex_);
-  auto [begin, end] = children_.equal_range(segment->lineage->parent);
-  while (begin != end) begin = begin->second.expired() ? children_.erase(begin) : std::next(begin);
-  children_.emplace(segment->lineage->parent, segment);
+void PrefixTable::publish(const std::shared_ptr<Segment>& segment) {
+  const auto entry = [&] {
+    std::lock_guard lock(trie_->mutex);
+    return trie_->children.emplace(segment->lineage->parent, segment);
+  }();
+  segment->listing = {this, [trie = trie_, entry](const void*) {
+                        std::lock_guard lock(trie->mutex);
+                        trie->children.erase(entry);
+                      }};
 }
 
 uint64_t PrefixTable::hits() const {
-  std::lock_guard lock(mutex_);
-  return hits_;
+  std::lock_guard lock(trie_->mutex);
+  return trie_->hits;
 }
 
+size_t PrefixTable::size() const {
+  std::lock_guard lock(trie_->mutex);
+  return trie_->children.size();
+}
+
+// The published segment of exactly this span after `parent` whose ids are these.
 std::shared_ptr<const Segment> PrefixTable::find(uint64_t parent, std::span<const int32_t> ids,
-                                                 int64_t first) {
-  std::lock_guard lock(mutex_);
-  std::shared_ptr<const Segment> best;
-  auto [begin, end] = children_.equal_range(parent);
-  for (; begin != end; ++begin) {
-    std::shared_ptr<const Segment> segment = begin->second.lock();
-    if (!segment || segment->first_position() != first) continue;
-    if (segment->end_position() >= static_cast<int64_t>(ids.size()))
-      continue;  // one id is left to compute logits from
+                                                 SegmentSpan span) {
+  // One id is left to compute logits from.
+  if (span.tokens == 0 || span.end() >= static_cast<int64_t>(ids.size())) return nullptr;
+  // A segment whose last owner this turns out to be takes itself out of the table, and so must die after the
+  // lock.
+  std::vector<std::shared_ptr<const Segment>> alive;
+  std::lock_guard lock(trie_->mutex);
+  auto [entry, last] = trie_->children.equal_range(parent);
+  for (; entry != last; ++entry) {
+    std::shared_ptr<const Segment> segment = entry->second.lock();
+    if (!segment) continue;
+    alive.push_back(segment);
+    if (segment->first_position() != span.first || segment->tokens() != span.tokens) continue;
     const Segment::Lineage& lineage = *segment->lineage;
-    const bool same = std::equal(lineage.ids.begin(), lineage.ids.end(), ids.begin() + first) &&
-                      std::equal(lineage.sink_ids.begin(), lineage.sink_ids.end(), ids.begin());
-    if (same && (!best || segment->tokens() > best->tokens())) best = std::move(segment);
+    if (std::equal(lineage.ids.begin(), lineage.ids.end(), ids.begin() + span.first) &&
+        std::equal(lineage.sink_ids.begin(), lineage.sink_ids.end(), ids.begin()))
+      return segment;
   }
-  return best;
+  return nullptr;
 }
 
 }  // namespace wi

@@ -1,13 +1,14 @@
 // Prefix reuse: a session whose prompt starts as another's did takes over that one's sealed segments instead
 // of computing them. The table is a trie over live segments: an edge is a segment's token ids, so equal ids
-// after an equal past mean equal keys and values. It holds no segment alive. Thread-safe.
+// after an equal past mean equal keys and values. It holds no segment alive, and forgets one that dies.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "src/store/segment.h"
@@ -17,18 +18,28 @@ namespace wi {
 
 class PrefixTable {
  public:
+  PrefixTable() : trie_(std::make_shared<Trie>()) {}
+
   // segment->lineage must be set.
-  void publish(const std::shared_ptr<const Segment>& segment);
+  void publish(const std::shared_ptr<Segment>& segment);
   // Adopts the longest chain of published segments that `ids` starts with, ending before the last id; root
-  // identifies model, KV type and policy parameters. Returns the tokens taken over.
-  int64_t adopt_longest(uint64_t root, std::span<const int32_t> ids, Sequence& sequence);
+  // identifies model, KV type and policy parameters. Only such segments are taken as this prompt would be cut
+  // into: what other sessions happen to hold changes no token. Returns the tokens taken over.
+  int64_t adopt_longest(uint64_t root, std::span<const int32_t> ids, const SegmentGrid& grid,
+                        Sequence& sequence);
   uint64_t hits() const;
+  size_t size() const;  // segments that it knows
 
  private:
-  std::shared_ptr<const Segment> find(uint64_t parent, std::span<const int32_t> ids, int64_t first);
-  mutable std::mutex mutex_;
-  std::unordered_multimap<uint64_t, std::weak_ptr<const Segment>> children_;  // by the parent's id
-  uint64_t hits_ = 0;
+  // Kept by the published segments too, each of which takes itself out at its end.
+  struct Trie {
+    std::mutex mutex;
+    // By the parent's id; an entry stays where it is whatever comes and goes beside it.
+    std::multimap<uint64_t, std::weak_ptr<const Segment>> children;
+    uint64_t hits = 0;
+  };
+  std::shared_ptr<const Segment> find(uint64_t parent, std::span<const int32_t> ids, SegmentSpan span);
+  std::shared_ptr<Trie> trie_;
 };
 
 }  // namespace wi

@@ -12,10 +12,11 @@ uint64_t next_id() {
 
 }  // namespace
 
-Segment::Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens)
+Segment::Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens,
+                 HostPages pages)
     : shape_(shape), first_position_(first_position), tokens_(tokens), id_(next_id()) {
   pages_ = pool.allocate(shape.token_bytes() * static_cast<size_t>(tokens) + positions_bytes(),
-                         "a segment's pages");
+                         "a segment's pages", pages);
 }
 
 std::byte* Segment::keys(int32_t layer, int32_t head) const {

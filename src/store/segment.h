@@ -18,7 +18,8 @@ namespace wi {
 class Segment {
  public:
   // Allocates pages and positions; the index arrives with attach_index(). first_position: of its first token.
-  Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens);
+  Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens,
+          HostPages pages = HostPages::huge);
 
   const KvShape& shape() const { return shape_; }
   int64_t first_position() const { return first_position_; }
@@ -51,6 +52,7 @@ class Segment {
     std::vector<int32_t> sink_ids;
   };
   std::shared_ptr<const Lineage> lineage;  // null: not offered for reuse
+  std::shared_ptr<const void> listing;     // where it is offered; ends with the segment
 
  private:
   size_t plane(int32_t layer, int32_t head) const {

@@ -1,6 +1,8 @@
 #include "src/store/sequence.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "src/error.h"
@@ -29,20 +31,33 @@ void Sequence::reserve(int64_t count) {
   while (tail_.size() < tail_blocks) tail_.emplace_back(new TokenBlock(*pool_, shape_, kBlockTokens));
 }
 
-void Sequence::write(const Backend& backend, int32_t layer, int64_t first, int64_t count, const float* keys,
-                     const float* values, int64_t stride) {
+uint32_t Sequence::write(const Backend& backend, int32_t layer, int64_t first, int64_t count,
+                         const float* keys, const float* values, int64_t stride) {
   const int64_t width = shape_.head_dim;
   const size_t head_bytes = shape_.head_bytes();
+  uint32_t largest = 0;
   for (int64_t row = 0; row < count; ++row) {
     const Slot at = slot(first + row);
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
       const size_t offset = static_cast<size_t>(at.index) * head_bytes;
-      backend.to_kv(keys + row * stride + head * width, shape_.dtype, (*at.block)->keys(layer, head) + offset,
-                    width);
-      backend.to_kv(values + row * stride + head * width, shape_.dtype,
-                    (*at.block)->values(layer, head) + offset, width);
+      const uint32_t key = backend.to_kv(keys + row * stride + head * width, shape_.dtype,
+                                         (*at.block)->keys(layer, head) + offset, width);
+      const uint32_t value = backend.to_kv(values + row * stride + head * width, shape_.dtype,
+                                           (*at.block)->values(layer, head) + offset, width);
+      largest = std::max({largest, key, value});
     }
   }
+  return largest;
+}
+
+void check_kv_range(DType kv, uint32_t magnitude_bits, int32_t layer, std::string_view whose) {
+  if (kv_holds(kv, magnitude_bits)) [[likely]]
+    return;
+  const float magnitude = std::bit_cast<float>(magnitude_bits);
+  check(std::isfinite(magnitude), WI_E_UNSUPPORTED, whose, "layer ", layer,
+        " computes keys or values that are not finite: the model's weights are broken or beyond f32");
+  fail(WI_E_UNSUPPORTED, whose, "layer ", layer, " has a key or value of ", magnitude, ", more than kv_type ",
+       kv == DType::f16 ? "f16 holds (65504): use bf16 or f32" : "bf16 holds (3.39e38): use f32");
 }
 
 void Sequence::commit(int64_t count) { tokens_ += count; }
@@ -57,6 +72,26 @@ int32_t Sequence::steady_runs(int32_t layer, int32_t head, int64_t end, KvRun* r
     runs[count++] = {tail_[i]->keys(layer, head), tail_[i]->values(layer, head),
                      std::min<int64_t>(left, kBlockTokens)};
   }
+  return count;
+}
+
+int32_t Sequence::runs(int32_t layer, int32_t head, int64_t first, int64_t end, KvRun* runs) const {
+  const size_t bytes = shape_.head_bytes();
+  int32_t count = 0;
+  // What of `tokens` consecutive ones from `begin` on is asked for.
+  const auto add = [&](const std::byte* keys, const std::byte* values, int64_t begin, int64_t tokens) {
+    const int64_t skip = std::max<int64_t>(first - begin, 0), stop = std::min(end - begin, tokens);
+    const size_t offset = static_cast<size_t>(skip) * bytes;
+    if (skip < stop) runs[count++] = {keys + offset, values + offset, stop - skip};
+  };
+  if (sink_ && first < kSinkTokens) add(sink_->keys(layer, head), sink_->values(layer, head), 0, kSinkTokens);
+  for (const auto& segment : segments_)
+    add(segment->keys(layer, head), segment->values(layer, head), segment->first_position(),
+        segment->tokens());
+  const size_t from = static_cast<size_t>(std::max<int64_t>(first - sealed_end_, 0) / kBlockTokens);
+  for (size_t i = from; sealed_end_ + static_cast<int64_t>(i) * kBlockTokens < end; ++i)
+    add(tail_[i]->keys(layer, head), tail_[i]->values(layer, head),
+        sealed_end_ + static_cast<int64_t>(i) * kBlockTokens, kBlockTokens);
   return count;
 }
 
@@ -75,8 +110,16 @@ int32_t Sequence::partitions(int32_t layer, int32_t head) const {
 }
 
 void Sequence::seal(std::shared_ptr<const Segment> segment) {
-  const auto blocks = static_cast<std::ptrdiff_t>(segment->tokens() / kBlockTokens);
-  push_segment(std::move(segment));
+  const int64_t first = segment->first_position();
+  const auto blocks = static_cast<std::ptrdiff_t>((segment->end_position() - sealed_end_) / kBlockTokens);
+  const std::vector<std::shared_ptr<const Segment>> before = segments_;
+  while (!segments_.empty() && segments_.back()->first_position() >= first) segments_.pop_back();
+  try {
+    push_segment(std::move(segment));
+  } catch (...) {
+    segments_ = before;
+    throw;
+  }
   tail_.erase(tail_.begin(), tail_.begin() + blocks);
 }
 
@@ -106,46 +149,58 @@ void Sequence::restore_tail(BlockRef sink, std::vector<BlockRef> tail, int64_t t
   sink_ = std::move(sink);
   tail_ = std::move(tail);
   tokens_ = tokens;
+  settle();
 }
 
-// Tokens of a segment that is cut go back to the tail, in order of position.
-void Sequence::truncate(int64_t tokens) {
-  if (tokens >= tokens_) return;
-  Sequence cut = *this;
-  cut.tokens_ = tokens;
-  while (!cut.segments_.empty() && cut.segments_.back()->end_position() > tokens) {
-    std::shared_ptr<const Segment> segment = cut.segments_.back();
-    cut.segments_.pop_back();
-    cut.tail_.clear();
-    cut.sealed_end_ = segment->first_position();
-    const int64_t kept = tokens - cut.sealed_end_;
-    if (kept <= 0) continue;
-    cut.check_budget(
-        static_cast<size_t>((kept + kBlockTokens - 1) / kBlockTokens * kBlockTokens) * shape_.token_bytes(),
-        "truncation into a segment");
-    for (int64_t start = 0; start < kept; start += kBlockTokens)
-      cut.tail_.emplace_back(new TokenBlock(*pool_, shape_, kBlockTokens));
-    const size_t bytes = shape_.head_bytes();
-    for (int32_t layer = 0; layer < shape_.layers; ++layer) {
-      for (int32_t head = 0; head < shape_.kv_heads; ++head) {
-        const SegmentView view = segment->view(layer, head);
-        for (int32_t i = 0; i < view.tokens; ++i) {
-          const int64_t offset = view.positions[i] - cut.sealed_end_;
-          if (offset >= kept) continue;
-          const TokenBlock& block = *cut.tail_[static_cast<size_t>(offset / kBlockTokens)];
-          const size_t to = static_cast<size_t>(offset % kBlockTokens) * bytes,
-                       from = static_cast<size_t>(i) * bytes;
-          std::memcpy(block.keys(layer, head) + to, static_cast<const std::byte*>(view.keys) + from, bytes);
-          std::memcpy(block.values(layer, head) + to, static_cast<const std::byte*>(view.values) + from,
-                      bytes);
-        }
+void Sequence::truncate(int64_t tokens, int64_t sealed_end, std::shared_ptr<const Segment> cut) {
+  if (tokens >= tokens_ && sealed_end >= sealed_end_) return settle();
+  const auto blocks_of = [](int64_t count) {
+    return static_cast<size_t>(std::max<int64_t>(count + kBlockTokens - 1, 0) / kBlockTokens);
+  };
+  Sequence next = *this;
+  next.tokens_ = tokens;
+  next.building_.reset();
+  while (!next.segments_.empty() && (next.segments_.back()->end_position() > sealed_end ||
+                                     (cut && next.segments_.back()->end_position() > cut->first_position())))
+    next.segments_.pop_back();
+  if (cut) next.segments_.push_back(std::move(cut));
+  next.sealed_end_ = next.segments_.empty() ? kSinkTokens : next.segments_.back()->end_position();
+
+  // First what was sealed, then of the old tail what stays; borders of segments are borders of blocks.
+  const int64_t unsealed_end = std::min(tokens, sealed_end_);
+  const size_t unsealed = blocks_of(unsealed_end - next.sealed_end_);
+  next.tail_.clear();
+  if (unsealed) {
+    next.check_budget(unsealed * kBlockTokens * shape_.token_bytes(), "truncation into a segment");
+    for (size_t i = 0; i < unsealed; ++i)
+      next.tail_.push_back(BlockRef(new TokenBlock(*pool_, shape_, kBlockTokens)));  // never without an owner
+    for (const auto& segment : segments_)
+      if (segment->end_position() > next.sealed_end_) next.copy_to_tail(*segment, unsealed_end);
+  }
+  const size_t kept = std::min(blocks_of(tokens - sealed_end_), tail_.size());
+  next.tail_.insert(next.tail_.end(), tail_.begin(), tail_.begin() + static_cast<std::ptrdiff_t>(kept));
+  next.rebuild_views();
+  next.settle();
+  *this = std::move(next);
+}
+
+// The segment's tokens from sealed_end() to `end`, each to its place.
+void Sequence::copy_to_tail(const Segment& segment, int64_t end) {
+  const size_t bytes = shape_.head_bytes();
+  for (int32_t layer = 0; layer < shape_.layers; ++layer) {
+    for (int32_t head = 0; head < shape_.kv_heads; ++head) {
+      const SegmentView view = segment.view(layer, head);
+      for (int32_t i = 0; i < view.tokens; ++i) {
+        if (view.positions[i] < sealed_end_ || view.positions[i] >= end) continue;
+        const Slot at = slot(view.positions[i]);
+        const size_t to = static_cast<size_t>(at.index) * bytes, from = static_cast<size_t>(i) * bytes;
+        std::memcpy((*at.block)->keys(layer, head) + to, static_cast<const std::byte*>(view.keys) + from,
+                    bytes);
+        std::memcpy((*at.block)->values(layer, head) + to, static_cast<const std::byte*>(view.values) + from,
+                    bytes);
       }
     }
   }
-  const int64_t tail_blocks = (cut.tail_tokens() + kBlockTokens - 1) / kBlockTokens;
-  if (static_cast<size_t>(tail_blocks) < cut.tail_.size()) cut.tail_.resize(static_cast<size_t>(tail_blocks));
-  cut.rebuild_views();
-  *this = std::move(cut);
 }
 
 size_t Sequence::bytes() const {

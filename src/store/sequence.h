@@ -10,16 +10,17 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/ops.h"
 #include "src/store/segment.h"
+#include "src/store/segment_grid.h"
 #include "src/store/token_block.h"
 
 namespace wi {
 
-constexpr int32_t kSinkTokens = 4;  // always attended exactly, never indexed (RetroInfer §4.2, steady zone)
-constexpr int32_t kBlockTokens = 64;  // of the tail; segments are whole blocks
+class Building;  // of pipeline/, which makes segments
 
 class Sequence {
  public:
@@ -40,28 +41,44 @@ class Sequence {
   // ---- append: reserve, write every layer, commit. Until commit nothing is visible. ----
   void reserve(int64_t count);  // room for `count` tokens after tokens(); throws WI_E_BUDGET or WI_E_MEMORY
   // keys, values: (count, kv_heads, head_dim) f32, row i at + i * stride; first: position of row 0, ≥
-  // tokens().
-  void write(const Backend& backend, int32_t layer, int64_t first, int64_t count, const float* keys,
-             const float* values, int64_t stride);
+  // tokens(). Returns the largest magnitude written, as to_kv does, for check_kv_range().
+  [[nodiscard]] uint32_t write(const Backend& backend, int32_t layer, int64_t first, int64_t count,
+                               const float* keys, const float* values, int64_t stride);
   void commit(int64_t count);
 
   // ---- read ----
   // Steady zone of a query that sees positions < end: sink and tail as runs, oldest first. Returns the count.
   int32_t steady_runs(int32_t layer, int32_t head, int64_t end, KvRun* runs) const;
   int32_t max_steady_runs() const { return 1 + static_cast<int32_t>(tail_.size()); }
+  // Positions [first, end) as runs, oldest first; within a whole segment in the order it has them, so that
+  // `first` may lie inside one only where its tokens are in order, as in layers with a window.
+  int32_t runs(int32_t layer, int32_t head, int64_t first, int64_t end, KvRun* runs) const;
+  int32_t max_runs() const { return max_steady_runs() + static_cast<int32_t>(segments_.size()); }
   std::span<const std::shared_ptr<const Segment>> segments() const { return segments_; }
   // The segments of one head, contiguous, in order.
   const SegmentView* views(int32_t layer, int32_t head) const;
   int32_t partitions(int32_t layer, int32_t head) const;
 
   // ---- structure ----
-  // Replaces the first segment->tokens() tail tokens by the segment. Throws WI_E_BUDGET.
+  // The segment takes the place of all segments from its first position on and of the tail's tokens up to its
+  // end.
   void seal(std::shared_ptr<const Segment> segment);
+  // Segments that begin below it stay as they are; later ones may be sealed again as part of a longer one,
+  // while a prompt comes in pieces.
+  int64_t settled_end() const { return settled_end_; }
+  void settle() { settled_end_ = sealed_end_; }
+  void restore_settled_end(int64_t end) { settled_end_ = end; }  // of a saved sequence
+  // The segment that the tail's first tokens are being made into, kept here for seal_decoded() and shared by
+  // copies; null: none.
+  std::shared_ptr<Building>& building() { return building_; }
   // Takes over a segment computed elsewhere that starts where this sequence ends (prefix reuse, load).
   void adopt(std::shared_ptr<const Segment> segment, const BlockRef& sink);
   // Ends loading: the blocks after the adopted segments, `tokens` in all.
   void restore_tail(BlockRef sink, std::vector<BlockRef> tail, int64_t tokens);
-  void truncate(int64_t tokens);
+  // The first `tokens` tokens. Of the segments those stay that end by sealed_end; a `cut` one, which ends
+  // there, follows them (null: none), and all else becomes tail. Settles. Throws WI_E_BUDGET or WI_E_MEMORY
+  // and then changes nothing.
+  void truncate(int64_t tokens, int64_t sealed_end, std::shared_ptr<const Segment> cut);
   void check_budget(size_t more_bytes, const char* purpose) const;
   void set_budget(uint64_t bytes);  // throws WI_E_BUDGET if more is held already; 0: none
 
@@ -75,6 +92,7 @@ class Sequence {
   };
   Slot slot(int64_t position);
   void make_writable(BlockRef& block);
+  void copy_to_tail(const Segment& segment, int64_t end);
   void push_segment(std::shared_ptr<const Segment> segment);
   void rebuild_views();
 
@@ -83,6 +101,8 @@ class Sequence {
   uint64_t budget_bytes_;
   int64_t tokens_ = 0;
   int64_t sealed_end_ = kSinkTokens;  // position of the tail's first token
+  int64_t settled_end_ = kSinkTokens;
+  std::shared_ptr<Building> building_;
   BlockRef sink_;
   std::vector<std::shared_ptr<const Segment>> segments_;
   std::vector<BlockRef> tail_;
@@ -92,5 +112,9 @@ class Sequence {
   };
   std::shared_ptr<const Views> views_;
 };
+
+// Throws WI_E_UNSUPPORTED if keys or values of a layer left what the KV type holds, in which case attention
+// would be no number: says how large they are and which type to use. whose: the message's beginning.
+void check_kv_range(DType kv, uint32_t magnitude_bits, int32_t layer, std::string_view whose = {});
 
 }  // namespace wi

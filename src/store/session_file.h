@@ -1,5 +1,6 @@
-// Saving a session and loading it again: one file with everything that computing on needs. A save is atomic
-// (a temporary file beside the target, fsync, rename); a load trusts nothing it reads.
+// What a saved session or KV store consists of, section by section (sections.h has the container). A load
+// trusts nothing it reads, takes memory only for what has been verified or is next, and leaves to its caller
+// which of the saved parameters it wants; an index of another version than the policy's own is passed over.
 #pragma once
 
 #include <atomic>
@@ -8,40 +9,75 @@
 #include <string>
 #include <vector>
 
-#include "kernels/policy.h"
+#include "kernels/ops.h"
+#include "src/store/sections.h"
 #include "src/store/sequence.h"
 
 namespace wi {
 
-// What a file holds beside keys, values and indexes.
+// Names a model's weights and hyper-parameters.
+struct ModelIdentity {
+  uint64_t low = 0, high = 0;
+  bool operator==(const ModelIdentity&) const = default;
+};
+
+// How a sequence is indexed and read.
+struct SavedParams {
+  KvShape shape;
+  int32_t query_heads = 0;
+  const Policy* policy = nullptr;
+  PolicyParams policy_params;
+  uint64_t kv_budget_bytes = 0;
+  int32_t sparse_read_tokens = 0;  // of sessions, as prefix_reuse
+  bool prefix_reuse = true;
+};
+
+// What a session has beside keys, values and indexes.
 struct SessionImage {
-  uint64_t model_fingerprint = 0;
-  std::string policy;
-  PolicyParams params;  // a load must agree in what shapes the index; the rest is the loader's choice
+  ModelIdentity model;
+  int32_t vocab = 0;
   std::vector<int32_t> tokens;
   int64_t exact_end = 0;
-  std::vector<float> logits;           // of the last computed token; may be empty
-  std::vector<unsigned char> sampler;  // opaque to this file
-  std::string pending_bytes;
+  std::vector<float> logits;  // of the last computed token; may be empty
+  std::string sampler;        // fields in a form of the sampler's own (save.cpp)
+  std::string pending_bytes;  // of text
 };
 
-// Throws WI_E_IO (errno) and leaves an existing file at path as it was; WI_E_CANCELLED likewise.
-void save_session(const std::string& path, const SessionImage& image, const Sequence& sequence,
-                  const std::atomic<bool>* cancel);
+// image null: a KV store. Throws what the sink throws, and WI_E_CANCELLED.
+void write_session_file(ByteSink& to, const SavedParams& params, const Sequence& sequence,
+                        const SessionImage* image, const std::atomic<bool>* cancel);
+// What that writes.
+uint64_t session_file_bytes(const SavedParams& params, const Sequence& sequence, const SessionImage* image);
 
-// What the loader must find; anything else is WI_E_MISMATCH naming what differs, damage is WI_E_FORMAT
-// naming the field and the byte offset.
-struct SessionExpectation {
-  uint64_t model_fingerprint;
-  KvShape shape;
-  int32_t vocab;
-  const Policy* policy;
-  PolicyParams params;
+// Reads in the order of its functions. Damage is WI_E_FORMAT naming the field and the byte offset.
+class SessionFile {
+ public:
+  // The parameters. WI_E_UNSUPPORTED for a policy that the backend lacks.
+  SessionFile(ByteSource& from, FileKind kind, const Backend& backend, const std::atomic<bool>* cancel);
+  const SavedParams& params() const { return params_; }
+  // Of a session; keys and values are not yet read. tokens and logits come with read_sequence().
+  SessionImage& image() { return image_; }
+  // Fills `sequence`, which is empty, charging its budget. True if its segments' indexes are of another
+  // version: they were left out, and all that may be done with the sequence is reindex().
+  bool read_sequence(Sequence& sequence);
+
+ private:
+  void read_params(const Backend& backend);
+  void read_state();
+  void read_tokens();
+  void read_segment(Sequence& sequence, const BlockRef& sink);
+  void read_index(const Sequence& sequence, Segment& segment);
+  void read_positions(const Segment& segment);
+
+  SectionReader reader_;
+  FileKind kind_;
+  SavedParams params_;
+  uint32_t index_version_ = 0;
+  SessionImage image_;
+  int64_t tokens_ = 0;    // a pending one included
+  int64_t computed_ = 0;  // with keys and values
+  int64_t sealed_end_ = 0, settled_end_ = 0;
+  uint32_t segments_ = 0;
 };
-// Fills `sequence`, which is empty, charging its budget.
-SessionImage load_session(const std::string& path, const SessionExpectation& expected, Sequence& sequence);
-
-// True if two parameter sets build the same index from the same keys.
-bool same_index(const PolicyParams& a, const PolicyParams& b);
 
 }  // namespace wi

@@ -48,13 +48,14 @@ std::string Template::render(const std::vector<std::string>& turns) const {
     message.content_length = turns[i].size();
     messages.push_back(message);
   }
+  auto params = sized<wi_chat_params>();
+  params.flags = WI_CHAT_ADD_GENERATION_PROMPT;
   uint64_t length = 0;
   const auto* first = static_cast<const wi_chat_message*>(messages.data());
   const auto count = static_cast<uint64_t>(messages.size());
-  call(wi_model_chat_render, model_.get(), first, count, WI_CHAT_ADD_GENERATION_PROMPT, nullptr, 0, &length);
+  call(wi_model_chat_render, model_.get(), first, count, &params, nullptr, 0, &length);
   std::string text(length, '\0');
-  call(wi_model_chat_render, model_.get(), first, count, WI_CHAT_ADD_GENERATION_PROMPT, text.data(), length,
-       &length);
+  call(wi_model_chat_render, model_.get(), first, count, &params, text.data(), length, &length);
   return text;
 }
 

@@ -12,7 +12,7 @@ namespace accuracy {
 
 class Template {
  public:
-  // Throws if the model's template is of no family that the library knows.
+  // Throws if the model has no template, or one that the library cannot run.
   explicit Template(const sample::Model& model);
 
   std::vector<int32_t> opening(const std::string& document) const;     // up to the document's end

@@ -193,7 +193,7 @@ Reply Runner::answer(const Session& session, const Question& question) const {
   const wi_session_stats before = stats_of(session);
   const auto most = options_.max_tokens * static_cast<int64_t>(question.any ? 1 : question.expected.size());
   auto event = sized<wi_event>();
-  while (event.kind != WI_EVENT_END && static_cast<int64_t>(reply.tokens.size()) < most) {
+  while (event.kind == WI_EVENT_TOKEN && static_cast<int64_t>(reply.tokens.size()) < most) {
     call(wi_session_decode, session.get(), nullptr, &event);
     reply.tokens.push_back(event.token);
     reply.text.append(event.text, event.text_length);

@@ -237,7 +237,9 @@ void Tracer::follow_up(const wi::Sequence& from, wi::Sequence& to) const {
                                   shape_.head_dim);
       }
     }
-    to.write(runtime_->backend, layer, first, count, keys.data(), values.data(), width);
+    check_kv_range(shape_.dtype,
+                   to.write(runtime_->backend, layer, first, count, keys.data(), values.data(), width),
+                   layer);
   }
   to.commit(count);
 }
@@ -264,9 +266,12 @@ int32_t Tracer::step(int64_t question, int64_t number, int32_t token, std::vecto
       const wi::LayerWeights& weights = model_->weights.layers[static_cast<size_t>(layer)];
       wi::project(step, weights, 1);
       wi::rotate(step, 1);
-      reference_.write(step.backend, layer, position, 1, work.k, work.v, width);
+      check_kv_range(shape_.dtype, reference_.write(step.backend, layer, position, 1, work.k, work.v, width),
+                     layer);
       for (Contestant& contestant : contestants)
-        contestant.sequence.write(step.backend, layer, position, 1, work.k, work.v, width);
+        check_kv_range(contestant.sequence.shape().dtype,
+                       contestant.sequence.write(step.backend, layer, position, 1, work.k, work.v, width),
+                       layer);
       work.lanes.open({&row, 1}, layer, model_->config.group(), work.q, work.attention, nullptr);
       while (work.lanes.next_pass()) {
         const wi::LanePart part = {*full_, work.lanes.args(), stats};

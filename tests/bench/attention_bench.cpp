@@ -16,6 +16,7 @@
 #include "kernels/cpu/policy/wave.h"
 #include "src/memory/workers.h"
 #include "src/pipeline/pipeline.h"
+#include "tests/bench/help.h"
 #include "tests/lanes.h"
 
 using namespace wi;
@@ -83,7 +84,17 @@ void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Optio
 
 }  // namespace
 
+constexpr const char* kUsage =
+    "attention_bench: attention of one layer at decoding, full and wave, as JSON lines\n"
+    "  --context N[,N…]  tokens\n"
+    "  --threads N       default: every core this process may use\n"
+    "  --repeat N        measurements\n"
+    "  --target-mass X   instead of a fixed budget\n"
+    "  --hot 0|1         1: wave's runs follow each other, not a read of other memory\n"
+    "Example: attention_bench --context 131072 --repeat 60\n";
+
 int main(int count, char** words) {
+  answer_help(count, words, kUsage);
   const Options options = parse(count, words);
   Workers workers(options.threads, true);
   const int64_t most = *std::max_element(options.contexts.begin(), options.contexts.end());

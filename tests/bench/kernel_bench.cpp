@@ -3,6 +3,7 @@
 // alternate with the products, so that both see the same neighbours on the machine.
 //   kernel_bench [--types q8_0,q4_k] [--rows 1,4] [--shapes 2048x8192] [--threads N] [--seconds S]
 //                [--op decode|dense|matmul] [--pages huge|small]
+// decode: as a decode step asks for it, every row alike; matmul: as prefill does, whatever is fastest.
 // Small pages are what a mapped file has, huge ones what weights copied into memory have.
 #include <algorithm>
 #include <chrono>
@@ -16,6 +17,7 @@
 #include "kernels/cpu/cpu.h"
 #include "src/memory/host_pool.h"
 #include "src/memory/workers.h"
+#include "tests/bench/help.h"
 #include "tests/support/weights.h"
 
 using namespace wi;
@@ -124,7 +126,8 @@ void multiply(const Stream& stream, Problem& problem, const std::string& op, int
       .in = problem.in.data(),
       .rows = problem.rows,
       .parts = {{.weight = weight, .bias = nullptr, .out = problem.out.data(), .accumulate = false}},
-      .part_count = 1};
+      .part_count = 1,
+      .rows_alike = op == "decode"};
   if (op == "dense") return cpu::matmul_dense(stream, args);
   if (op == "matmul") return cpu::matmul(stream, args);
   cpu::matmul_decode(stream, args);
@@ -213,7 +216,19 @@ Options parse(int count, char** words) {
 
 }  // namespace
 
+constexpr const char* kUsage =
+    "kernel_bench: products of a decode step against the memory's bandwidth, as JSON lines\n"
+    "  --types T[,T…]    of weights: f32, f16, bf16, q8_0, q4_0 … q6_k\n"
+    "  --rows N[,N…]     tokens at once\n"
+    "  --shapes RxC[,…]  outputs x inputs\n"
+    "  --op OP           decode (rows alike), dense, or matmul, as a prefill asks\n"
+    "  --pages P         huge or small\n"
+    "  --threads N       default: every core this process may use\n"
+    "  --seconds S       of each measurement\n"
+    "Example: kernel_bench --types q8_0,q4_0 --rows 1,16\n";
+
 int main(int count, char** words) {
+  answer_help(count, words, kUsage);
   const Options options = parse(count, words);
   Workers workers(options.threads);
   for (const std::string& shape : options.shapes)

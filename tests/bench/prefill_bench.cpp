@@ -1,7 +1,8 @@
 // The two heavy operations of prefill at llama-1b's shapes, as JSON lines: GFLOP/s, and the share of what
-// oneDNN alone reaches in the same run with operands that fit in the cache. The share compares processor
+// one product alone reaches in the same run with operands that fit in the cache. The share compares processor
 // time, not wall time, so that it stays true on a machine that others use too.
 //   prefill_bench [--threads N] [--only matmul|attend] [--precision fast|high|f32]
+// Quantised weights may be multiplied as integers: then the share is of the f32 peak and may exceed 1.
 // With terms (kernels/cpu/unpack.h) each counts: a product of three makes three times the operations.
 #include <algorithm>
 #include <chrono>
@@ -18,6 +19,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/unpack.h"
 #include "src/memory/workers.h"
+#include "tests/bench/help.h"
 
 using namespace wi;
 
@@ -37,7 +39,15 @@ void bench_attend(Workers& workers, const Peak& peak, Precision precision, DType
 
 }  // namespace
 
+constexpr const char* kUsage =
+    "prefill_bench: the heavy operations of prefill against what one product reaches alone, as JSON lines\n"
+    "  --threads N    default: every core this process may use\n"
+    "  --only OP      matmul or attend\n"
+    "  --precision P  fast (default), high or f32\n"
+    "Example: prefill_bench --only matmul\n";
+
 int main(int count, char** arguments) {
+  answer_help(count, arguments, kUsage);
   int threads = 0;
   std::string_view only, precision_name = "fast";
   for (int i = 1; i + 1 < count; i += 2) {
@@ -162,7 +172,7 @@ void bench_matmul(Workers& workers, const Peak& peak, Precision precision, DType
   }
   MatmulArgs args{
       in.data(), rows, {{{weight.data(), type, outputs, inputs}, nullptr, out.data()}}, 1, precision};
-  auto call = [&] { workers.run(nullptr, [&](const Stream& stream) { cpu::matmul_dense(stream, args); }); };
+  auto call = [&] { workers.run(nullptr, [&](const Stream& stream) { cpu::matmul(stream, args); }); };
   call();
   std::vector<float> row(static_cast<size_t>(inputs));
   cpu::dequantize(weight.data() + row_bytes(type, inputs) * static_cast<size_t>(outputs - 1), type,
@@ -173,13 +183,13 @@ void bench_matmul(Workers& workers, const Peak& peak, Precision precision, DType
     want += product;
     magnitude += std::abs(product);
   }
-  require_near(out.back(), want, 0x1p-8 * magnitude, "matmul_dense");
+  require_near(out.back(), want, 0x1p-8 * magnitude, "matmul");
   const double flop =
       2.0 * static_cast<double>(rows) * static_cast<double>(outputs) * static_cast<double>(inputs);
   std::string shape = "\"rows\":" + std::to_string(rows) + ",\"outputs\":" + std::to_string(outputs) +
                       ",\"inputs\":" + std::to_string(inputs);
   const int terms = cpu::bf16_terms(precision, type);
-  report("matmul_dense", format_of(type).name, shape, flop * std::max(terms, 1), best_time(call),
+  report("matmul", format_of(type).name, shape, flop * std::max(terms, 1), best_time(call),
          terms ? peak.bf16 : peak.f32);
 }
 

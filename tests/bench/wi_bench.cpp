@@ -6,11 +6,13 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "src/session.h"
+#include "tests/bench/serve.h"
 #include "tests/bench/synthetic_cache.h"
 #include "tests/support/random_model.h"
 
@@ -22,22 +24,29 @@ struct Options {
                      precision = "fast";
   std::vector<std::string> policies = {"full", "wave"};
   std::vector<int64_t> contexts = {1024};
-  int64_t batch = 1, steps = 20;
+  int64_t batch = 1, steps = 20, repeats = 1;
   int32_t threads = 0;
   uint64_t seed = 1;
-  bool check = true, turns = false;
+  bool check = true, turns = false, serve = false;
+  ServeOptions serving;
 };
 
 const char* const kUsage =
     "usage: wi_bench [--model FILE [--load mapped|copied] |\n"
-    "                 --shape llama-1b|llama-8b|qwen3-0.6b|small|tiny] [--weights "
-    "f32|f16|bf16|q8_0|q4_0|q4_k]\n"
-    "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--threads "
-    "N]\n"
+    "                 --shape llama-1b|llama-8b|llama-8b-cache|qwen3-0.6b|small|tiny]\n"
+    "                [--weights f32|f16|bf16|q8_0|q4_0|q4_k]\n"
+    "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--repeat "
+    "R]\n"
+    "                [--threads N]\n"
     "                [--fill prefill|synthetic] [--kv f16|bf16|f32] [--precision fast|high|f32] [--seed N]\n"
     "                [--no-check] [--turns]\n"
+    "                [--serve [--requests N] [--rate PER_SECOND] [--long TOKENS] [--mix FILE]]\n"
+    "--repeat: the same steps so many times, from forks; of each step the least time counts.\n"
     "--turns: with one policy and context, a measurement for each line of standard input, so that it can\n"
-    "alternate with other programs: of decoding, the same tokens each time, or of another prefill.\n";
+    "alternate with other programs: of decoding, the same tokens each time, or of another prefill.\n"
+    "--serve: a mix of chat turns, documents and questions arrives at random, all at once;\n"
+    "--mix writes it to a file, as JSON lines.\n"
+    "Example: wi_bench --shape small --weights q8_0 --policy full,wave --context 1024,131072\n";
 
 Options parse(int argc, char** argv);
 void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
@@ -116,6 +125,12 @@ int main(int argc, char** argv) {
           : Model::open(options.model, {}, precision_named(options.precision),
                         options.load == "copied" ? runtime->weights_pool.get() : nullptr);
   if (options.check) check_results(runtime, model, options);
+  if (options.serve) {
+    ServeOptions serving = options.serving;
+    serving.seed = options.seed;
+    serve(runtime, model, session_params(*runtime, options.policies.back(), options), serving);
+    return 0;
+  }
   if (options.turns) {
     take_turns(runtime, model, options);
     return 0;
@@ -187,24 +202,37 @@ Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<
   return batch;
 }
 
-void measure(const Batch& batch, const Runtime& runtime, const Model& model, const Options& options,
-             const std::string& policy, int64_t context) {
-  const auto& [sessions, filled] = batch;
-  std::vector<Session*> together;
-  for (const auto& session : sessions) together.push_back(session.get());
+// Decodes, and keeps each step's time where it is less than the one noted. Returns what the first session's
+// statistics were before the first of them.
+wi_session_stats time_steps(const std::vector<Session*>& together, std::vector<double>& step_ms) {
   std::vector<Event> events(together.size());
   constexpr int kWarmUp = 3;
-  std::vector<double> step_ms;
-  wi_session_stats before{};
-  for (int64_t step = 0; step < options.steps + kWarmUp; ++step) {
-    if (step == kWarmUp) before = sessions[0]->stats();
+  for (int i = 0; i < kWarmUp; ++i) Session::decode_batch(together, nullptr, events.data());
+  const wi_session_stats before = together[0]->stats();
+  for (double& ms : step_ms) {
     uint64_t ns = 0;
     {
       StageTimer timer(ns);
       Session::decode_batch(together, nullptr, events.data());
     }
-    if (step >= kWarmUp) step_ms.push_back(static_cast<double>(ns) * 1e-6);
+    ms = std::min(ms, static_cast<double>(ns) * 1e-6);
   }
+  return before;
+}
+
+void measure(const Batch& batch, const Runtime& runtime, const Model& model, const Options& options,
+             const std::string& policy, int64_t context) {
+  const auto& [sessions, filled] = batch;
+  std::vector<Session*> together;
+  for (const auto& session : sessions) together.push_back(session.get());
+  std::vector<double> step_ms(static_cast<size_t>(options.steps), std::numeric_limits<double>::infinity());
+  for (int64_t i = 1; i < options.repeats; ++i) {
+    std::vector<std::shared_ptr<Session>> forks;
+    std::vector<Session*> forked;
+    for (Session* session : together) forked.push_back(forks.emplace_back(session->fork()).get());
+    time_steps(forked, step_ms);
+  }
+  const wi_session_stats before = time_steps(together, step_ms);
   const wi_session_stats after = sessions[0]->stats();
   const double steps = static_cast<double>(options.steps);
   const auto per_step_ms = [&](uint64_t from, uint64_t to) {
@@ -227,6 +255,7 @@ void measure(const Batch& batch, const Runtime& runtime, const Model& model, con
        << ",\"tokens_per_second\":" << static_cast<double>(options.batch) * steps / (total_ms * 1e-3)
        << ",\"ms_per_token_p50\":" << percentile(step_ms, 0.5)
        << ",\"ms_per_token_p99\":" << percentile(step_ms, 0.99)
+       << ",\"ms_per_token_max\":" << percentile(step_ms, 1)
        << ",\"attention_ms\":" << select + retrieve + attend + estimate
        << ",\"weights_ms\":" << per_step_ms(before.weights_ns, after.weights_ns)
        << ",\"select_ms\":" << select << ",\"retrieve_ms\":" << retrieve << ",\"estimate_ms\":" << estimate
@@ -268,9 +297,17 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--help") {
+    if (name == "--help" || name == "-h") {
       std::cout << kUsage;
       std::exit(0);
+    }
+    if (name == "--version") {
+      std::cout << "wi_bench " << WI_VERSION << "\n";
+      std::exit(0);
+    }
+    if (name == "--serve") {
+      options.serve = true;
+      continue;
     }
     if (name == "--no-check") {
       options.check = false;
@@ -300,10 +337,20 @@ Options parse(int argc, char** argv) {
       options.batch = number(name, value, 1, 1024);
     else if (name == "--steps")
       options.steps = number(name, value, 1, 1000000);
+    else if (name == "--repeat")
+      options.repeats = number(name, value, 1, 1000);
     else if (name == "--threads")
       options.threads = static_cast<int32_t>(number(name, value, 0, 1024));
     else if (name == "--fill")
       options.fill = value;
+    else if (name == "--requests")
+      options.serving.requests = number(name, value, 1, 1000000);
+    else if (name == "--rate")
+      options.serving.per_second = static_cast<double>(number(name, value, 1, 1000000));
+    else if (name == "--mix")
+      options.serving.mix = value;
+    else if (name == "--long")
+      options.serving.long_tokens = number(name, value, 64, int64_t{1} << 24);
     else if (name == "--kv")
       options.kv = value;
     else if (name == "--seed")

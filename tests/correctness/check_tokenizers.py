@@ -1,6 +1,6 @@
 """Token ids of hard strings, here, in the reference libraries and in llama.cpp, for every pre-tokenizer.
 
-    check_tokenizers.py --library build/lib/libwaveinfer.so [--only NAME] [--seed N] [--random N] [--verbose]
+    check_tokenizers.py --library build/lib/libwaveinfer.so [--only NAME] [--seed N] [--random N] [--texts N] [--verbose]
 
 Vocabularies are the small trained ones of tests/fixtures/tokenizers, each written as a GGUF file (with one random
 layer, as this library opens no file without weights) under every name that llama.cpp and this library know the
@@ -12,6 +12,9 @@ What must hold:
   every text and every sequence of bytes comes back from its ids unchanged;
   BOS is put first by default where llama.cpp does;
   by every other name the ids are the same as llama.cpp's by that name wherever llama.cpp equals the reference.
+Then every construct of tokenizer.json that is supported (tests/fixtures/make_tokenizer_files.py), as a model directory
+with one random layer: of --texts random texts the ids must be those of tokenizers, set up by transformers where other files
+have a say.
 llama.cpp has its own reading of the regular expressions, so where it alone differs the number is printed (--verbose:
 the texts), and held against nobody. Bytes that are no UTF-8 are not given to it: some of them end its process (0.3.36).
 """
@@ -30,6 +33,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path += [str(TESTS / "support"), str(TESTS / "fixtures")]
 import llama
+import make_tokenizer_files as files
 import make_tokenizers as fixtures
 import waveinfer
 
@@ -172,12 +176,47 @@ def check_alias(name, alias, fixture, library, path, sound, tally):
     print(f"  {alias}: {len(sound) - len(different)} of {len(sound)} equal{'' if tally.failed == before else '  FAILED'}", flush=True)
 
 
+def write_model(folder, vocab):
+    """config.json and model.safetensors of one layer of zeros"""
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": vocab, "rms_norm_eps": 1e-5, "max_position_embeddings": 64,
+        "rope_theta": 10000.0, "tie_word_embeddings": True}))
+    layer = "model.layers.0."
+    shapes = {"model.embed_tokens": [vocab, 32], "model.norm": [32], layer + "input_layernorm": [32], layer + "post_attention_layernorm": [32]}
+    shapes |= {f"{layer}self_attn.{m}_proj": [32, 32] for m in "qkvo"} | {f"{layer}mlp.{m}_proj": [32, 32] for m in ("gate", "up", "down")}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        header[name + ".weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + 4 * int(np.prod(shape))]}
+        end += 4 * int(np.prod(shape))
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+
+
+def check_file(file, trained, library, texts, tally):
+    tokenizer = files.file_of(trained[file["model"]], file["changes"], file["steps"])
+    theirs, different = files.reference(tokenizer, file["companions"]), 0
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        write_model(folder, file["vocab"])
+        files.write_folder(folder, tokenizer, file["companions"])
+        ours = library.open(folder)
+        for text in texts:
+            for special in (False, True):
+                got, wanted = ours.tokenize(text.encode(), special=special), files.encode(theirs, text, special)
+                if got != wanted:
+                    different += 1
+                    tally.fail(file["name"], repr(text), "special" if special else "plain", got, "wanted", wanted)
+    print(f"{file['name']}: {different} of {2 * len(texts)} differ from tokenizers", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", required=True)
     parser.add_argument("--only", action="append")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
     parser.add_argument("--random", type=int, default=300)
+    parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
     print(f"tokenizers: seed {args.seed}, llama-cpp-python {llama.VERSION}")
@@ -188,6 +227,12 @@ def main():
             if not args.only or name in args.only:
                 fixture = json.loads((TESTS / "fixtures" / "tokenizers" / f"{name}.json").read_text())
                 check(name, fixture, library, pathlib.Path(folder), texts, tally)
+    known = json.loads((TESTS / "fixtures" / "tokenizer_files.json").read_text())
+    rng = random.Random(args.seed)
+    texts = files.HARD + fixtures.HARD + files.texts(args.texts // 2, rng) + fixtures.category_texts(args.texts // 2, rng)
+    for file in known["files"]:
+        if not args.only or file["name"] in args.only:
+            check_file(file, known["models"], library, texts, tally)
     print(f"tokenizers: {tally.failed} failures")
     return tally.failed > 0
 

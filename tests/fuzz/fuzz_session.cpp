@@ -1,14 +1,14 @@
-// A session file of any bytes is refused with an error or loads into a session that can decode. Inputs are
-// tried as they come and, so that the checks behind it are reached, with a right checksum and length.
-#include <cstdio>
-#include <cstdlib>
+// A saved session or KV store of any bytes is refused with an error or loads into one that can go on. Inputs
+// are tried as they come and, so that the checks behind them are reached, with right checksums and lengths.
 #include <cstring>
 #include <string>
-#include <unistd.h>
-#include <xxhash.h>
+#include <vector>
 
+#include "src/kv_store.h"
 #include "src/session.h"
+#include "src/store/byte_stream.h"
 #include "tests/support/random_model.h"
+#include "tests/support/session_bytes.h"
 
 using namespace wi;
 
@@ -17,8 +17,6 @@ namespace {
 struct Fixture {
   std::shared_ptr<Runtime> runtime;
   std::shared_ptr<const Model> model;
-  SessionParams params;
-  std::string path;
 
   Fixture() {
     RuntimeParams runtime_params;
@@ -26,28 +24,53 @@ struct Fixture {
     runtime_params.kv_budget_bytes = uint64_t{64} << 20;
     runtime = Runtime::create(runtime_params);
     model = test::random_model(test::shape_named("tiny"), DType::f32, 7);
-    params.policy = find_policy(runtime->backend, "wave");
-    params.policy_params.segment_tokens = params.policy_params.decode_segment_tokens = 64;
-    params.policy_params.local_window = 8;
-    params.prefix_reuse = false;
-    char name[] = "/tmp/wi-fuzz-session-XXXXXX";
-    close(mkstemp(name));
-    path = name;
   }
-  ~Fixture() { unlink(path.c_str()); }
 };
 
+struct Memory final : ByteSource, ByteSink {
+  std::string content;
+  explicit Memory(std::string bytes) : content(std::move(bytes)) {}
+  uint64_t bytes() const override { return content.size(); }
+  void read(uint64_t offset, void* to, size_t bytes) override {
+    std::memcpy(to, content.data() + offset, bytes);
+  }
+  void write(const void* data, size_t bytes) override {
+    content.append(static_cast<const char*>(data), bytes);
+  }
+};
+
+void go_on(Session& session) {
+  Memory again("");
+  session.save(again, nullptr);
+  if (session.tokens().empty()) return;
+  for (int i = 0; i < 3; ++i) session.decode(nullptr);
+  session.truncate(1);
+  session.decode(nullptr);
+}
+
+void go_on(KvStore& store) {
+  const KvShape& shape = store.params().shape;
+  const size_t width = static_cast<size_t>(store.params().query_heads) * static_cast<size_t>(shape.head_dim);
+  if (store.stats().tokens == 0 || shape.layers > 64 || width > 4096) return;
+  const std::vector<float> queries(width, 0.5f);
+  std::vector<float> out(width);
+  for (int32_t layer = 0; layer < shape.layers; ++layer)
+    store.attend(layer, 1, queries.data(), nullptr, out.data(), nullptr);
+  store.truncate(1);
+  store.seal();
+}
+
 void load(Fixture& fixture, const std::string& bytes) {
-  FILE* file = std::fopen(fixture.path.c_str(), "wb");
-  if (!file) std::abort();
-  std::fwrite(bytes.data(), 1, bytes.size(), file);
-  std::fclose(file);
   try {
-    auto session = Session::load(fixture.runtime, fixture.model, fixture.path, fixture.params);
-    if (session->tokens().empty()) return;
-    for (int i = 0; i < 3; ++i) session->decode(nullptr);
-    session->truncate(1);
-    session->decode(nullptr);
+    Memory memory(bytes);
+    go_on(*Session::load(
+        fixture.runtime, fixture.model, memory, [](const SessionParams& saved) { return saved; }, nullptr));
+  } catch (const Error&) {
+  }
+  try {
+    Memory memory(bytes);
+    go_on(*KvStore::load(
+        fixture.runtime, memory, [](const KvStoreParams& saved) { return saved; }, nullptr));
   } catch (const Error&) {
   }
 }
@@ -56,15 +79,8 @@ void load(Fixture& fixture, const std::string& bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Fixture fixture;
-  std::string bytes(reinterpret_cast<const char*>(data), size);
+  const std::string bytes(reinterpret_cast<const char*>(data), size);
   load(fixture, bytes);
-  constexpr size_t kLengthAt = 16;
-  if (size > kLengthAt + 8 + sizeof(uint64_t)) {
-    const uint64_t length = size;
-    std::memcpy(bytes.data() + kLengthAt, &length, sizeof length);
-    const uint64_t checksum = XXH3_64bits(bytes.data(), size - sizeof(uint64_t));
-    std::memcpy(bytes.data() + size - sizeof(uint64_t), &checksum, sizeof checksum);
-    load(fixture, bytes);
-  }
+  load(fixture, test::SessionBytes(bytes).bytes());
   return 0;
 }

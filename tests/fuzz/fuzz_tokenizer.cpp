@@ -55,6 +55,7 @@ Vocabulary byte_bpe(const char* name) {
 Vocabulary sentencepiece() {
   Vocabulary vocabulary;
   vocabulary.model = Vocabulary::Model::sentencepiece;
+  vocabulary.add_space_prefix = vocabulary.space_after_special = true;
   static constexpr char kHex[] = "0123456789ABCDEF";
   for (unsigned byte = 0; byte < 256; ++byte)
     add(vocabulary, std::string("<0x") + kHex[byte >> 4] + kHex[byte & 15] + '>', TokenKind::byte);

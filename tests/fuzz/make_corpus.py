@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Small valid seeds for fuzz_gguf, fuzz_safetensors and fuzz_tokenizer_json. Needs PyPI's gguf and numpy."""
+"""Small valid seeds for fuzz_gguf, fuzz_safetensors, fuzz_tokenizer_json and fuzz_chat. Needs PyPI's gguf and numpy."""
 import json
 import os
 import struct
@@ -111,3 +111,12 @@ bytes_level = {"added_tokens": [{"id": 256, "content": "<|end|>", "special": Tru
                    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]},
                "model": {"type": "BPE", "vocab": {text: i for i, text in enumerate(alphabet)} | {"ll": 257}, "merges": ["l l"]}}
 save("tokenizer_json", "byte_level", json.dumps(bytes_level, ensure_ascii=False) + '\0{"eos_token": "<|end|>"}')
+
+chat = json.load(open(os.path.join(HERE, "..", "fixtures", "chat.json")))
+variables = json.dumps(chat["variables"])
+for first in range(0, len(chat["features"]), 8):  # several a seed: a small corpus that reaches the whole language
+    templates = "\n".join(feature["template"] for feature in chat["features"][first:first + 8] if feature["text"] is not None)
+    save("chat", f"features-{first // 8:02}", "\0".join([templates, " Hi \n", '{"tool_calls": [{"function": {"name": "f", "arguments": {}}}]}', "[{}]", variables]))
+for name in ("qwen3", "llama-3.1", "mistral nemo", "deepseek r1"):
+    template = next(model["template"] for model in chat["models"] if model["name"] == name)
+    save("chat", "model-" + name.replace(" ", "-"), "\0".join([template, "Hello", '{"reasoning_content": "r"}']))

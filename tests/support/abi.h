@@ -58,8 +58,8 @@ inline Runtime create_runtime(const wi_runtime_params* params = nullptr) {
 }
 inline Model open_sample_model(wi_runtime* runtime) {
   wi_model* model = nullptr;
-  assert_works(
-      wi_model_open(runtime, WI_SOURCE_DIR "/samples/model/needle-f16.gguf", nullptr, &model, error));
+  assert_works(wi_model_open(runtime, WI_SOURCE_DIR "/samples/model/needle-f16.gguf", nullptr, nullptr,
+                             &model, error));
   return {model, wi_model_release};
 }
 inline Session create_session(wi_model* model, const wi_session_params* params = nullptr) {

@@ -1,4 +1,5 @@
-// What the tests of dense products and of attention over chunks share: both go through oneDNN.
+// What the tests of dense products and of attention over chunks share: both go through Gemm, and in
+// bf16 through oneDNN.
 #pragma once
 
 #include <chrono>

@@ -97,10 +97,13 @@ ModelShape shape_named(const std::string& name) {
   if (name == "llama-1b") return {name, Architecture::llama, 16, 2048, 32, 8, 64, 8192, 128256, true, 500000};
   if (name == "llama-8b")
     return {name, Architecture::llama, 32, 4096, 32, 8, 128, 14336, 128256, false, 500000};
+  if (name == "llama-8b-cache")  // the same cache behind few weights: a step is mostly attention
+    return {name, Architecture::llama, 32, 512, 32, 8, 128, 512, 1024, true, 500000};
   if (name == "qwen3-0.6b")
     return {name, Architecture::qwen3, 28, 1024, 16, 8, 128, 3072, 151936, true, 1000000};
   if (name == "small") return {name, Architecture::llama, 4, 2048, 32, 8, 64, 8192, 32000, true, 500000};
-  fail(WI_E_ARGUMENT, "shape is \"", name, "\", must be llama-1b, llama-8b, qwen3-0.6b, small or tiny");
+  fail(WI_E_ARGUMENT, "shape is \"", name,
+       "\", must be llama-1b, llama-8b, llama-8b-cache, qwen3-0.6b, small or tiny");
 }
 
 DType dtype_named(const std::string& name) {
@@ -130,6 +133,7 @@ std::shared_ptr<const Model> random_model(const ModelShape& shape, DType type, u
   config.rope_theta = shape.rope_theta;
   config.qk_norm = shape.architecture == Architecture::qwen3;
   config.tied_embeddings = shape.tied;
+  config.windows = shape.windows;
 
   const auto matrix = [&](int64_t rows, int64_t cols) {
     check(cols % format_of(type).elements == 0, WI_E_ARGUMENT, "columns is ", cols, ", ",
@@ -167,7 +171,6 @@ std::shared_ptr<const Model> random_model(const ModelShape& shape, DType type, u
   }
   model->rope = rope_frequencies(config, nullptr);
   model->weight_type = format_of(type).name;
-  model->fingerprint = seed * 2654435761u + static_cast<uint64_t>(type);
   model->storage = storage;
   return model;
 }

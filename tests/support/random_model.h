@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "src/model/model.h"
 
@@ -15,6 +16,7 @@ struct ModelShape {
   int32_t layers = 2, hidden = 64, query_heads = 4, kv_heads = 2, head_dim = 16, ffn = 128, vocab = 100;
   bool tied = true;
   double rope_theta = 10000;
+  std::vector<int32_t> windows = {};  // (layers) or none, as ModelConfig has them
 };
 
 // llama-1b, llama-8b, qwen3-0.6b, small, tiny; throws WI_E_ARGUMENT for another name.

@@ -1,8 +1,9 @@
-"""The little of the C ABI that comparisons in Python need, by ctypes: tokenize, detokenize, chat_render, logits.
+"""The little of the C ABI that comparisons in Python need, by ctypes: tokenize, detokenize, chat_render, chat_tokens, logits.
 
     model = waveinfer.Library("build/lib/libwaveinfer.so").open("model.gguf")
 """
 import ctypes as c
+import json
 
 import numpy as np
 
@@ -28,9 +29,19 @@ class PrefillParams(c.Structure):
                 ("logits", c.POINTER(c.c_float)), ("logits_capacity", c.c_uint64)]
 
 
+class Event(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("kind", c.c_int32), ("token", c.c_int32), ("reserved", c.c_int32),
+                ("text", c.c_char_p), ("text_length", c.c_uint64)]
+
+
 class ChatMessage(c.Structure):
     _fields_ = [("struct_size", c.c_uint32), ("reserved", c.c_int32), ("role", c.c_char_p), ("content", c.c_char_p),
-                ("content_length", c.c_uint64)]
+                ("content_length", c.c_uint64), ("fields_json", c.c_char_p)]
+
+
+class ChatParams(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("flags", c.c_uint32), ("tools_json", c.c_char_p), ("variables_json", c.c_char_p),
+                ("now", c.c_int64)]
 
 
 PRECISIONS = {"fast": 0, "f32": 1, "high": 2}  # WI_PRECISION_*
@@ -63,7 +74,7 @@ class Model:
     def __init__(self, library, path, precision):
         self.library, self.handle = library, c.c_void_p()
         library.call("wi_model_open", library.runtime, str(path).encode(), c.byref(sized(ModelParams, precision=PRECISIONS[precision])),
-                     c.byref(self.handle))
+                     None, c.byref(self.handle))
 
     def __del__(self):
         if self.handle:
@@ -91,41 +102,56 @@ class Model:
             call(text, length.value)
         return text.raw[:length.value]
 
-    def chat(self, messages, prompt):
-        """messages: dicts of role and content, as transformers wants them"""
-        contents = [message["content"].encode() for message in messages]
-        array = (ChatMessage * len(messages))(*(sized(ChatMessage, role=message["role"].encode(), content=content,
-                                                      content_length=len(content))
-                                                for message, content in zip(messages, contents)))
-        length = c.c_uint64()
-        call = lambda text, room: self.library.call("wi_model_chat_render", self.handle, array, c.c_uint64(len(messages)),
-                                                    c.c_uint32(prompt), text, c.c_uint64(room), c.byref(length))
+    def _chat(self, name, element, messages, prompt, tools, variables, now):
+        array = (ChatMessage * len(messages))()
+        for at, message in enumerate(messages):
+            fields = {key: value for key, value in message.items() if key != "role" and not (key == "content" and isinstance(value, str))}
+            content = message["content"].encode() if isinstance(message.get("content"), str) else None
+            array[at] = sized(ChatMessage, role=message["role"].encode(), content=content, content_length=len(content or b""),
+                              fields_json=json.dumps(fields).encode() if fields or content is None else None)
+        params = sized(ChatParams, flags=prompt, tools_json=None if tools is None else json.dumps(tools).encode(),
+                       variables_json=json.dumps(variables).encode() if variables else None, now=now)
+        count = c.c_uint64()
+        call = lambda out, room: self.library.call(name, self.handle, array, c.c_uint64(len(messages)), c.byref(params), out,
+                                                   c.c_uint64(room), c.byref(count))
         call(None, 0)
-        text = c.create_string_buffer(length.value + 1)
-        call(text, length.value)
-        return text.raw[:length.value].decode()
+        out = (element * (count.value + 1))()
+        call(out, count.value)
+        return out[:count.value]
 
-    def logits(self, tokens, vocab, policy="full", one_by_one=False):
-        """(tokens, vocab) f32: what follows each token; f32 KV. one_by_one: by decode steps instead of one prefill"""
+    def chat(self, messages, prompt, tools=None, variables=None, now=0):
+        """messages: dicts, as transformers wants them; the text"""
+        return self._chat("wi_model_chat_render", c.c_char, messages, prompt, tools, variables, now).decode()
+
+    def chat_tokens(self, messages, prompt, tools=None, variables=None, now=0):
+        return self._chat("wi_model_chat_tokens", c.c_int32, messages, prompt, tools, variables, now)
+
+    def logits(self, tokens, vocab, policy="full", one_by_one=False, piece=None, decoded=0):
+        """(tokens, vocab) f32: what follows each token; f32 KV. One prefill, or one for each piece of so many tokens;
+        one_by_one: pieces of one, whose logits are asked for after each. The last `decoded` tokens by decode steps."""
         session = c.c_void_p()
         name = sized(PolicyParams, name=policy.encode())
         self.library.call("wi_session_create", self.handle, c.byref(sized(SessionParams, kv_type=2, policy=c.pointer(name))),
                           c.byref(session))
         out = np.empty((len(tokens), vocab), dtype=np.float32)
-        step = 1 if one_by_one else len(tokens)
+        step, read = 1 if one_by_one else piece or len(tokens), len(tokens) - decoded
+        floats, count = c.POINTER(c.c_float), c.c_uint64()
+        last_logits = lambda row: self.library.call("wi_session_logits", session, None, row.ctypes.data_as(floats),
+                                                    c.c_uint64(vocab), c.byref(count))
         try:
-            for first in range(0, len(tokens), step):
-                piece = tokens[first:first + step]
-                rows = out[first:first + step]
+            for first in range(0, read, step):
+                piece = tokens[first:min(first + step, read)]
+                rows = out[first:first + len(piece)]
                 params = sized(PrefillParams)
                 if not one_by_one:
-                    params.logits, params.logits_capacity = rows.ctypes.data_as(c.POINTER(c.c_float)), rows.size
+                    params.logits, params.logits_capacity = rows.ctypes.data_as(floats), rows.size
                 self.library.call("wi_session_prefill", session, (c.c_int32 * len(piece))(*piece), c.c_uint64(len(piece)),
                                   c.byref(params), None)
                 if one_by_one:
-                    count = c.c_uint64()
-                    self.library.call("wi_session_logits", session, None, rows.ctypes.data_as(c.POINTER(c.c_float)),
-                                      c.c_uint64(vocab), c.byref(count))
+                    last_logits(rows)
+            for at in range(read, len(tokens)):
+                self.library.call("wi_session_accept", session, c.c_int32(tokens[at]), None, c.byref(sized(Event)))
+                last_logits(out[at])
         finally:
             self.library.c.wi_session_release(session)
         return out

@@ -223,13 +223,17 @@ bool index_valid(const void* index, size_t bytes, int32_t partitions, int32_t to
 
 constinit const Policy blocks_policy = {
     .name = "blocks",
+    .index_version = kVersion,
     .index_capacity = index_capacity,
     .index = index,
+    .cut = nullptr,
     .select = select,
     .partition_range = page_range,
     .estimate = nullptr,
     .index_bytes_read = index_bytes_read,
     .index_valid = index_valid,
+    .description =
+        "Reads the pages of 16 consecutive tokens whose keys may score highest by their bounds (Quest)",
 };
 
 }  // namespace wi::cpu

@@ -39,11 +39,13 @@ constinit const Policy full_policy = {
     .name = "full",
     .index_capacity = index_capacity,
     .index = index,
+    .cut = nullptr,
     .select = select,
     .partition_range = partition_range,
     .estimate = nullptr,
     .index_bytes_read = nullptr,
     .index_valid = nullptr,
+    .description = "Reads every token exactly: the reference, and the slowest",
 };
 
 void keep_order(const IndexArgs& args) {

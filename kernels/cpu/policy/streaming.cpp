@@ -42,11 +42,13 @@ constinit const Policy streaming_policy = {
     .name = "streaming",
     .index_capacity = index_capacity,
     .index = index,
+    .cut = nullptr,
     .select = select,
     .partition_range = page_range,
     .estimate = nullptr,
     .index_bytes_read = nullptr,
     .index_valid = index_valid,
+    .description = "Reads the first and the newest tokens only (StreamingLLM)",
 };
 
 }  // namespace wi::cpu

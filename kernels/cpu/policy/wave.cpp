@@ -50,15 +50,19 @@ int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
 
 constinit const Policy wave_policy = {
     .name = "wave",
+    .index_version = kWaveVersion,
     .wants_repeats = true,
     .lane_by_lane = true,
     .index_capacity = wave_index_capacity,
     .index = wave_index,
+    .pieces = &wave_index_pieces,
+    .cut = wave_cut,
     .select = wave_select,
     .partition_range = partition_range,
     .estimate = wave_estimate,
     .index_bytes_read = index_bytes_read,
     .index_valid = wave_index_valid,
+    .description = "Clusters keys, reads the best clusters exactly and estimates the next (RetroInfer)",
 };
 
 WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType kv) {

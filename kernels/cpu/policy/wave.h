@@ -103,6 +103,8 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
 // The policy's operations, one file each.
 size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
 IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args);
+extern const IndexPieces wave_index_pieces;
+IndexResult wave_cut(const Stream& stream, int worker, const IndexArgs& args, const SegmentView& whole);
 void wave_select(const Stream& stream, const LanesArgs& args);
 void wave_estimate(const Stream& stream, const LanesArgs& args);
 

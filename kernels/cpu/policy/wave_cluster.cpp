@@ -123,13 +123,19 @@ void pack_keys(const float* units, int64_t tokens, int32_t head_dim, int32_t* ou
   }
 }
 
+Panels panels_of(int32_t centroids, const int32_t* words) {
+  const size_t panels = (static_cast<size_t>(centroids) + kPanel - 1) / kPanel;
+  Panels out = {.words = words, .count = panels, .number_bits = 1};
+  while (size_t{1} << out.number_bits < 2 * panels) out.number_bits++;
+  return out;
+}
+
 // centroids (count, head_dim) to panels; the last one's free columns repeat the last centroid, which wins the
 // tie against them.
-Panels pack_panels(const float* centroids, int32_t count, int32_t head_dim, int32_t* scratch) {
+void pack_panels(const float* centroids, int32_t count, int32_t head_dim, int32_t* scratch) {
   const size_t dim = static_cast<size_t>(head_dim), words = words_of(dim);
-  const size_t panels = (static_cast<size_t>(count) + kPanel - 1) / kPanel;
-  Panels packed = {.words = scratch, .count = panels, .number_bits = 1};
-  while (size_t{1} << packed.number_bits < 2 * panels) packed.number_bits++;
+  const Panels packed = panels_of(count, scratch);
+  const size_t panels = packed.count;
   // The largest number with which a score leaves room for those bits.
   const int64_t room =
       (int64_t{1} << (31 - packed.number_bits)) / (127 * static_cast<int64_t>(dim)) - kCentroidBias;
@@ -151,20 +157,21 @@ Panels pack_panels(const float* centroids, int32_t count, int32_t head_dim, int3
       std::memcpy(column + word * kPanel, numbers, sizeof(numbers));
     }
   }
-  return packed;
 }
 
-// Returns how many tokens moved. keys: from pack_keys; panels: scratch.
-int32_t assign(const KmeansArgs& args, const float* centroids, const int32_t* keys, int32_t* scratch) {
-  const Panels panels = pack_panels(centroids, args.centroids, args.head_dim, scratch);
+// Of tokens [first, end), first a whole number of tiles; returns how many of them moved. keys: from
+// pack_keys; packed: from pack_panels.
+int32_t assign(const KmeansArgs& args, const int32_t* keys, const int32_t* packed, int32_t first,
+               int32_t end) {
+  const Panels panels = panels_of(args.centroids, packed);
   const size_t words = words_of(static_cast<size_t>(args.head_dim));
   int32_t moved = 0;
-  for (int32_t token = 0; token < args.tokens; token += kTileKeys) {
+  for (int32_t token = first; token < end; token += kTileKeys) {
     HWY_ALIGN int32_t best[kTileKeys * kLanes];
     std::fill_n(best, kTileKeys * kLanes, INT32_MIN);
     for (size_t panel = 0; panel < panels.count; panel++)
       score_panel(keys + static_cast<size_t>(token) * words, words, panels, panel, best);
-    for (int32_t t = 0; t < static_cast<int32_t>(kTileKeys) && token + t < args.tokens; t++) {
+    for (int32_t t = 0; t < static_cast<int32_t>(kTileKeys) && token + t < end; t++) {
       const int32_t winner = HWY_MIN(best_of(best + t * kLanes, panels), args.centroids - 1);
       moved += winner != args.assignment[token + t];
       args.assignment[token + t] = winner;
@@ -172,6 +179,8 @@ int32_t assign(const KmeansArgs& args, const float* centroids, const int32_t* ke
   }
   return moved;
 }
+
+size_t words_per_key(int32_t head_dim) { return words_of(static_cast<size_t>(head_dim)); }
 
 void add_to(const float* HWY_RESTRICT row, size_t count, float* HWY_RESTRICT sum) {
   for (size_t i = 0; i < count; i++) sum[i] += row[i];
@@ -206,6 +215,8 @@ namespace wi::cpu {
 namespace {
 
 HWY_EXPORT(pack_keys);
+HWY_EXPORT(words_per_key);
+HWY_EXPORT(pack_panels);
 HWY_EXPORT(assign);
 HWY_EXPORT(update);
 
@@ -246,24 +257,63 @@ size_t kmeans_scratch_floats(int32_t tokens, int32_t centroids, int32_t head_dim
   return words.keys + words.centroids + words.panels;
 }
 
-void spherical_kmeans(const Stream& stream, const KmeansArgs& args) {
-  const size_t dim = static_cast<size_t>(args.head_dim);
+namespace {
+
+constexpr int64_t kPiecePack = 1 << 14;      // numbers of keys that a piece packs
+constexpr int64_t kPieceProducts = 1 << 22;  // products that a piece takes
+
+// A piece's share of all keys, in whole tiles.
+int32_t packing_pieces(const KmeansArgs& args) {
+  return static_cast<int32_t>(kmeans_padded_tokens(args.tokens) * args.head_dim / kPiecePack) + 1;
+}
+int32_t assigning_pieces(const KmeansArgs& args) {
+  return static_cast<int32_t>(int64_t{args.tokens} * args.centroids * args.head_dim / kPieceProducts) + 1;
+}
+int32_t tile_border(const KmeansArgs& args, int32_t piece, int32_t pieces) {
+  const int64_t tiles = kmeans_padded_tokens(args.tokens) / kTileKeysMost;
+  return static_cast<int32_t>(tiles * piece / pieces * kTileKeysMost);
+}
+
+}  // namespace
+
+// Packing; then for each iteration the centroids and the assignment.
+int32_t kmeans_pieces(const KmeansArgs& args) {
+  return packing_pieces(args) + args.iterations * (1 + assigning_pieces(args));
+}
+
+void kmeans_piece(const KmeansArgs& args, int32_t piece, KmeansProgress& progress) {
+  const int64_t dim = args.head_dim;
   const KmeansWords words = kmeans_words(args.tokens, args.centroids, args.head_dim);
   int32_t* keys = reinterpret_cast<int32_t*>(args.scratch);
   float* centroids = args.scratch + words.keys;
-  float* panels = centroids + words.centroids;  // or sums
-  HWY_DYNAMIC_DISPATCH(pack_keys)(args.units, kmeans_padded_tokens(args.tokens), args.head_dim, keys);
-  for (int64_t c = 0; c < args.centroids; c++) {
-    const int64_t token = c * args.tokens / args.centroids;
-    std::copy_n(args.units + token * dim, dim, centroids + c * dim);
+  float* sums = centroids + words.centroids;
+  int32_t* panels = reinterpret_cast<int32_t*>(sums);
+  const int32_t packing = packing_pieces(args), assigning = assigning_pieces(args);
+  if (piece < packing) {
+    const int64_t first = tile_border(args, piece, packing), end = tile_border(args, piece + 1, packing);
+    const auto row = static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(words_per_key)(args.head_dim));
+    HWY_DYNAMIC_DISPATCH(pack_keys)(args.units + first * dim, end - first, args.head_dim, keys + first * row);
+    progress = {};
+    return;
   }
-  std::fill_n(args.assignment, args.tokens, -1);
-  for (int32_t i = 0; i < args.iterations; i++) {
-    if (i > 0) HWY_DYNAMIC_DISPATCH(update)(args, panels, centroids);
-    const int32_t moved =
-        HWY_DYNAMIC_DISPATCH(assign)(args, centroids, keys, reinterpret_cast<int32_t*>(panels));
-    if (moved == 0 || stream.cancelled()) break;
+  if (progress.settled) return;
+  const int32_t iteration = (piece - packing) / (1 + assigning), part = (piece - packing) % (1 + assigning);
+  if (part == 0) {
+    if (iteration > 0) {
+      HWY_DYNAMIC_DISPATCH(update)(args, sums, centroids);
+    } else {
+      for (int64_t c = 0; c < args.centroids; c++)
+        std::copy_n(args.units + c * args.tokens / args.centroids * dim, dim, centroids + c * dim);
+      std::fill_n(args.assignment, args.tokens, -1);
+    }
+    HWY_DYNAMIC_DISPATCH(pack_panels)(centroids, args.centroids, args.head_dim, panels);
+    progress.moved = 0;
+    return;
   }
+  const int32_t end = std::min(tile_border(args, part, assigning), args.tokens);
+  progress.moved +=
+      HWY_DYNAMIC_DISPATCH(assign)(args, keys, panels, tile_border(args, part - 1, assigning), end);
+  progress.settled = part == assigning && progress.moved == 0;
 }
 
 int32_t split_cluster(const float* keys, int32_t head_dim, int32_t* members, int32_t count,

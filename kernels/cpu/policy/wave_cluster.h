@@ -20,8 +20,13 @@ struct KmeansArgs {
   int32_t* assignment;  // out (tokens) in [0, centroids); not every centroid need have a token
 };
 
-// Stops early when no token moves, or with what it has when the stream is cancelled.
-void spherical_kmeans(const Stream& stream, const KmeansArgs& args);
+// The work in pieces, in order; once an iteration has moved no token the rest do nothing.
+struct KmeansProgress {
+  int32_t moved;  // tokens, in this iteration
+  bool settled;
+};
+int32_t kmeans_pieces(const KmeansArgs& args);
+void kmeans_piece(const KmeansArgs& args, int32_t piece, KmeansProgress& progress);
 
 int64_t kmeans_padded_tokens(int32_t tokens);
 size_t kmeans_scratch_floats(int32_t tokens, int32_t centroids, int32_t head_dim);

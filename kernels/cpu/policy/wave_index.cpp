@@ -4,6 +4,7 @@
 // that are not finite count as 0 here, so that one bad key spoils no centroid; exact attention still sees
 // them.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -16,10 +17,27 @@
 namespace wi::cpu {
 namespace {
 
-// The build's working memory, one piece of the worker's scratch.
-struct Work {
-  Work(const Stream& stream, int worker, const IndexArgs& args);
+// One of several parts of a stage: of so many things each takes its range.
+struct Part {
+  int32_t number = 0, of = 1;
+  int32_t begin(int32_t count) const { return static_cast<int32_t>(int64_t{count} * number / of); }
+  int32_t end(int32_t count) const { return static_cast<int32_t>(int64_t{count} * (number + 1) / of); }
+  bool last() const { return number + 1 == of; }
+};
 
+// What pieces hand on to the next.
+struct Progress {
+  KmeansProgress kmeans;
+  int32_t clusters;  // so far
+  int32_t members;   // of the clusters that a stage has been through
+};
+
+// The build's working memory: a view of the state that pieces share.
+struct Work {
+  Work(std::byte* state, const IndexArgs& args);
+  static size_t bytes(const IndexArgs& args);
+
+  Progress* progress;
   float* keys;          // (tokens, head_dim)
   float* units;         // (padded tokens, head_dim), later values (tokens, head_dim)
   float* kmeans;        // k-means' own
@@ -31,6 +49,10 @@ struct Work {
   int32_t* members;     // (tokens) token numbers, cluster by cluster
   int32_t* ends;        // (centroids) end of each centroid's members
   int32_t* sizes;       // (tokens) of the final clusters
+
+ private:
+  static constexpr size_t kArrays = 11;
+  static std::array<size_t, kArrays> words(const IndexArgs& args);
 };
 
 // Of a segment, but for what splits large ones: those of k-means and the lone keys.
@@ -45,33 +67,94 @@ int32_t centroid_count(const PolicyParams& params, int32_t tokens) {
   return cluster_count(params, tokens) - lone_count(params, tokens);
 }
 
-void load(const IndexArgs& args, bool want_values, float* out);
-void centre_and_normalise(const IndexArgs& args, const Work& work);
-void group_members(const IndexArgs& args, const Work& work);
-int32_t split_large(const IndexArgs& args, const Work& work);
-int32_t set_apart(const IndexArgs& args, const Work& work, int32_t clusters);
-void lay_out(const IndexArgs& args, const int32_t* members);
-void describe(const IndexArgs& args, const Work& work, int32_t clusters);
+KmeansArgs kmeans_sizes(const IndexArgs& args);
+
+// The stages, in order.
+void load_keys(const IndexArgs& args, const Work& work, Part part);
+void normalise_keys(const IndexArgs& args, const Work& work, Part part);
+void cluster_keys(const IndexArgs& args, const Work& work, Part part);
+void group_members(const IndexArgs& args, const Work& work, Part part);
+void split_large(const IndexArgs& args, const Work& work, Part part);
+void measure_distances(const IndexArgs& args, const Work& work, Part part);
+void set_apart(const IndexArgs& args, const Work& work, Part part);
+void lay_out(const IndexArgs& args, const Work& work, Part part);
+void describe_keys(const IndexArgs& args, const Work& work, Part part);
+void load_values(const IndexArgs& args, const Work& work, Part part);
+void describe_values(const IndexArgs& args, const Work& work, Part part);
+
+void keep_members(const IndexArgs& args, const Work& work, const SegmentView& whole);
+
+struct Stage {
+  void (*run)(const IndexArgs& args, const Work& work, Part part);
+  int32_t parts;
+};
+// Parts of a stage are such that at 1,024 tokens one takes a tenth of a millisecond or less.
+std::array<Stage, 11> stages_of(const IndexArgs& args) {
+  const auto parts = [&](int32_t numbers) {
+    return static_cast<int32_t>(int64_t{args.tokens} * args.head_dim / numbers) + 1;
+  };
+  return {{{load_keys, parts(1 << 14)},
+           {normalise_keys, parts(1 << 14)},
+           {cluster_keys, kmeans_pieces(kmeans_sizes(args))},
+           {group_members, 1},
+           {split_large, parts(1 << 13)},
+           {measure_distances, parts(1 << 13)},
+           {set_apart, 1},
+           {lay_out, parts(1 << 15)},
+           {describe_keys, parts(1 << 11)},
+           {load_values, parts(1 << 14)},
+           {describe_values, parts(1 << 13)}}};
+}
+
+int32_t count_pieces(const IndexArgs& args) {
+  int32_t count = 0;
+  for (const Stage& stage : stages_of(args)) count += stage.parts;
+  return args.tokens ? count : 1;
+}
+
+IndexResult result_of(const IndexArgs& args, const Work& work) {
+  return {.partitions = work.progress->clusters,
+          .index_bytes = static_cast<const WaveHeader*>(args.index)->bytes};
+}
+
+IndexResult run_piece(const IndexArgs& args, std::byte* state, int32_t piece) {
+  if (args.tokens == 0) return {};
+  const Work work(state, args);
+  const auto stages = stages_of(args);
+  size_t stage = 0;
+  while (piece >= stages[stage].parts) piece -= stages[stage++].parts;
+  const Part part = {.number = piece, .of = stages[stage].parts};
+  stages[stage].run(args, work, part);
+  return stage + 1 == stages.size() && part.last() ? result_of(args, work) : IndexResult{};
+}
 
 }  // namespace
 
+constinit const IndexPieces wave_index_pieces = {
+    .count = count_pieces,
+    .state_bytes = Work::bytes,
+    .run = run_piece,
+};
+
 IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args) {
+  std::byte* state = stream.worker_array<std::byte>(worker, Work::bytes(args));
+  const int32_t pieces = count_pieces(args);
+  IndexResult result;
+  for (int32_t piece = 0; piece < pieces && !stream.cancelled(); piece++)
+    result = run_piece(args, state, piece);
+  return result;
+}
+
+IndexResult wave_cut(const Stream& stream, int worker, const IndexArgs& args, const SegmentView& whole) {
   if (args.tokens == 0) return {};
-  const Work work(stream, worker, args);
-  load(args, false, work.keys);
-  centre_and_normalise(args, work);
-  spherical_kmeans(stream, {.units = work.units,
-                            .tokens = args.tokens,
-                            .head_dim = args.head_dim,
-                            .centroids = centroid_count(*args.params, args.tokens),
-                            .iterations = std::max(1, args.params->kmeans_iterations),
-                            .scratch = work.kmeans,
-                            .assignment = work.assignment});
-  group_members(args, work);
-  const int32_t clusters = set_apart(args, work, split_large(args, work));
-  lay_out(args, work.members);
-  describe(args, work, clusters);
-  return {.partitions = clusters, .index_bytes = static_cast<const WaveHeader*>(args.index)->bytes};
+  const Work work(stream.worker_array<std::byte>(worker, Work::bytes(args)), args);
+  load_keys(args, work, {});
+  keep_members(args, work, whole);
+  lay_out(args, work, {});
+  describe_keys(args, work, {});
+  load_values(args, work, {});
+  describe_values(args, work, {});
+  return result_of(args, work);
 }
 
 // A split piece has at least half of max_cluster_tokens tokens, which bounds their number.
@@ -83,44 +166,83 @@ size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t h
 
 namespace {
 
-Work::Work(const Stream& stream, int worker, const IndexArgs& args) {
+std::array<size_t, Work::kArrays> Work::words(const IndexArgs& args) {
   const size_t tokens = static_cast<size_t>(args.tokens);
   const size_t dim = static_cast<size_t>(args.head_dim);
   const int32_t centroids = centroid_count(*args.params, args.tokens);
   const size_t unit_floats = static_cast<size_t>(kmeans_padded_tokens(args.tokens)) * dim;
   const size_t kmeans_floats = kmeans_scratch_floats(args.tokens, centroids, args.head_dim);
-  const auto rounded = [](size_t count) { return (count + 15) / 16 * 16; };  // 64 bytes
-  const size_t sizes_of[] = {tokens * dim, unit_floats, kmeans_floats, dim,    dim,
-                             2 * dim,      2 * tokens,  tokens,        tokens, static_cast<size_t>(centroids),
-                             tokens};
-  size_t total = 0;
-  for (size_t count : sizes_of) total += rounded(count);
-  float* at = stream.worker_array<float>(worker, total);
-  float** const floats[] = {&keys, &units, &kmeans, &row, &centre, &axis, &projections};
-  int32_t** const ints[] = {&assignment, &members, &ends, &sizes};
-  size_t i = 0;
-  for (float** array : floats) *array = at, at += rounded(sizes_of[i++]);
-  for (int32_t** array : ints) *array = reinterpret_cast<int32_t*>(at), at += rounded(sizes_of[i++]);
+  std::array<size_t, kArrays> sizes = {
+      tokens * dim, unit_floats, kmeans_floats, dim,    dim,
+      2 * dim,      2 * tokens,  tokens,        tokens, static_cast<size_t>(centroids),
+      tokens};
+  for (size_t& size : sizes) size = (size + 15) / 16 * 16;  // 64 bytes
+  return sizes;
 }
 
-void load(const IndexArgs& args, bool want_values, float* out) {
-  for (int32_t i = 0; i < args.run_count; i++) {
+constexpr size_t kProgressBytes = 64;
+static_assert(sizeof(Progress) <= kProgressBytes);
+
+size_t Work::bytes(const IndexArgs& args) {
+  size_t total = 0;
+  for (size_t size : words(args)) total += size;
+  return kProgressBytes + total * sizeof(float);
+}
+
+Work::Work(std::byte* state, const IndexArgs& args) {
+  progress = reinterpret_cast<Progress*>(state);
+  size_t at = kProgressBytes, i = 0;
+  const std::array<size_t, kArrays> counts = words(args);
+  float** const floats[] = {&keys, &units, &kmeans, &row, &centre, &axis, &projections};
+  int32_t** const ints[] = {&assignment, &members, &ends, &this->sizes};
+  for (float** array : floats)
+    *array = reinterpret_cast<float*>(state + at), at += counts[i++] * sizeof(float);
+  for (int32_t** array : ints)
+    *array = reinterpret_cast<int32_t*>(state + at), at += counts[i++] * sizeof(float);
+}
+
+KmeansArgs kmeans_sizes(const IndexArgs& args) {
+  KmeansArgs sizes = {};
+  sizes.tokens = args.tokens;
+  sizes.head_dim = args.head_dim;
+  sizes.centroids = centroid_count(*args.params, args.tokens);
+  sizes.iterations = std::max(1, args.params->kmeans_iterations);
+  return sizes;
+}
+
+// Keys or values of the part's tokens as f32.
+void load(const IndexArgs& args, bool want_values, Part part, float* out) {
+  const int64_t first = part.begin(args.tokens), end = part.end(args.tokens);
+  const size_t row = row_bytes(args.kv, args.head_dim);
+  int64_t run_first = 0;
+  for (int32_t i = 0; i < args.run_count; run_first += args.runs[i++].tokens) {
     const KvRun& run = args.runs[i];
-    const int64_t count = run.tokens * args.head_dim;
-    from_kv(want_values ? run.values : run.keys, args.kv, out, count);
-    for (int64_t j = 0; j < count; j++) out[j] = std::isfinite(out[j]) ? out[j] : 0;
-    out += count;
+    const int64_t from = std::max(first, run_first), to = std::min(end, run_first + run.tokens);
+    if (from >= to) continue;
+    const std::byte* rows = static_cast<const std::byte*>(want_values ? run.values : run.keys);
+    float* numbers = out + from * args.head_dim;
+    const int64_t count = (to - from) * args.head_dim;
+    from_kv(rows + static_cast<size_t>(from - run_first) * row, args.kv, numbers, count);
+    for (int64_t j = 0; j < count; j++) numbers[j] = std::isfinite(numbers[j]) ? numbers[j] : 0;
   }
 }
 
-// units: keys minus the segment's mean, scaled to length 1 (0 stays 0); rows beyond the tokens are 0.
-void centre_and_normalise(const IndexArgs& args, const Work& work) {
+// And their mean, the segment's centre.
+void load_keys(const IndexArgs& args, const Work& work, Part part) {
+  load(args, false, part, work.keys);
   const int32_t dim = args.head_dim;
   const float share = 1.0f / static_cast<float>(args.tokens);
-  std::fill_n(work.centre, dim, 0.0f);
-  for (int64_t t = 0; t < args.tokens; t++)
+  if (part.number == 0) std::fill_n(work.centre, dim, 0.0f);
+  for (int64_t t = part.begin(args.tokens); t < part.end(args.tokens); t++)
     for (int32_t i = 0; i < dim; i++) work.centre[i] += work.keys[t * dim + i] * share;
-  for (int64_t t = 0; t < args.tokens; t++) {
+}
+
+void load_values(const IndexArgs& args, const Work& work, Part part) { load(args, true, part, work.units); }
+
+// units: keys minus the segment's mean, scaled to length 1 (0 stays 0); rows beyond the tokens are 0.
+void normalise_keys(const IndexArgs& args, const Work& work, Part part) {
+  const int32_t dim = args.head_dim;
+  for (int64_t t = part.begin(args.tokens); t < part.end(args.tokens); t++) {
     const float* key = work.keys + t * dim;
     float* unit = work.units + t * dim;
     float squares = 0;
@@ -131,12 +253,21 @@ void centre_and_normalise(const IndexArgs& args, const Work& work) {
     const float inverse = squares > 1e-30f && std::isfinite(squares) ? 1 / std::sqrt(squares) : 0;
     for (int32_t i = 0; i < dim; i++) unit[i] *= inverse;
   }
+  if (!part.last()) return;
   const int64_t padding = (kmeans_padded_tokens(args.tokens) - args.tokens) * dim;
   std::fill_n(work.units + static_cast<int64_t>(args.tokens) * dim, padding, 0.0f);
 }
 
+void cluster_keys(const IndexArgs& args, const Work& work, Part part) {
+  KmeansArgs kmeans = kmeans_sizes(args);
+  kmeans.units = work.units;
+  kmeans.scratch = work.kmeans;
+  kmeans.assignment = work.assignment;
+  kmeans_piece(kmeans, part.number, work.progress->kmeans);
+}
+
 // Counting sort: members by centroid, by position within one.
-void group_members(const IndexArgs& args, const Work& work) {
+void group_members(const IndexArgs& args, const Work& work, Part) {
   const int32_t centroids = centroid_count(*args.params, args.tokens);
   std::fill_n(work.ends, centroids, 0);
   for (int32_t t = 0; t < args.tokens; t++) work.ends[work.assignment[t]]++;
@@ -144,18 +275,18 @@ void group_members(const IndexArgs& args, const Work& work) {
   for (int32_t t = 0; t < args.tokens; t++) work.members[work.ends[work.assignment[t]]++] = t;
 }
 
-// Leaves out empty clusters, splits large ones and writes the final sizes; returns their count.
-int32_t split_large(const IndexArgs& args, const Work& work) {
+// Leaves out empty clusters, splits large ones and writes the final sizes.
+void split_large(const IndexArgs& args, const Work& work, Part part) {
   const int32_t centroids = centroid_count(*args.params, args.tokens);
   const int32_t most = std::max(1, args.params->max_cluster_tokens);
-  int32_t clusters = 0;
-  for (int32_t c = 0, begin = 0; c < centroids; begin = work.ends[c++]) {
-    const int32_t count = work.ends[c] - begin;
+  int32_t& clusters = work.progress->clusters;
+  if (part.number == 0) clusters = 0;
+  for (int32_t c = part.begin(centroids); c < part.end(centroids); c++) {
+    const int32_t begin = c ? work.ends[c - 1] : 0, count = work.ends[c] - begin;
     if (count == 0) continue;
     clusters += split_cluster(work.keys, args.head_dim, work.members + begin, count, most, work.projections,
                               work.sizes + clusters);
   }
-  return clusters;
 }
 
 void mean_row(const float* rows, const int32_t* members, int32_t count, int32_t dim, float* mean) {
@@ -173,14 +304,15 @@ float squared_distance(const float* a, const float* b, int32_t dim) {
   return squares;
 }
 
-// The keys that lie farthest from their clusters' means become clusters of their own, behind all others and
-// by position; returns the clusters' new count.
-int32_t set_apart(const IndexArgs& args, const Work& work, int32_t clusters) {
+// Of each key from its cluster's mean; distances: (tokens), in the order of members.
+void measure_distances(const IndexArgs& args, const Work& work, Part part) {
   const int32_t dim = args.head_dim;
   constexpr float kMost = std::numeric_limits<float>::max();
-  float* distances = work.projections;  // (tokens), in the order of members
-  int32_t* order = reinterpret_cast<int32_t*>(work.projections + args.tokens);
-  for (int32_t c = 0, m = 0; c < clusters; c++) {
+  float* distances = work.projections;
+  const int32_t clusters = work.progress->clusters;
+  int32_t& m = work.progress->members;
+  if (part.number == 0) m = 0;
+  for (int32_t c = part.begin(clusters); c < part.end(clusters); c++) {
     mean_row(work.keys, work.members + m, work.sizes[c], dim, work.row);
     for (const int32_t end = m + work.sizes[c]; m < end; m++) {
       const float distance =
@@ -188,6 +320,14 @@ int32_t set_apart(const IndexArgs& args, const Work& work, int32_t clusters) {
       distances[m] = distance < kMost ? distance : kMost;
     }
   }
+}
+
+// The keys that lie farthest from their clusters' means become clusters of their own, behind all others and
+// by position.
+void set_apart(const IndexArgs& args, const Work& work, Part) {
+  float* distances = work.projections;
+  int32_t* order = reinterpret_cast<int32_t*>(work.projections + args.tokens);
+  const int32_t clusters = work.progress->clusters;
   const int32_t lone = lone_count(*args.params, args.tokens);
   std::iota(order, order + args.tokens, 0);
   std::nth_element(order, order + lone, order + args.tokens, [&](int32_t a, int32_t b) {
@@ -209,18 +349,33 @@ int32_t set_apart(const IndexArgs& args, const Work& work, int32_t clusters) {
   }
   std::copy_n(order, lone, work.members + kept);
   std::fill_n(work.sizes + kept_clusters, lone, 1);
-  return kept_clusters + lone;
+  work.progress->clusters = kept_clusters + lone;
 }
 
-void lay_out(const IndexArgs& args, const int32_t* members) {
+// The clusters of a longer segment as far as the tokens go; those that have none left are left out.
+void keep_members(const IndexArgs& args, const Work& work, const SegmentView& whole) {
+  const WaveIndex index = wave_view(whole.index);
+  int32_t kept = 0, clusters = 0;
+  for (int32_t c = 0; c < index.clusters; c++) {
+    const int32_t first = kept;
+    for (int32_t i = index.offsets[c]; i < index.offsets[c + 1]; i++) {
+      const int32_t token = whole.positions[i] - args.first_position;
+      if (token < args.tokens) work.members[kept++] = token;
+    }
+    if (kept > first) work.sizes[clusters++] = kept - first;
+  }
+  work.progress->clusters = clusters;
+}
+
+void lay_out(const IndexArgs& args, const Work& work, Part part) {
   const size_t row = row_bytes(args.kv, args.head_dim);
   std::byte* keys = static_cast<std::byte*>(args.keys);
   std::byte* values = static_cast<std::byte*>(args.values);
   // Members jump between runs, but runs are few: walk on from the last one.
   int32_t run = -1;
   int64_t begin = 0, end = 0;  // tokens of the run
-  for (int32_t i = 0; i < args.tokens; i++) {
-    const int64_t token = members[i];
+  for (int32_t i = part.begin(args.tokens); i < part.end(args.tokens); i++) {
+    const int64_t token = work.members[i];
     if (token < begin) run = -1, begin = end = 0;
     while (token >= end) begin = end, end += args.runs[++run].tokens;
     const size_t from = static_cast<size_t>(token - begin) * row;
@@ -313,20 +468,22 @@ void store_centroid(std::byte* base, const WaveHeader& header, int32_t cluster, 
   }
 }
 
-// Writes the index: header, then each cluster's row of every array.
-void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
-  const int32_t dim = args.head_dim;
+// Writes the index: header, then each cluster's row of every array but that of the values.
+void describe_keys(const IndexArgs& args, const Work& work, Part part) {
+  const int32_t dim = args.head_dim, clusters = work.progress->clusters;
   const size_t row = row_bytes(args.kv, dim);
   const WaveHeader header = wave_header(clusters, args.tokens, dim, args.kv);
-  std::memcpy(args.index, &header, sizeof(header));
   std::byte* base = static_cast<std::byte*>(args.index);
   int32_t* sizes = reinterpret_cast<int32_t*>(base + header.sizes);
   uint32_t* extents = reinterpret_cast<uint32_t*>(base + header.extents);
   float* residuals = reinterpret_cast<float*>(base + header.residuals);
   int32_t* offsets = reinterpret_cast<int32_t*>(base + header.offsets);
-  std::copy_n(work.centre, dim, reinterpret_cast<float*>(base + header.centre));
-  offsets[0] = 0;
-  for (int32_t c = 0; c < clusters; c++) {
+  if (part.number == 0) {
+    std::memcpy(args.index, &header, sizeof(header));
+    std::copy_n(work.centre, dim, reinterpret_cast<float*>(base + header.centre));
+    offsets[0] = 0;
+  }
+  for (int32_t c = part.begin(clusters); c < part.end(clusters); c++) {
     const int32_t* members = work.members + offsets[c];
     sizes[c] = work.sizes[c];
     offsets[c + 1] = offsets[c] + sizes[c];
@@ -339,11 +496,15 @@ void describe(const IndexArgs& args, const Work& work, int32_t clusters) {
     residuals[c] = axis_of(work.keys, members, sizes[c], dim, work.row, distances, work.axis);
     to_kv(work.axis, args.kv, base + header.axes + static_cast<size_t>(c) * row, dim);
   }
-  float* values = work.units;
-  load(args, true, values);
-  for (int32_t c = 0; c < clusters; c++) {
-    mean_row(values, work.members + offsets[c], sizes[c], dim, work.row);
-    to_kv(work.row, args.kv, base + header.value_means + c * row, dim);
+}
+
+void describe_values(const IndexArgs& args, const Work& work, Part part) {
+  const WaveIndex index = wave_view(args.index);
+  std::byte* means = const_cast<std::byte*>(index.value_means);
+  const size_t row = row_bytes(args.kv, args.head_dim);
+  for (int32_t c = part.begin(index.clusters); c < part.end(index.clusters); c++) {
+    mean_row(work.units, work.members + index.offsets[c], index.sizes[c], args.head_dim, work.row);
+    to_kv(work.row, args.kv, means + static_cast<size_t>(c) * row, args.head_dim);
   }
 }
 

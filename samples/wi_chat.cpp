@@ -1,0 +1,281 @@
+// wi_chat: a conversation with a model of one's own, in the model's own chat template. Before each answer the
+// whole conversation is rendered to tokens; what the session has of them already is kept, the rest is read.
+// So it does not matter what a template does with old turns, and a long conversation is not read again.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+#include <unistd.h>
+
+#include "interrupt.h"
+#include "sample.h"
+
+namespace {
+
+using namespace sample;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string model, system, policy = "wave", kv_type = "f16", variables;
+  int64_t threads = 0, max_tokens = 1024, seed = 0;
+  double temperature = 0.7, top_p = 0.95, budget = 0;
+};
+
+constexpr const char* kUsage =
+    "wi_chat: a conversation with a model, in its own chat template\n"
+    "  --model FILE       required: GGUF file, or folder with safetensors\n"
+    "  --system TEXT      what the model is told first\n"
+    "  --policy P         wave (default) or full\n"
+    "  --budget R         share of the indexed tokens that wave reads exactly (default 0.018)\n"
+    "  --kv f16|bf16|f32  type of the KV cache (default f16)\n"
+    "  --temperature T    0.7; 0 takes the likeliest token\n"
+    "  --top-p P          of the sampler (0.95)\n"
+    "  --seed N           of the sampler (0)\n"
+    "  --max-tokens N     longest answer (1024)\n"
+    "  --variables JSON   more variables of the template, e.g. '{\"enable_thinking\": false}'\n"
+    "  --threads N        default: every core this process may use\n"
+    "Example: wi_chat --model qwen2.5-1.5b-instruct-q8_0.gguf --system 'Answer in one sentence.'\n"
+    "In the conversation: /save FILE, /load FILE, /stats, /new, /help, /quit; Ctrl-C ends an answer.\n";
+
+constexpr const char* kCommands =
+    "/save FILE  keeps the conversation and its KV cache    /load FILE  goes on with one\n"
+    "/stats      tokens, memory and speed                   /new        forgets everything\n"
+    "/help       this                                       /quit       or the end of input\n";
+
+struct Message {
+  std::string role, content;
+};
+
+class Chat {
+ public:
+  explicit Chat(const Options& options);
+  void run();
+
+ private:
+  bool obey(const std::string& line);
+  void start();
+  void answer(const std::string& words);
+  std::vector<int32_t> render() const;
+  void read(const std::vector<int32_t>& wanted, wi_cancel* cancel);
+  std::string write(wi_cancel* cancel);
+  void save(const std::string& path) const;
+  void load(const std::string& path);
+  void print_stats() const;
+  wi_session_params session_params();
+
+  const Options options_;
+  Runtime runtime_;
+  Model model_;
+  wi_sampling_params sampling_ = sized<wi_sampling_params>();
+  wi_policy_params policy_ = sized<wi_policy_params>();
+  Session session_{nullptr, wi_session_release};
+  std::vector<Message> messages_;
+  uint64_t read_tokens_ = 0, written_tokens_ = 0;  // for the last answer
+  double read_seconds_ = 0, write_seconds_ = 0;
+};
+
+Chat::Chat(const Options& options)
+    : options_(options),
+      runtime_(create_runtime(static_cast<int>(options.threads), "cpu")),
+      model_(open_model(runtime_, options.model)) {
+  sampling_.temperature = static_cast<float>(options.temperature);
+  sampling_.top_p = static_cast<float>(options.top_p);
+  sampling_.seed = static_cast<uint64_t>(options.seed);
+  policy_.name = options_.policy.c_str();
+  policy_.budget = static_cast<float>(options.budget);
+  start();
+}
+
+void Chat::run() {
+  const bool at_terminal = isatty(STDIN_FILENO);
+  if (at_terminal) std::fputs(kCommands, stdout);
+  std::string line;
+  for (;;) {
+    if (at_terminal) std::fputs("\n> ", stdout), std::fflush(stdout);
+    if (!std::getline(std::cin, line)) return;
+    if (line.empty()) continue;
+    try {
+      if (line == "/quit") return;
+      if (line[0] != '/')
+        answer(line);
+      else if (!obey(line))
+        std::printf("%s is no command. These are:\n%s", line.c_str(), kCommands);
+    } catch (const std::runtime_error& error) {  // a wrong file name is no reason to lose a conversation
+      if (!at_terminal) throw;
+      std::printf("%s\n", error.what());
+    }
+  }
+}
+
+bool Chat::obey(const std::string& line) {
+  const size_t space = line.find(' ');
+  const std::string command = line.substr(0, space);
+  const std::string file = space == std::string::npos ? "" : line.substr(space + 1);
+  if (command == "/save" && !file.empty())
+    save(file);
+  else if (command == "/load" && !file.empty())
+    load(file);
+  else if (line == "/stats")
+    print_stats();
+  else if (line == "/new")
+    start();
+  else if (line == "/help")
+    std::fputs(kCommands, stdout);
+  else
+    return false;
+  return true;
+}
+
+void Chat::start() {
+  session_ = create_session(model_, session_params());
+  messages_.clear();
+  if (!options_.system.empty()) messages_.push_back({"system", options_.system});
+}
+
+// A turn that fails or is cut off before its first word leaves the conversation as it was.
+void Chat::answer(const std::string& words) {
+  Interrupt interrupt;
+  messages_.push_back({"user", words});
+  try {
+    read(render(), interrupt.cancel());
+  } catch (...) {
+    messages_.pop_back();
+    throw;
+  }
+  messages_.push_back({"assistant", write(interrupt.cancel())});
+}
+
+std::vector<int32_t> Chat::render() const {
+  std::vector<wi_chat_message> turns;
+  for (const Message& message : messages_) {
+    wi_chat_message& turn = turns.emplace_back(sized<wi_chat_message>());
+    turn.role = message.role.c_str();
+    turn.content = message.content.data();
+    turn.content_length = message.content.size();
+  }
+  auto params = sized<wi_chat_params>();
+  params.flags = WI_CHAT_ADD_GENERATION_PROMPT;
+  if (!options_.variables.empty()) params.variables_json = options_.variables.c_str();
+  uint64_t count = 0;
+  call(wi_model_chat_tokens, model_.get(), turns.data(), turns.size(), &params, nullptr, 0, &count);
+  std::vector<int32_t> tokens(count);
+  call(wi_model_chat_tokens, model_.get(), turns.data(), turns.size(), &params, tokens.data(), count, &count);
+  return tokens;
+}
+
+// Goes back to where the session's tokens and the wanted ones part, and reads the rest.
+void Chat::read(const std::vector<int32_t>& wanted, wi_cancel* cancel) {
+  uint64_t count = 0;
+  call(wi_session_tokens, session_.get(), nullptr, 0, &count);
+  std::vector<int32_t> held(count);
+  call(wi_session_tokens, session_.get(), held.data(), count, &count);
+  const auto parts = std::mismatch(held.begin(), held.end(), wanted.begin(), wanted.end());
+  const auto same = std::min(static_cast<size_t>(parts.first - held.begin()), wanted.size() - 1);
+  call(wi_session_truncate, session_.get(), same);
+  const auto start = Clock::now();
+  call(wi_session_prefill, session_.get(), wanted.data() + same, wanted.size() - same, nullptr, cancel);
+  read_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
+  read_tokens_ = wanted.size() - same;
+}
+
+std::string Chat::write(wi_cancel* cancel) {
+  std::string text;
+  written_tokens_ = 0;
+  const auto start = Clock::now();
+  auto event = sized<wi_event>();
+  while (event.kind == WI_EVENT_TOKEN && static_cast<int64_t>(written_tokens_) < options_.max_tokens) {
+    wi_error error = sized<wi_error>();
+    if (const wi_status status = wi_session_decode(session_.get(), cancel, &event, &error)) {
+      if (status == WI_E_CANCELLED) break;
+      throw_call_error(error);
+    }
+    ++written_tokens_;
+    text.append(event.text, event.text_length);
+    std::fwrite(event.text, 1, event.text_length, stdout);
+    std::fflush(stdout);
+  }
+  write_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
+  std::fputs("\n", stdout);
+  return text;
+}
+
+// Two files: the session, and beside it the words, each with its role and length, so that they can be
+// rendered again.
+void Chat::save(const std::string& path) const {
+  call(wi_session_save, session_.get(), path.c_str(), nullptr);
+  std::string words;
+  for (const Message& message : messages_)
+    words += message.role + " " + std::to_string(message.content.size()) + "\n" + message.content + "\n";
+  write_file(path + ".words", words);
+  std::printf("saved %s and %s.words\n", path.c_str(), path.c_str());
+}
+
+void Chat::load(const std::string& path) {
+  std::ifstream words(path + ".words", std::ios::binary);
+  if (!words) throw std::runtime_error("cannot open " + path + ".words");
+  std::vector<Message> messages;
+  Message message;
+  for (size_t length = 0; words >> message.role >> length && words.get() == '\n'; words.get()) {
+    message.content.clear();
+    for (char letter; message.content.size() < length && words.get(letter);) message.content += letter;
+    if (message.content.size() < length) throw std::runtime_error(path + ".words was cut short");
+    messages.push_back(message);
+  }
+  wi_session_params params = session_params();
+  params.sampling = nullptr;  // as it was
+  wi_session* session = nullptr;
+  call(wi_session_load, model_.get(), path.c_str(), &params, nullptr, &session);
+  session_.reset(session);
+  messages_ = std::move(messages);
+  std::printf("%zu messages\n", messages_.size());
+}
+
+void Chat::print_stats() const {
+  auto stats = sized<wi_session_stats>();
+  call(wi_session_get_stats, session_.get(), &stats);
+  std::printf("%llu tokens, %.1f MB of KV cache in %d segments\n",
+              static_cast<unsigned long long>(stats.tokens), static_cast<double>(stats.kv_bytes) / 1e6,
+              stats.segments);
+  if (written_tokens_ == 0) return;
+  std::printf("last answer: read %llu tokens in %.2f s, wrote %llu in %.2f s (%.1f ms a token)\n",
+              static_cast<unsigned long long>(read_tokens_), read_seconds_,
+              static_cast<unsigned long long>(written_tokens_), write_seconds_,
+              write_seconds_ / static_cast<double>(written_tokens_) * 1e3);
+}
+
+wi_session_params Chat::session_params() {
+  auto params = sized<wi_session_params>();
+  params.kv_type = parse_kv_type(options_.kv_type);
+  params.policy = &policy_;
+  params.sampling = &sampling_;
+  return params;
+}
+
+bool parse_options(int argument_count, char** arguments, Options& options) {
+  CommandLine line(kUsage);
+  line.text("--model", &options.model)
+      .text("--system", &options.system)
+      .text("--policy", &options.policy)
+      .text("--kv", &options.kv_type)
+      .text("--variables", &options.variables)
+      .number("--budget", &options.budget, 0, 1)
+      .number("--temperature", &options.temperature, 0, 100)
+      .number("--top-p", &options.top_p, 0, 1)
+      .integer("--seed", &options.seed, 0, INT64_MAX)
+      .integer("--max-tokens", &options.max_tokens, 1)
+      .integer("--threads", &options.threads, 0, 1024);
+  if (!line.parse(argument_count, arguments)) return false;
+  if (options.model.empty()) throw std::runtime_error("--model FILE is missing (--help lists the options)");
+  return true;
+}
+
+}  // namespace
+
+int main(int argument_count, char** arguments) {
+  return run_main("wi_chat", [&] {
+    Options options;
+    if (parse_options(argument_count, arguments, options)) Chat(options).run();
+  });
+}

@@ -1,0 +1,300 @@
+// The interpreter's expressions.
+#include <algorithm>
+
+#include "src/chat/filters.h"
+#include "src/chat/interpreter.h"
+#include "src/chat/interpreter_level.h"
+#include "src/chat/methods.h"
+#include "src/chat/operators.h"
+#include "src/chat/tests.h"
+#include "src/chat/unicode.h"
+
+namespace wi::chat {
+namespace {
+
+int64_t slice_bound(const Value& value, int64_t otherwise) {
+  if (value.is(Kind::none)) return otherwise;
+  require_defined(value);
+  check(value.is_whole(), WI_E_ARGUMENT, "a slice's bound is a ", value.type_name(), ", must be an integer");
+  return value.integer();
+}
+
+// Python's slice.indices(): which elements of `size`.
+std::vector<size_t> slice_indices(size_t size, const Value& from, const Value& to, const Value& by,
+                                  Budget& budget) {
+  const int64_t length = static_cast<int64_t>(size), step = slice_bound(by, 1);
+  check(step != 0, WI_E_ARGUMENT, "a slice's step is 0");
+  const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? length : length - 1;
+  const auto place = [&](const Value& bound, int64_t otherwise) {
+    int64_t at = slice_bound(bound, otherwise);
+    if (bound.is(Kind::none)) return at;
+    if (at < 0) at = at < -length ? low : at + length;
+    return std::clamp(at, low, std::max(low, high));
+  };
+  const int64_t begin = place(from, step > 0 ? low : high), end = place(to, step > 0 ? high : low);
+  std::vector<size_t> indices;
+  for (int64_t i = begin; step > 0 ? i < end : i > end;) {
+    indices.push_back(static_cast<size_t>(i));
+    if (step > 0 ? step >= end - i : step <= end - i) break;
+    i += step;
+  }
+  budget.bytes(indices.size() * sizeof(size_t));
+  return indices;
+}
+
+Text slice_text(const TextObject& object, const std::vector<size_t>& indices, Budget& budget) {
+  const Text& text = object.text;
+  if (indices.empty()) return {};
+  if (indices.back() - indices.front() + 1 == indices.size()) {  // neighbours
+    budget.bytes(text.size() / 8);
+    if (object.characters() == text.size()) return text.slice(indices.front(), indices.back() + 1);
+    const size_t begin = character_offset(text.bytes(), 0, indices.front());
+    return text.slice(begin, character_offset(text.bytes(), begin, indices.size()));
+  }
+  std::vector<size_t> starts{0};
+  budget.bytes(text.size() * sizeof(size_t));
+  for (size_t at = 0; at < text.size();) starts.push_back(at += character_length(text.bytes(), at));
+  Text out;
+  for (size_t index : indices) out.append(text, starts[index], starts[index + 1]);
+  return out;
+}
+
+Value loop_attribute(const Loop& loop, std::string_view name, const Value& self) {
+  const auto length = static_cast<int64_t>(loop.items.size()), index = static_cast<int64_t>(loop.index);
+  if (name == "index") return Value::of(index + 1);
+  if (name == "index0") return Value::of(index);
+  if (name == "first") return Value::of(index == 0);
+  if (name == "last") return Value::of(index + 1 == length);
+  if (name == "length") return Value::of(length);
+  if (name == "revindex") return Value::of(length - index);
+  if (name == "revindex0") return Value::of(length - index - 1);
+  if (name == "depth") return Value::of(loop.depth + 1);
+  if (name == "depth0") return Value::of(loop.depth);
+  if (name == "previtem")
+    return index > 0 ? loop.items[loop.index - 1] : Value::undefined("there is no previous item");
+  if (name == "nextitem")
+    return index + 1 < length ? loop.items[loop.index + 1] : Value::undefined("there is no next item");
+  return method_of(self, name);
+}
+
+}  // namespace
+
+Value Interpreter::evaluate(const Expression& expression) {
+  using Node = Expression::Kind;
+  const Level level(*this);
+  budget_.step();
+  line_ = expression.line;
+  switch (expression.kind) {
+    case Node::constant:
+      return expression.constant;
+    case Node::variable: {
+      const Value* value = scope_->find(expression.name, budget_);
+      return value ? *value : Value::undefined(concat("'", expression.name, "' is undefined"));
+    }
+    case Node::list:
+    case Node::tuple: {
+      std::vector<Value> items;
+      for (const ExpressionPtr& part : expression.parts) items.push_back(evaluate(*part));
+      return make(std::move(items), expression.kind == Node::list ? Kind::list : Kind::tuple);
+    }
+    case Node::dict:
+      return dict(expression);
+    case Node::attribute:
+      return attribute(evaluate_part(expression, 0), expression.name);
+    case Node::item: {
+      const Value of = evaluate_part(expression, 0);
+      return item(of, evaluate_part(expression, 1));
+    }
+    case Node::slice:
+      return slice(expression);
+    case Node::call: {
+      const Value callee = evaluate_part(expression, 0);
+      return call(callee, arguments(expression));
+    }
+    case Node::filter:
+      return filtered(expression, evaluate_part(expression, 0));
+    case Node::test: {
+      const Value value = evaluate_part(expression, 0);
+      return Value::of(apply_test(*this, expression.name, value, arguments(expression)));
+    }
+    case Node::negate:
+      return Value::of(!evaluate_part(expression, 0).truth());
+    case Node::unary:
+      return sign(expression.name[0], evaluate_part(expression, 0));
+    case Node::binary: {
+      const Value left = evaluate_part(expression, 0);
+      return operate(*this, expression.name, left, evaluate_part(expression, 1));
+    }
+    case Node::comparison:
+      return comparison(expression);
+    case Node::both: {
+      Value left = evaluate_part(expression, 0);
+      return left.truth() ? evaluate_part(expression, 1) : left;
+    }
+    case Node::either: {
+      Value left = evaluate_part(expression, 0);
+      return left.truth() ? left : evaluate_part(expression, 1);
+    }
+    case Node::choice:
+      if (evaluate_part(expression, 0).truth()) return evaluate_part(expression, 1);
+      if (expression.parts[2]) return evaluate_part(expression, 2);
+      return Value::undefined("an inline if without else was false");
+  }
+  return {};
+}
+
+Value Interpreter::evaluate_part(const Expression& expression, size_t i) {
+  return expression.parts[i] ? evaluate(*expression.parts[i]) : Value::none();
+}
+
+Value Interpreter::filtered(const Expression& filters, Value value) {
+  // A block's filters: the innermost has no value of its own.
+  if (filters.parts[0])
+    value = filters.parts[0]->kind == Expression::Kind::filter ? filtered(*filters.parts[0], std::move(value))
+                                                               : evaluate(*filters.parts[0]);
+  return apply_filter(*this, filters.name, value, arguments(filters));
+}
+
+Value Interpreter::dict(const Expression& expression) {
+  auto made = std::make_shared<Dict>();
+  for (size_t i = 0; i < expression.parts.size(); i += 2) {
+    const Value key = evaluate_part(expression, i);
+    made->set(key, evaluate_part(expression, i + 1));
+  }
+  budget_.values(2 * expression.parts.size() + 4);
+  return Value::of(std::move(made));
+}
+
+// a < b < c holds if both do, and b is evaluated once.
+Value Interpreter::comparison(const Expression& expression) {
+  Value left = evaluate_part(expression, 0);
+  bool holds = true;
+  for (size_t i = 0; holds && i < expression.operators.size(); ++i) {
+    const std::string& name = expression.operators[i];
+    Value right = evaluate_part(expression, i + 1);
+    if (name == "in" || name == "not in")
+      holds = contains(*this, right, left) == (name == "in");
+    else
+      holds = holds_between(*this, name, left, right);
+    left = std::move(right);
+  }
+  return Value::of(holds);
+}
+
+Value Interpreter::slice(const Expression& expression) {
+  const Value of = evaluate_part(expression, 0), from = evaluate_part(expression, 1),
+              to = evaluate_part(expression, 2), by = evaluate_part(expression, 3);
+  require_defined(of);
+  if (of.is(Kind::text)) {
+    const TextObject& text = of.text_object();
+    Text part = slice_text(text, slice_indices(text.characters(), from, to, by, budget_), budget_);
+    return text.is_safe ? make_safe(std::move(part)) : make(std::move(part));
+  }
+  if (!of.is(Kind::list) && !of.is(Kind::tuple) && !of.is(Kind::range))
+    return Value::undefined(concat("a ", of.type_name(), " cannot be sliced"));
+  const std::vector<Value>& items = of.list().items;
+  std::vector<Value> part;
+  for (size_t index : slice_indices(items.size(), from, to, by, budget_)) part.push_back(items[index]);
+  return make(std::move(part), of.kind());
+}
+
+Arguments Interpreter::arguments(const Expression& expression) {
+  Arguments made;
+  for (const Argument& argument : expression.arguments) {
+    Value value = evaluate(*argument.value);
+    switch (argument.kind) {
+      case Argument::Kind::positional:
+        made.positional.push_back(std::move(value));
+        break;
+      case Argument::Kind::named:
+        made.named.emplace_back(argument.name, std::move(value));
+        break;
+      case Argument::Kind::list:
+        for (Value& each : elements(value)) made.positional.push_back(std::move(each));
+        break;
+      case Argument::Kind::dict:
+        check(value.is(Kind::dict), WI_E_ARGUMENT, "a ", value.type_name(), " stands behind **");
+        for (const auto& [key, each] : value.dict().entries()) {
+          check(key.is(Kind::text), WI_E_ARGUMENT, "a key behind ** is no text");
+          made.named.emplace_back(key.text().bytes(), each);
+        }
+        break;
+    }
+  }
+  budget_.values(made.positional.size() + made.named.size());
+  return made;
+}
+
+Value Interpreter::attribute(const Value& of, std::string_view name) {
+  require_defined(of);
+  if (of.is(Kind::loop)) return loop_attribute(of.loop(), name, of);
+  if (of.is(Kind::space)) {
+    const Value* held = of.dict().find(name);
+    return held ? *held : Value::undefined(concat("the namespace has no '", name, "'"));
+  }
+  if (of.is(Kind::tuple) && of.list().is_group && (name == "grouper" || name == "list"))
+    return of.list().items[name == "list"];
+  Value method = method_of(of, name);
+  if (!method.is(Kind::undefined) || method.object()) return method;
+  if (of.is(Kind::dict))
+    if (const Value* held = of.dict().find(name)) return *held;
+  return Value::undefined(concat("a ", of.type_name(), " has no '", name, "'"));
+}
+
+Value Interpreter::item(const Value& of, const Value& key) {
+  require_defined(of);
+  const auto none = [&] { return Value::undefined(concat("a ", of.type_name(), " has no such element")); };
+  if (of.is(Kind::dict) && !key.is(Kind::list) && !key.is(Kind::dict) && !key.is(Kind::undefined))
+    if (const Value* held = of.dict().find(key)) return *held;
+  if (key.is(Kind::text)) return attribute(of, key.text().bytes());
+  if (!key.is_whole()) return none();
+  int64_t index = key.integer();
+  if (of.is(Kind::list) || of.is(Kind::tuple) || of.is(Kind::range)) {
+    const std::vector<Value>& items = of.list().items;
+    if (index < 0) index += static_cast<int64_t>(items.size());
+    if (index < 0 || index >= static_cast<int64_t>(items.size())) return none();
+    return items[static_cast<size_t>(index)];
+  }
+  if (of.is(Kind::text)) {
+    const auto length = static_cast<int64_t>(of.text_object().characters());
+    if (index < 0) index += length;
+    if (index < 0 || index >= length) return none();
+    return make(slice_text(of.text_object(), {static_cast<size_t>(index)}, budget_));
+  }
+  return none();
+}
+
+std::vector<Value> Interpreter::elements(const Value& of) {
+  std::vector<Value> items;
+  switch (of.kind()) {
+    case Kind::undefined:
+      return items;
+    case Kind::text: {
+      const Text& text = of.text();
+      budget_.bytes(text.size() * (sizeof(TextObject) + sizeof(Value)));
+      for (size_t at = 0; at < text.size();) {
+        const size_t end = at + character_length(text.bytes(), at);
+        items.push_back(Value::of(text.slice(at, end)));
+        at = end;
+      }
+      return items;
+    }
+    case Kind::dict:
+      budget_.values(of.dict().entries().size());
+      for (const auto& [key, value] : of.dict().entries()) items.push_back(key);
+      return items;
+    case Kind::iterator: {
+      List& list = of.list();
+      const auto begin =
+          list.items.begin() + static_cast<ptrdiff_t>(std::exchange(list.taken, list.items.size()));
+      budget_.values(list.items.size());
+      return {begin, list.items.end()};
+    }
+    default:
+      check(of.is_elements(), WI_E_ARGUMENT, "a ", of.type_name(), " cannot be walked through");
+      budget_.values(of.list().items.size());
+      return of.list().items;
+  }
+}
+
+}  // namespace wi::chat

@@ -1,0 +1,17 @@
+// Jinja's filters: value | name(arguments). Those of texts and numbers are in filters_text.cpp, those of
+// lists and dicts in filters_lists.cpp.
+#pragma once
+
+#include <string_view>
+
+#include "src/chat/interpreter.h"
+
+namespace wi::chat {
+
+Value apply_filter(Interpreter& run, std::string_view name, const Value& value, const Arguments& arguments);
+
+using Filter = Value (*)(Interpreter& run, const Value& value, const Arguments& arguments);
+Filter find_text_filter(std::string_view name);  // null: there is none
+Filter find_list_filter(std::string_view name);
+
+}  // namespace wi::chat

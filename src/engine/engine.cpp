@@ -1,0 +1,478 @@
+#include "src/engine/engine.h"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+
+#include "src/engine/scheduler.h"
+#include "src/host_process.h"
+#include "src/memory/breaks.h"
+#include "src/memory_plan.h"
+
+namespace wi {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMostBatch = 64;                // rows of a step
+constexpr size_t kMostReading = 3;               // chunks at a time, each with a workspace of its own
+constexpr size_t kShortText = size_t{64} << 10;  // bytes, tokenised in some 10 ms
+constexpr std::chrono::milliseconds kMemoryPoll{10};
+constexpr uint64_t kUnboundedAnswer = 1024;  // tokens that an answer without a bound is planned with
+
+// Of tasks: without a token.
+Event event_of(int32_t kind) {
+  Event event;
+  event.kind = kind;
+  return event;
+}
+
+// What came of a piece of work on a task, without memory for saying so.
+struct Outcome {
+  wi_status status = WI_OK;
+  std::array<char, 512> message{};
+
+  Outcome() = default;
+  Outcome(wi_status failed, const char* why) noexcept : status(failed) {
+    std::snprintf(message.data(), message.size(), "%s", why);
+  }
+};
+template <class Work>
+Outcome attempt(Work&& work) noexcept {
+  try {
+    work();
+    return {};
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  } catch (const std::exception& error) {
+    return {WI_E_MEMORY, error.what()};
+  }
+}
+
+uint64_t now_ns() { return static_cast<uint64_t>(Clock::now().time_since_epoch().count()); }
+
+// What the thread works on. It outlives the engine if the engine goes on this very thread.
+class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
+ public:
+  explicit Loop(uint64_t wait_ns) : wait_ns_(wait_ns) {}
+
+  void run() {
+    for (std::shared_ptr<Loop> self = shared_from_this(); wait_for_work();) {
+      try {
+        take_in();
+        read_text(SIZE_MAX);
+        write_step();
+        read_chunk();
+      } catch (const std::bad_alloc&) {  // for a list of who is next: it may have room in a moment
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  }
+  void submit(std::shared_ptr<Task> task) {
+    std::lock_guard lock(mutex_);
+    incoming_.push_back(std::move(task));
+    has_news_.store(true, std::memory_order_relaxed);
+    wake_.notify_one();
+  }
+  void stop() {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+    wake_.notify_one();
+  }
+
+ private:
+  bool wait_for_work();
+  void take_in();
+  void read_text(size_t most_bytes);
+  void pause_text();
+  void prepare(const std::shared_ptr<Task>& task);
+  bool fits(const Task& task) const;
+  void admit();
+  void drop_cancelled();
+  void cancel(const std::shared_ptr<Task>& task) noexcept {
+    finish(task, WI_TASK_CANCELLED, event_of(WI_EVENT_CANCELLED), WI_E_CANCELLED, "cancelled");
+  }
+  void write_step();
+  void write_batch(std::span<const std::shared_ptr<Task>> batch);
+  void write_one(const std::shared_ptr<Task>& task);
+  void tell(const std::shared_ptr<Task>& task, const Event& event);
+  void read_chunk();
+  void charge_reader();
+  bool is_reading(const Task& task) const;
+  void fail_task(const std::shared_ptr<Task>& task, const Outcome& outcome) noexcept;
+  void finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last, wi_status status,
+              const char* message) noexcept;
+
+  // A prompt's chunk lets others through.
+  bool wanted() override {
+    return scheduler_.writers() > 0 || scheduler_.readers() > reading_.size() || !texts_.empty() ||
+           has_news_.load(std::memory_order_relaxed);
+  }
+  void take() override;
+
+  const uint64_t wait_ns_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::shared_ptr<Task>> incoming_;
+  bool stopped_ = false;
+  std::atomic<bool> has_news_{false};
+
+  // The thread's own:
+  Scheduler scheduler_;
+  std::map<Scheduler::Id, std::shared_ptr<Task>> tasks_;
+  Scheduler::Id next_id_ = 1;
+  uint64_t last_step_ns_ = 0;
+  std::vector<std::shared_ptr<Task>> texts_;  // not tokenised yet, in order of submission
+  // Whose texts are being tokenised: the first one's was interrupted for the second one's, which is at most
+  // half as long, and so on.
+  std::vector<std::shared_ptr<Task>> reading_texts_;
+  uint64_t next_chunk_ns_ = 0;  // meanwhile, at the earliest
+  // Whose chunks are being read: the first one's was interrupted for the second one's, and so on.
+  std::vector<Scheduler::Id> reading_;
+  uint64_t charged_until_ns_ = 0;  // the last one of these
+};
+
+class Engine final : public Runtime::Service {
+ public:
+  Engine(uint64_t wait_ns, int32_t nice) : loop_(std::make_shared<Loop>(wait_ns)) {
+    // Signals are the host's threads' business: the new thread starts with the mask of this one.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::thread([loop = loop_, nice] { work(*loop, nice); });
+    } catch (const std::system_error&) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      fail(WI_E_MEMORY, "the system refused a thread for the runtime's tasks");
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  ~Engine() override {
+    loop_->stop();
+    // The last session of a runtime may go on the engine's own thread.
+    thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
+  }
+  void submit(std::shared_ptr<Task> task) { loop_->submit(std::move(task)); }
+  std::thread::id thread() const { return thread_.get_id(); }
+
+ private:
+  static void work(Loop& loop, int32_t nice) {
+    const DefaultFloats floats;
+    prctl(PR_SET_NAME, "wi-engine");
+    if (nice) {  // of this thread alone; refused, it works at the host's priority
+      const auto self = static_cast<id_t>(syscall(SYS_gettid));
+      setpriority(PRIO_PROCESS, self, getpriority(PRIO_PROCESS, self) + nice);
+    }
+    loop.run();
+  }
+  const std::shared_ptr<Loop> loop_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+void submit_task(const std::shared_ptr<Task>& task) {
+  Session& session = task->session();
+  Runtime& runtime = session.runtime();
+  Runtime::Service& service =
+      runtime.service([&] { return std::make_unique<Engine>(runtime.task_wait_ns(), runtime.nice()); });
+  auto& engine = static_cast<Engine&>(service);
+  const bool has_prompt = !task->params().tokens.empty() || !task->params().text.empty();
+  session.reserve_for(engine.thread(), has_prompt);
+  try {
+    engine.submit(task);
+  } catch (...) {
+    session.reserve_for({}, true);
+    throw;
+  }
+}
+
+namespace {
+
+bool Loop::wait_for_work() {
+  std::unique_lock lock(mutex_);
+  const auto news = [&] { return stopped_ || !incoming_.empty(); };
+  if (!texts_.empty()) return !stopped_;
+  if (tasks_.empty()) {
+    wake_.wait(lock, news);
+  } else if (scheduler_.readers() + scheduler_.writers() == 0) {
+    wake_.wait_for(lock, kMemoryPoll, news);  // the host's own sessions have the memory: until they let go
+  }
+  return !stopped_;
+}
+
+// New tasks and cancelled ones: what may have changed since the last look.
+void Loop::take_in() {
+  std::vector<std::shared_ptr<Task>> arrived;
+  {
+    std::lock_guard lock(mutex_);
+    arrived.swap(incoming_);
+    has_news_.store(false, std::memory_order_relaxed);
+  }
+  for (std::shared_ptr<Task>& task : arrived) {
+    task->id = next_id_++;
+    if (task->params().text.empty()) {
+      prepare(task);
+      continue;
+    }
+    try {
+      texts_.push_back(task);
+    } catch (const std::bad_alloc&) {
+      fail_task(task, {WI_E_MEMORY, "the system refused memory for a list of tasks"});
+    }
+  }
+  drop_cancelled();
+  admit();
+}
+
+// Tokenises the first text that is not longer.
+void Loop::read_text(size_t most_bytes) {
+  const auto next = std::find_if(texts_.begin(), texts_.end(),
+                                 [&](auto& task) { return task->params().text.size() <= most_bytes; });
+  if (next == texts_.end()) return;
+  reading_texts_.push_back(*next);
+  const std::shared_ptr<Task> task = std::move(*next);
+  texts_.erase(next);
+
+  const Outcome outcome = attempt([&] {
+    const TaskParams& params = task->params();
+    const Tokenizer* tokenizer = task->session().model().tokenizer.get();
+    check(tokenizer != nullptr, WI_E_STATE, "model has no tokenizer");
+    const std::function<void()> pause = [this] { pause_text(); };
+    task->set_prompt(tokenizer->encode(params.text, params.tokenize_flags & WI_TOKENIZE_ADD_BOS,
+                                       params.tokenize_flags & WI_TOKENIZE_PARSE_SPECIAL,
+                                       flag_of(task->cancel_token()), &pause));
+    check(!task->prompt().empty() || task->session().stats().tokens > 0, WI_E_STATE,
+          "session is empty and the task's text has no tokens");
+  });
+  reading_texts_.pop_back();
+  if (task->ended()) return;  // it was cancelled meanwhile
+  if (outcome.status == WI_E_CANCELLED) return cancel(task);
+  outcome.status == WI_OK ? prepare(task) : fail_task(task, outcome);
+}
+
+// Between two pieces of a text: the writers' next step, a much shorter text, and as much time for chunks of
+// prompts as the text had.
+void Loop::pause_text() {
+  if (now_ns() - last_step_ns_ < wait_ns_) return;
+  try {
+    take_in();
+    read_text(reading_texts_.back()->params().text.size() / 2);
+    write_step();
+    const uint64_t start = now_ns();
+    if (start < next_chunk_ns_) return;
+    read_chunk();
+    const uint64_t end = now_ns();
+    next_chunk_ns_ = end + (end - start);
+  } catch (const std::bad_alloc&) {
+    last_step_ns_ = now_ns();
+  }
+}
+
+// A task whose prompt is tokens now: into the queue, if it can ever fit.
+void Loop::prepare(const std::shared_ptr<Task>& task) {
+  const Outcome outcome = attempt([&] {
+    if (task->params().text.empty()) task->set_prompt(task->params().tokens);
+    const Session& session = task->session();
+    const uint64_t answer = task->params().max_tokens ? task->params().max_tokens : kUnboundedAnswer;
+    const uint64_t tokens = session.stats().tokens + task->prompt().size() + answer;
+    const wi_memory_plan plan = plan_memory(session.runtime(), session.model(), session.params(),
+                                            std::min<uint64_t>(tokens, INT32_MAX));
+    task->planned_bytes = plan.kv_bytes + plan.index_bytes + plan.sealing_bytes;
+    const uint64_t budget = session.runtime().pool->budget();
+    check(task->planned_bytes <= budget, WI_E_BUDGET, "the task may need ", task->planned_bytes,
+          " bytes of KV for ", tokens, " tokens, the runtime's kv_budget_bytes is ", budget);
+    if (task->params().sampling) task->session().set_sampling(*task->params().sampling);
+    tasks_.emplace(task->id, task);
+    scheduler_.submit(task->id, task->params().priority, now_ns());
+  });
+  if (outcome.status != WI_OK) fail_task(task, outcome);
+}
+
+void Loop::drop_cancelled() {
+  for (auto at = tasks_.begin(); at != tasks_.end();) {
+    const std::shared_ptr<Task> task = (at++)->second;
+    if (task->cancelled() && !is_reading(*task))  // a chunk's own loops see that it is cancelled
+      cancel(task);
+  }
+  for (const auto& task : reading_texts_)  // its own loop sees it too, when it goes on
+    if (task->cancelled() && !task->ended()) cancel(task);
+  std::erase_if(texts_, [&](const auto& task) {
+    const bool gone = task->cancelled();
+    if (gone) cancel(task);
+    return gone;
+  });
+}
+
+// What the runtime holds now, and what the running tasks may still come to hold.
+bool Loop::fits(const Task& task) const {
+  const auto growth = [](const Task& of) {
+    const uint64_t held = of.session().stats().kv_bytes;
+    return of.planned_bytes > held ? of.planned_bytes - held : 0;
+  };
+  const Runtime& runtime = task.session().runtime();
+  uint64_t wanted = runtime.pool->used() + growth(task);
+  for (const auto& [id, other] : tasks_) {
+    const int32_t state = other->info().state;
+    if (state != WI_TASK_READING && state != WI_TASK_WRITING) continue;
+    wanted += growth(*other);
+  }
+  return wanted <= runtime.pool->budget();
+}
+
+void Loop::admit() {
+  scheduler_.admit(
+      now_ns(), [&](Scheduler::Id id) { return fits(*tasks_.at(id)); },
+      [&](Scheduler::Id id) {
+        Task& task = *tasks_.at(id);
+        const bool reads = !task.prompt().empty();
+        task.set_state(reads ? WI_TASK_READING : WI_TASK_WRITING);
+        if (!reads) scheduler_.start_writing(id);
+      });
+}
+
+// One token for every writer, a batch for each model.
+void Loop::write_step() {
+  std::vector<Scheduler::Id> ids;
+  scheduler_.next_batch(kMostBatch, &ids);
+  std::map<const Model*, std::vector<std::shared_ptr<Task>>> batches;
+  for (const Scheduler::Id id : ids) batches[&tasks_.at(id)->session().model()].push_back(tasks_.at(id));
+  for (const auto& [model, batch] : batches) write_batch(batch);
+  last_step_ns_ = now_ns();
+}
+
+// A batch fails as a whole and changes nothing; then each goes alone, so that only the one that cannot fails.
+void Loop::write_batch(std::span<const std::shared_ptr<Task>> batch) {
+  const uint64_t start = now_ns();
+  std::vector<Session*> sessions;
+  std::vector<Event> events(batch.size());
+  for (const auto& task : batch) sessions.push_back(&task->session());
+  try {
+    for (const auto& task : batch) task->reserve_event();
+    Session::decode_batch(sessions, nullptr, events.data());
+  } catch (const std::exception&) {
+    for (const auto& task : batch) write_one(task);
+    return;
+  }
+  const uint64_t share = (now_ns() - start) / batch.size();
+  for (size_t i = 0; i < batch.size(); ++i) {
+    scheduler_.charge(batch[i]->id, share);
+    tell(batch[i], events[i]);
+  }
+}
+
+void Loop::write_one(const std::shared_ptr<Task>& task) {
+  const uint64_t start = now_ns();
+  const Outcome outcome = attempt([&] {
+    task->reserve_event();
+    const Event event = task->session().decode(nullptr);
+    scheduler_.charge(task->id, now_ns() - start);
+    tell(task, event);
+  });
+  if (outcome.status != WI_OK) fail_task(task, outcome);
+}
+
+void Loop::tell(const std::shared_ptr<Task>& task, const Event& event) {
+  try {
+    if (event.kind != WI_EVENT_TOKEN) {  // its text is the session's, which is the host's again in a moment
+      const std::string text(event.text);
+      const std::vector<wi_token_logprob> top(event.top.begin(), event.top.end());
+      Event last = event;
+      last.text = text;
+      last.top = top;
+      return finish(task, WI_TASK_DONE, last, WI_OK, "");
+    }
+    task->emit(event);
+  } catch (const std::bad_alloc&) {
+    return fail_task(task, {WI_E_MEMORY, "the system refused memory for an event"});
+  }
+  const uint64_t most = task->params().max_tokens;
+  if (most && task->info().answer_tokens >= most)
+    finish(task, WI_TASK_DONE, event_of(WI_EVENT_LIMIT), WI_OK, "");
+}
+
+// The next chunk of the reader that is furthest behind, unless that is one whose chunk is being read.
+void Loop::read_chunk() {
+  if (reading_.size() == kMostReading) return;
+  const auto may = [&](Scheduler::Id id) {
+    return std::find(reading_.begin(), reading_.end(), id) == reading_.end() || id == reading_.back();
+  };
+  const Scheduler::Id id = scheduler_.next_reader(may);
+  if (!id || (!reading_.empty() && id == reading_.back())) return;
+  const std::shared_ptr<Task> task = tasks_.at(id);
+  const std::vector<int32_t>& prompt = task->prompt();
+  const size_t done = static_cast<size_t>(task->info().prompt_done);
+  PrefillParams params;
+  params.breaks = this;
+  int64_t count = 0;
+
+  reading_.push_back(id);
+  charged_until_ns_ = now_ns();
+  const Outcome outcome = attempt([&] {
+    const std::span<const int32_t> left{prompt.data() + done, prompt.size() - done};
+    count = task->session().prefill_chunk_of(left, params, task->cancel_token());
+  });
+  charge_reader();
+  reading_.pop_back();
+
+  if (outcome.status == WI_E_CANCELLED) return cancel(task);
+  if (outcome.status != WI_OK) return fail_task(task, outcome);
+  task->add_prompt_done(static_cast<uint64_t>(count));
+  if (done + static_cast<size_t>(count) < prompt.size()) return;
+  task->set_state(WI_TASK_WRITING);
+  scheduler_.start_writing(id);
+}
+
+// The time since the last time that is not others' (take() sets the clock forward for theirs).
+void Loop::charge_reader() {
+  const uint64_t now = now_ns();
+  scheduler_.charge(reading_.back(), now - charged_until_ns_);
+  charged_until_ns_ = now;
+}
+
+bool Loop::is_reading(const Task& task) const {
+  return std::find(reading_.begin(), reading_.end(), task.id) != reading_.end();
+}
+
+// Between two tasks of a chunk's loops: a short text, the writers' next step, and a chunk of a reader that has
+// had less. What runs out of memory here has changed nothing, and will be tried again.
+void Loop::take() {
+  if (now_ns() - last_step_ns_ < wait_ns_) return;
+  charge_reader();
+  try {
+    take_in();
+    read_text(std::min(kShortText,
+                       reading_texts_.empty() ? SIZE_MAX : reading_texts_.back()->params().text.size() / 2));
+    write_step();
+    read_chunk();
+  } catch (const std::bad_alloc&) {
+    last_step_ns_ = now_ns();
+  }
+  charged_until_ns_ = now_ns();
+}
+
+void Loop::fail_task(const std::shared_ptr<Task>& task, const Outcome& outcome) noexcept {
+  finish(task, WI_TASK_FAILED, event_of(WI_EVENT_FAILED), outcome.status, outcome.message.data());
+}
+
+// The session is free before the host hears of the end.
+void Loop::finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last, wi_status status,
+                  const char* message) noexcept {
+  scheduler_.remove(task->id);
+  tasks_.erase(task->id);
+  task->session().reserve_for({}, true);
+  task->end(state, last, status, message);
+}
+
+}  // namespace
+}  // namespace wi

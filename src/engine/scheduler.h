@@ -1,0 +1,71 @@
+// Whose turn it is: continuous batching for long requests (SPIN, section 5) as arithmetic on numbers, without
+// threads, models or clocks, so that a simulation can run it (tests/scheduler_test.cpp).
+//
+// A task waits in a queue until its memory fits, reads its prompt a chunk at a time, and then writes one
+// token in each step of the batch. Three rules:
+//
+//   queue    by priority and then by age; every kAgingNs of waiting counts as one priority more, and nobody
+//            overtakes the first: so whatever is submitted later, a task is admitted in the end
+//   reading  by stride: each reader's clock runs by the time it used over its weight, 2^priority, and the
+//            one whose clock is furthest behind reads next. A reader gets its weight's share of the time
+//   writing  all writers are in each step; where they are more than a batch holds, those whose clocks are
+//            furthest behind
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace wi {
+
+constexpr int32_t kLowestPriority = -8, kHighestPriority = 8;
+
+class Scheduler {
+ public:
+  using Id = uint64_t;
+  static constexpr uint64_t kAgingNs = 10'000'000'000;
+
+  // A task at the end of the queue. priority: in [kLowestPriority, kHighestPriority].
+  void submit(Id id, int32_t priority, uint64_t now_ns);
+  // Moves tasks from the queue to the readers while the first one fits, and calls admitted for each.
+  void admit(uint64_t now_ns, const std::function<bool(Id)>& fits, const std::function<void(Id)>& admitted);
+  // The task that should be admitted next; 0: the queue is empty.
+  Id first_in_queue(uint64_t now_ns) const;
+  // Where a task is in the queue, from 1 on; 0: not in it.
+  size_t position(Id id, uint64_t now_ns) const;
+  // A reader has no prompt left.
+  void start_writing(Id id);
+  void remove(Id id);  // wherever it is; unknown ids are ignored
+
+  // The reader whose turn it is, of those that may; 0: none.
+  Id next_reader(const std::function<bool(Id)>& may) const;
+  void next_batch(size_t most, std::vector<Id>* batch) const;  // writers of the next step
+  // What a task has used: time of a chunk, or its share of a step.
+  void charge(Id id, uint64_t ns);
+
+  size_t queued() const { return queue_.size(); }
+  size_t readers() const { return running_.size() - writers_; }
+  size_t writers() const { return writers_; }
+
+ private:
+  struct Waiting {
+    Id id;
+    int32_t priority;
+    uint64_t since_ns;
+  };
+  struct Running {
+    Id id;
+    double weight, clock;
+    bool writing;
+  };
+  size_t first(uint64_t now_ns) const;
+  Running* find(Id id);
+
+  std::vector<Waiting> queue_;    // in order of submission
+  std::vector<Running> running_;  // in order of admission
+  size_t writers_ = 0;
+  double clock_ = 0;  // of the one furthest behind, at the last choice: where newcomers start
+};
+
+}  // namespace wi

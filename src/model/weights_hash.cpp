@@ -1,0 +1,137 @@
+// One number for all that a model computes with, so that a session file says which model its KV belongs to.
+// The weights are cut into pieces that the workers hash on their own; the hash of those, of every tensor's
+// place, type and shape, and of the hyper-parameters, is the result. It does not depend on the number of
+// threads, nor on where the weights lie or how their files were split.
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <xxhash.h>
+
+#include "src/error.h"
+#include "src/memory/workers.h"
+#include "src/model/model.h"
+
+namespace wi {
+namespace {
+
+constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+
+struct Piece {
+  const std::byte* data;
+  uint64_t bytes;
+};
+
+// What is hashed in the end, and the pieces whose hashes go before it.
+class Inventory {
+ public:
+  void number(uint64_t value) { append(&value, sizeof value); }
+  void number(double value) { append(&value, sizeof value); }
+  void matrix(const Matrix& matrix) {
+    number(static_cast<uint64_t>(matrix.type));
+    number(static_cast<uint64_t>(matrix.rows));
+    number(static_cast<uint64_t>(matrix.cols));
+    cut(matrix.data, row_bytes(matrix.type, matrix.cols) * static_cast<uint64_t>(matrix.rows));
+  }
+  void vector(const float* values, int64_t count) {
+    number(static_cast<uint64_t>(values ? count : 0));
+    if (values) cut(values, static_cast<uint64_t>(count) * sizeof(float));
+  }
+
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  const std::vector<std::byte>& description() const { return description_; }
+
+ private:
+  void append(const void* data, size_t bytes) {
+    const size_t at = description_.size();
+    description_.resize(at + bytes);
+    std::memcpy(description_.data() + at, data, bytes);
+  }
+  void cut(const void* data, uint64_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(data);
+    for (uint64_t at = 0; at < bytes; at += kPieceBytes)
+      pieces_.push_back({begin + at, std::min(kPieceBytes, bytes - at)});
+  }
+
+  std::vector<std::byte> description_;
+  std::vector<Piece> pieces_;
+};
+
+void take_config(const ModelConfig& config, Inventory* inventory) {
+  for (int64_t number :
+       {int64_t(config.architecture), int64_t(config.layers), int64_t(config.hidden),
+        int64_t(config.query_heads), int64_t(config.kv_heads), int64_t(config.head_dim), int64_t(config.ffn),
+        int64_t(config.vocab), int64_t(config.rotary), int64_t(config.rope_interleaved),
+        int64_t(config.qk_norm), int64_t(config.rope.kind)})
+    inventory->number(static_cast<uint64_t>(number));
+  for (int32_t window : config.windows) inventory->number(static_cast<uint64_t>(window));
+  const RopeScaling& rope = config.rope;
+  for (double number : {config.rope_theta, rope.factor, rope.original_positions, rope.low_frequency,
+                        rope.high_frequency, rope.beta_fast, rope.beta_slow, rope.attention_factor,
+                        double(rope.truncate), double(config.rms_epsilon)})
+    inventory->number(number);
+}
+
+Inventory take_inventory(const Model& model) {
+  const ModelConfig& config = model.config;
+  const Weights& weights = model.weights;
+  const int64_t query_width = int64_t{config.query_heads} * config.head_dim,
+                kv_width = int64_t{config.kv_heads} * config.head_dim;
+  Inventory inventory;
+  take_config(config, &inventory);
+  inventory.vector(model.rope_factors.data(), static_cast<int64_t>(model.rope_factors.size()));
+  inventory.matrix(weights.embedding);
+  const bool tied = weights.output.data == weights.embedding.data;
+  inventory.number(uint64_t{tied});
+  if (!tied) inventory.matrix(weights.output);
+  inventory.vector(weights.output_norm, config.hidden);
+  for (const LayerWeights& layer : weights.layers) {
+    for (const Matrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      inventory.matrix(*matrix);
+    inventory.vector(layer.attention_norm, config.hidden);
+    inventory.vector(layer.ffn_norm, config.hidden);
+    inventory.vector(layer.q_bias, query_width);
+    inventory.vector(layer.k_bias, kv_width);
+    inventory.vector(layer.v_bias, kv_width);
+    inventory.vector(layer.o_bias, config.hidden);
+    inventory.vector(layer.q_norm, config.head_dim);
+    inventory.vector(layer.k_norm, config.head_dim);
+  }
+  return inventory;
+}
+
+uint64_t hash_of(const Inventory& inventory, Workers& workers, const std::atomic<bool>* cancel) {
+  const std::vector<Piece>& pieces = inventory.pieces();
+  std::vector<uint64_t> hashes(pieces.size());
+  workers.run(cancel, [&](const Stream& stream) {
+    stream.each(static_cast<int64_t>(pieces.size()), [&](int64_t task, int) {
+      const Piece& piece = pieces[static_cast<size_t>(task)];
+      hashes[static_cast<size_t>(task)] = XXH3_64bits(piece.data, piece.bytes);
+    });
+  });
+  if (cancel && cancel->load(std::memory_order_relaxed)) fail(WI_E_CANCELLED, "cancelled");
+  const uint64_t of_weights = XXH3_64bits(hashes.data(), hashes.size() * sizeof(uint64_t));
+  const std::vector<std::byte>& description = inventory.description();
+  const uint64_t hash = XXH3_64bits_withSeed(description.data(), description.size(), of_weights);
+  return hash ? hash : 1;  // 0 means unknown
+}
+
+}  // namespace
+
+uint64_t Model::weights_hash(Workers& workers, const std::atomic<bool>* cancel) const {
+  for (;;) {
+    if (const uint64_t known = hash_.load()) return known;
+    if (std::unique_lock lock(hash_mutex_, std::try_to_lock); lock) {
+      if (hash_.load() == 0) hash_.store(hash_of(take_inventory(*this), workers, cancel));
+    } else {  // another thread is at it; a lock could not be given up when the host cancels
+      if (cancel && cancel->load(std::memory_order_relaxed)) fail(WI_E_CANCELLED, "cancelled");
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+}
+
+uint64_t Model::next_identity() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace wi

@@ -1,0 +1,76 @@
+#include "src/pipeline/index_room.h"
+
+#include <cstring>
+
+namespace wi {
+namespace {
+
+size_t in_lines(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
+
+}  // namespace
+
+const Policy& layout_policy(const Backend& backend, const Policy& policy, const KvShape& shape,
+                            int32_t layer) {
+  return shape.window(layer) ? *find_policy(backend, "full") : policy;
+}
+
+IndexRoom::IndexRoom(HostPool& pool, const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                     int32_t tokens)
+    : pool_(pool),
+      shape_(shape),
+      params_(params),
+      capacity_(in_lines(policy.index_capacity(params, tokens, shape.head_dim, shape.dtype))),
+      results_(static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads)) {
+  size_t bytes = 0;
+  for (int32_t layer = 0; layer < shape.layers; ++layer) {
+    offsets_.push_back(bytes);
+    if (!shape.window(layer)) bytes += capacity_ * static_cast<size_t>(shape.kv_heads);
+  }
+  if (bytes) room_ = pool.allocate(bytes, "building a segment's index");
+}
+
+std::byte* IndexRoom::room_of(size_t plane) {
+  const size_t heads = static_cast<size_t>(shape_.kv_heads), layer = plane / heads;
+  if (!capacity_ || shape_.window(static_cast<int32_t>(layer))) return nullptr;
+  return room_.data() + offsets_[layer] + plane % heads * capacity_;
+}
+
+IndexArgs IndexRoom::args(const Segment& segment, size_t plane, std::span<const KvRun> runs) {
+  const int32_t layer = static_cast<int32_t>(plane) / shape_.kv_heads,
+                head = static_cast<int32_t>(plane) % shape_.kv_heads;
+  IndexArgs args;
+  args.runs = runs.data();
+  args.run_count = static_cast<int32_t>(runs.size());
+  args.tokens = segment.tokens();
+  args.first_position = static_cast<int32_t>(segment.first_position());
+  args.head_dim = shape_.head_dim;
+  args.kv = shape_.dtype;
+  args.params = &params_;
+  args.keys = segment.keys(layer, head);
+  args.values = segment.values(layer, head);
+  args.positions = segment.positions(layer, head);
+  args.index = room_of(plane);
+  if (args.index) std::memset(args.index, 0, capacity_);
+  return args;
+}
+
+void IndexRoom::attach_to(Segment& segment) {
+  std::vector<Segment::HeadIndex> heads(results_.size());
+  size_t used = 0;
+  for (size_t plane = 0; plane < heads.size(); ++plane) {
+    heads[plane] = {used, results_[plane].index_bytes, results_[plane].partitions};
+    used += in_lines(results_[plane].index_bytes);
+  }
+  HostBuffer index;
+  if (used) {
+    index = pool_.allocate(used, "a segment's index");
+    for (size_t plane = 0; plane < heads.size(); ++plane) {
+      std::byte* to = index.data() + heads[plane].offset;
+      if (heads[plane].bytes) std::memcpy(to, room_of(plane), heads[plane].bytes);
+      std::memset(to + heads[plane].bytes, 0, in_lines(heads[plane].bytes) - heads[plane].bytes);
+    }
+  }
+  segment.attach_index(std::move(index), std::move(heads));
+}
+
+}  // namespace wi

@@ -1,0 +1,42 @@
+// Where the indexes of a new segment's heads are made, each in room for the most that it may take, and their
+// way from there into the segment, which keeps what was used.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "src/memory/host_pool.h"
+#include "src/store/segment.h"
+
+namespace wi {
+
+// Whose index() lays out a layer: the sequence's policy's; where a window is all that is ever looked at, the
+// full policy's, which keeps tokens in their order and has no index.
+const Policy& layout_policy(const Backend& backend, const Policy& policy, const KvShape& shape,
+                            int32_t layer);
+
+class IndexRoom {
+ public:
+  // Room for indexes of segments of so many tokens. params must outlive it.
+  IndexRoom(HostPool& pool, const KvShape& shape, const Policy& policy, const PolicyParams& params,
+            int32_t tokens);
+
+  // What the policy's index() takes for one plane (layer * kv_heads + head). Its room is zeroed.
+  IndexArgs args(const Segment& segment, size_t plane, std::span<const KvRun> runs);
+  void set_result(size_t plane, const IndexResult& result) { results_[plane] = result; }
+  void attach_to(Segment& segment);
+
+ private:
+  std::byte* room_of(size_t plane);  // null: the plane has no index
+
+  HostPool& pool_;
+  const KvShape shape_;
+  const PolicyParams& params_;
+  size_t capacity_ = 0;          // of one plane
+  std::vector<size_t> offsets_;  // (layers) of a layer's first plane in room_
+  HostBuffer room_;              // (planes of indexed layers, capacity)
+  std::vector<IndexResult> results_;
+};
+
+}  // namespace wi

@@ -1,0 +1,207 @@
+// Saving sessions and KV stores, and loading them again: what of them goes into a file (the container and the
+// sections are src/store/'s), and what a load makes of the saved parameters and of what it was asked for.
+#include <algorithm>
+
+#include "src/kv_store.h"
+#include "src/model/sampler_fields.h"
+#include "src/pipeline/index.h"
+#include "src/policy_params.h"
+#include "src/session.h"
+#include "src/store/input_file.h"
+#include "src/store/output_file.h"
+#include "src/store/session_file.h"
+
+namespace wi {
+namespace {
+
+template <class Write>
+void write_file(const std::string& path, const CancelToken* cancel, const Write& write) {
+  throw_if_cancelled(flag_of(cancel));
+  OutputFile file(path);
+  write(file);
+  throw_if_cancelled(flag_of(cancel));
+  file.commit();
+}
+
+ModelIdentity identity_of(const Model& model, Runtime& runtime, const CancelToken* cancel) {
+  return {model.weights_hash(runtime.workers, flag_of(cancel)), 0};
+}
+void check_same(const SavedParams& saved, DType kv, const Policy& policy, const PolicyParams& params);
+void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
+          const CancelToken* cancel);
+
+}  // namespace
+
+// ---- sessions ----
+
+void Session::write(ByteSink& to, const CancelToken* cancel) const {
+  const SessionImage own = image(cancel);
+  write_session_file(to, saved_params(), sequence_, &own, flag_of(cancel));
+}
+
+void Session::write(const std::string& path, const CancelToken* cancel) const {
+  write_file(path, cancel, [&](ByteSink& to) { write(to, cancel); });
+}
+
+uint64_t Session::written_bytes() const {
+  const SessionImage own = image(nullptr);
+  return session_file_bytes(saved_params(), sequence_, &own);
+}
+
+std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
+                                       const std::string& path, const Choice& choose,
+                                       const CancelToken* cancel) {
+  InputFile file(path);
+  return load(std::move(runtime), std::move(model), file, choose, cancel);
+}
+
+std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
+                                       ByteSource& from, const Choice& choose, const CancelToken* cancel) {
+  SessionFile file(from, FileKind::session, runtime->backend, flag_of(cancel));
+  const ModelConfig& config = model->config;
+  const SavedParams& saved = file.params();
+  SessionImage& image = file.image();
+  const KvShape shape = kv_shape_of(*model, saved.shape.dtype);
+  // What costs nothing to compare first: the identity reads every weight once.
+  check(image.vocab == config.vocab && saved.shape.same_sizes(shape) &&
+            saved.query_heads == config.query_heads && image.model == identity_of(*model, *runtime, cancel),
+        WI_E_MISMATCH, "the file was saved with another model");
+
+  check_policy_params(saved.policy_params, WI_E_FORMAT, "the file's ");
+  const Sampler sampler = sampler_of(image.sampler, config.vocab);
+  SessionParams as_saved;
+  as_saved.policy = saved.policy;
+  as_saved.policy_params = saved.policy_params;
+  as_saved.kv = saved.shape.dtype;
+  as_saved.sampling = sampler.params();
+  as_saved.kv_budget_bytes = saved.kv_budget_bytes;
+  as_saved.sparse_read_tokens = saved.sparse_read_tokens;
+  as_saved.prefix_reuse = saved.prefix_reuse;
+  const SessionParams params = choose(as_saved);
+  check_same(saved, params.kv, *params.policy, params.policy_params);
+
+  std::shared_ptr<Session> session(new Session(std::move(runtime), std::move(model), params));
+  fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, cancel);
+  session->tokens_.append(image.tokens);
+  session->exact_end_ = image.exact_end;
+  if (!image.logits.empty()) session->logits_ = std::make_shared<std::vector<float>>(std::move(image.logits));
+  // The file's sampler goes on where it was, unless the loader brings its own.
+  if (!params.sampling_given) session->sampler_ = sampler;
+  session->text_.restore(std::move(image.pending_bytes));
+  session->publish_stats();
+  return session;
+}
+
+SavedParams Session::saved_params() const {
+  SavedParams params;
+  params.shape = sequence_.shape();
+  params.query_heads = model_->config.query_heads;
+  params.policy = params_.policy;
+  params.policy_params = params_.policy_params;
+  params.kv_budget_bytes = params_.kv_budget_bytes;
+  params.sparse_read_tokens = params_.sparse_read_tokens;
+  params.prefix_reuse = params_.prefix_reuse;
+  return params;
+}
+
+SessionImage Session::image(const CancelToken* cancel) const {
+  SessionImage image;
+  image.model = identity_of(*model_, *runtime_, cancel);
+  image.vocab = model_->config.vocab;
+  image.tokens.resize(static_cast<size_t>(tokens_.size()));
+  tokens_.copy(0, image.tokens);
+  image.exact_end = exact_end_;
+  if (logits_) image.logits = *logits_;
+  image.sampler = sampler_fields(sampler_);
+  image.pending_bytes = text_.pending();
+  return image;
+}
+
+// ---- KV stores ----
+
+void KvStore::write(ByteSink& to, const CancelToken* cancel) const {
+  write_session_file(to, saved_params(), sequence_, nullptr, flag_of(cancel));
+}
+
+void KvStore::write(const std::string& path, const CancelToken* cancel) const {
+  write_file(path, cancel, [&](ByteSink& to) { write(to, cancel); });
+}
+
+uint64_t KvStore::written_bytes() const { return session_file_bytes(saved_params(), sequence_, nullptr); }
+
+std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, const std::string& path,
+                                       const Choice& choose, const CancelToken* cancel) {
+  InputFile file(path);
+  return load(std::move(runtime), file, choose, cancel);
+}
+
+std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSource& from,
+                                       const Choice& choose, const CancelToken* cancel) {
+  SessionFile file(from, FileKind::kv, runtime->backend, flag_of(cancel));
+  const SavedParams& saved = file.params();
+  check_policy_params(saved.policy_params, WI_E_FORMAT, "the file's ");
+  const KvStoreParams params =
+      choose({saved.shape, saved.query_heads, saved.policy, saved.policy_params, saved.kv_budget_bytes});
+  const auto match = [](const char* what, int32_t in_file, int32_t wanted) {
+    check(in_file == wanted, WI_E_MISMATCH, what, " is ", in_file, " in the file, asked for is ", wanted);
+  };
+  match("layers", saved.shape.layers, params.shape.layers);
+  match("query_heads", saved.query_heads, params.query_heads);
+  match("kv_heads", saved.shape.kv_heads, params.shape.kv_heads);
+  match("head_dim", saved.shape.head_dim, params.shape.head_dim);
+  check_same(saved, params.shape.dtype, *params.policy, params.policy_params);
+
+  auto store = std::make_shared<KvStore>(std::move(runtime), params);
+  fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, cancel);
+  std::fill(store->written_.begin(), store->written_.end(), store->sequence_.tokens());
+  store->publish_stats();
+  return store;
+}
+
+SavedParams KvStore::saved_params() const {
+  SavedParams params;
+  params.shape = params_.shape;
+  params.query_heads = params_.query_heads;
+  params.policy = params_.policy;
+  params.policy_params = params_.policy_params;
+  params.kv_budget_bytes = params_.kv_budget_bytes;
+  return params;
+}
+
+namespace {
+
+// ---- what both share ----
+
+// What shapes the index must be what was saved; the rest is the loader's choice.
+void check_same(const SavedParams& saved, DType kv, const Policy& policy, const PolicyParams& params) {
+  check(kv == saved.shape.dtype, WI_E_MISMATCH, "kv_type is ", format_of(saved.shape.dtype).name,
+        " in the file, asked for is ", format_of(kv).name);
+  check(&policy == saved.policy, WI_E_MISMATCH, "the file was saved with policy \"", saved.policy->name,
+        "\", asked for is \"", policy.name, "\"");
+  const auto match = [](const char* what, int32_t in_file, int32_t wanted) {
+    check(in_file == wanted, WI_E_MISMATCH, what, " is ", in_file, " in the file, asked for is ", wanted);
+  };
+  const PolicyParams& own = saved.policy_params;
+  match("segment_tokens", own.segment_tokens, params.segment_tokens);
+  match("decode_segment_tokens", own.decode_segment_tokens, params.decode_segment_tokens);
+  match("tokens_per_centroid", own.tokens_per_centroid, params.tokens_per_centroid);
+  match("kmeans_iterations", own.kmeans_iterations, params.kmeans_iterations);
+  match("max_cluster_tokens", own.max_cluster_tokens, params.max_cluster_tokens);
+}
+
+// Keys, values and indexes; an index of another version is built anew from the keys.
+void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
+          const CancelToken* cancel) {
+  Sequence read = to;
+  if (!file.read_sequence(read)) {
+    to = std::move(read);
+    return;
+  }
+  runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
+    reindex(read, SealContext{runtime.backend, policy, params, stream, {}, nullptr}, to);
+    throw_if_cancelled(stream);
+  });
+}
+
+}  // namespace
+}  // namespace wi

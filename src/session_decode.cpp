@@ -1,0 +1,247 @@
+// Choosing tokens and telling about them: one step for the newest tokens of a session, or of many, then a
+// token each, sampled or of the host's choice. All that can fail comes before anything changes, for all of
+// them.
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "src/decode.h"
+#include "src/model/logprob.h"
+#include "src/prefill.h"
+#include "src/repeats.h"
+#include "src/session_use.h"
+
+namespace wi {
+
+struct Session::Company {
+  std::span<Session* const> sessions;
+  bool batch;  // messages say which session they are about
+
+  // body(session, its place)
+  template <class Body>
+  void each(Body&& body) const {
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      try {
+        body(*sessions[i], i);
+      } catch (const Error& error) {
+        if (!batch) throw;
+        throw_error(error.code(), concat("sessions[", i, "]: ", error.what()), error.native_code());
+      } catch (const std::bad_alloc&) {
+        if (!batch) throw;
+        fail(WI_E_MEMORY, "sessions[", i, "]: the system refused memory");
+      }
+    }
+  }
+};
+
+Event Session::decode(const CancelToken* cancel) {
+  Session* const self = this;
+  Use use({&self, 1});
+  Event event;
+  next_tokens({{&self, 1}, false}, nullptr, cancel, &event);
+  return event;
+}
+
+Event Session::accept(int32_t token, const CancelToken* cancel) {
+  Session* const self = this;
+  Use use({&self, 1});
+  Event event;
+  next_tokens({{&self, 1}, false}, &token, cancel, &event);
+  return event;
+}
+
+void Session::decode_batch(std::span<Session* const> sessions, const CancelToken* cancel, Event* events_out) {
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    check(sessions[i]->model_ == sessions[0]->model_ && sessions[i]->runtime_ == sessions[0]->runtime_,
+          WI_E_ARGUMENT, "sessions[", i, "] has another model or runtime than sessions[0]");
+    check(std::find(sessions.begin(), sessions.begin() + static_cast<std::ptrdiff_t>(i), sessions[i]) ==
+              sessions.begin() + static_cast<std::ptrdiff_t>(i),
+          WI_E_ARGUMENT, "sessions[", i, "] is in the batch twice");
+  }
+  Use use(sessions, true);
+  next_tokens({sessions, true}, nullptr, cancel, events_out);
+}
+
+std::span<const float> Session::logits(const CancelToken* cancel) {
+  Session* const self = this;
+  Use use({&self, 1});
+  compute_pending({{&self, 1}, false}, *runtime_->workspace(), cancel);
+  return *logits_;
+}
+
+void Session::copy_logits(const CancelToken* cancel, std::span<float> out) {
+  Session* const self = this;
+  Use use({&self, 1});
+  compute_pending({{&self, 1}, false}, *runtime_->workspace(), cancel);
+  std::copy(logits_->begin(), logits_->end(), out.begin());
+}
+
+// A token each: `accepted`, or the sampler's. A step that was computed stays computed if no token can be had
+// after all, so that trying again costs nothing.
+void Session::next_tokens(const Company& company, const int32_t* accepted, const CancelToken* cancel,
+                          Event* events_out) {
+  auto workspace = company.sessions[0]->runtime_->workspace();
+  compute_pending(company, *workspace, cancel);
+  uint64_t elapsed_ns = 0;
+  {
+    StageTimer timer(elapsed_ns);
+    company.each([&](Session& session, size_t i) {
+      events_out[i] = session.prepare_event(accepted, workspace->sampling);
+    });
+    for (size_t i = 0; i < company.sessions.size(); ++i) company.sessions[i]->commit(events_out[i]);
+  }
+  for (Session* session : company.sessions) {
+    session->totals_.decode_ns += elapsed_ns;
+    session->totals_.stages.weights_ns += elapsed_ns;
+  }
+}
+
+// ---- the step ----
+
+// Runs the step of every session that has a pending token. Until it is done nothing is committed.
+void Session::compute_pending(const Company& company, Workspace& workspace, const CancelToken* cancel) {
+  const std::span<Session* const> sessions = company.sessions;
+  company.each([](Session& session, size_t) {
+    check(session.tokens_.size() > 0, WI_E_STATE, "session is empty, prefill it first");
+    check(session.pending() || session.logits_, WI_E_STATE, "session has no logits to sample from");
+  });
+  company.each([&](Session& session, size_t) { session.compute_exact_pending(workspace, cancel); });
+  if (std::none_of(sessions.begin(), sessions.end(), [](Session* session) { return session->pending(); }))
+    return;
+
+  Runtime& runtime = *sessions[0]->runtime_;
+  const Model& model = *sessions[0]->model_;
+  const size_t vocab = static_cast<size_t>(model.config.vocab);
+  uint64_t elapsed_ns = 0;
+  StepStats times;
+  {
+    StageTimer timer(elapsed_ns);
+    workspace.decode_rows.clear();
+    workspace.row_stats.assign(sessions.size(), StepStats{});
+    workspace.wanted.resize(sessions.size() * kMostWanted);
+    if (workspace.row_logits.size() < sessions.size() * vocab)
+      workspace.row_logits.resize(sessions.size() * vocab);
+    runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
+      company.each([&](Session& session, size_t i) {
+        if (!session.pending()) return;
+        session.seal_tail(SealWhen::decoding, stream);
+        session.sequence_.reserve(1);
+        const size_t row = workspace.decode_rows.size();
+        DecodeRow& out = workspace.decode_rows.emplace_back(session.pending_row());
+        out.stats = &workspace.row_stats[row];
+        out.logits = workspace.row_logits.data() + row * vocab;
+        out.session = company.batch ? static_cast<int32_t>(i) : -1;
+        StageTimer looking(times.select_ns);
+        out.wanted = session.wanted_tokens({workspace.wanted.data() + row * kMostWanted, kMostWanted});
+      });
+      decode_step(Step{runtime.backend, stream, model, workspace}, workspace.decode_rows, times);
+    });
+    company.each([](Session& session, size_t) {
+      if (session.pending()) session.fresh_logits();  // the last thing that can fail
+    });
+  }
+
+  size_t row = 0;
+  for (Session* session : sessions) {
+    if (!session->pending()) continue;
+    std::memcpy(session->logits_->data(), workspace.decode_rows[row].logits, vocab * sizeof(float));
+    session->sequence_.commit(1);
+    session->totals_.decode_steps += 1;
+    session->totals_.decode_ns += elapsed_ns;
+    session->totals_.stages.add(times);
+    session->totals_.stages.add(workspace.row_stats[row]);
+    ++row;
+  }
+}
+
+// The last token that a cut left: as it was computed before, exactly, if it was one of a prompt.
+void Session::compute_exact_pending(Workspace& workspace, const CancelToken* cancel) {
+  const int64_t position = sequence_.tokens();
+  if (!pending() || position >= exact_end_) return;
+  const int32_t token = tokens_[position];
+  runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
+    sequence_.reserve(1);
+    prefill_chunk({runtime_->backend, stream, *model_, workspace}, sequence_, {&token, 1},
+                  PrefillLogits::last, fresh_logits());
+  });
+  sequence_.commit(1);
+}
+
+DecodeRow Session::pending_row() {
+  DecodeRow row;
+  row.sequence = &sequence_;
+  row.position = sequence_.tokens();
+  row.token = tokens_[tokens_.size() - 1];
+  row.policy = params_.policy;
+  row.params = &params_.policy_params;
+  return row;
+}
+
+// What followed the newest tokens where they stood before.
+std::span<const WantedTokens> Session::wanted_tokens(std::span<WantedTokens> room) const {
+  if (!params_.policy->wants_repeats) return {};
+  Repeat repeats[kMostRepeats];
+  const int32_t count = find_repeats(tokens_, kSinkTokens, sequence_.sealed_end(),
+                                     std::min(params_.policy_params.repeats, kMostRepeats), repeats);
+  size_t wanted = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const auto& segments = sequence_.segments();
+    for (size_t s = 0; s < segments.size(); ++s) {
+      const int64_t begin = std::max(repeats[i].last, segments[s]->first_position());
+      const int64_t end = std::min(repeats[i].last + kFollowed, segments[s]->end_position());
+      if (begin < end && wanted < room.size())
+        room[wanted++] = {static_cast<int32_t>(s), static_cast<int32_t>(begin), static_cast<int32_t>(end)};
+    }
+  }
+  return room.first(wanted);
+}
+
+// Room for new logits. What a fork may be looking at is never written again: both sides take new room.
+float* Session::fresh_logits() {
+  if (!logits_ || logits_shared_)
+    logits_ = std::make_shared<std::vector<float>>(static_cast<size_t>(model_->config.vocab));
+  logits_shared_ = false;
+  return logits_->data();
+}
+
+// ---- the token ----
+
+// Everything about the next token that can fail; commit() then makes it the session's.
+Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch) {
+  Event event;
+  next_state_ = sampler_.state();
+  if (accepted) {
+    event.token = *accepted;
+  } else {
+    const int64_t window = std::min(tokens_.size(), sampler_.looks_back());
+    scratch.recent.resize(static_cast<size_t>(window));
+    tokens_.copy(tokens_.size() - window, scratch.recent);
+    const Sampler::Choice choice = sampler_.sample(*logits_, scratch);
+    event.token = choice.token;
+    next_state_ = choice.state;
+  }
+  const SamplingParams& sampling = sampler_.params();
+  const double log_sum =
+      runtime_->backend.log_sum_exp(logits_->data(), static_cast<int64_t>(logits_->size()));
+  event.logprob = log_probability((*logits_)[static_cast<size_t>(event.token)], log_sum);
+  best_log_probabilities(*logits_, log_sum, static_cast<size_t>(sampling.top_logprobs), top_);
+  event.top = top_;
+  if (model_->tokenizer) {
+    const bool ends = model_->tokenizer->ends_generation(event.token);
+    const EventText::Told told =
+        ends ? text_.finish(sampling.stops)
+             : text_.next(model_->tokenizer->piece(event.token, false), sampling.stops);
+    event.kind = ends ? WI_EVENT_END : told.stopped ? WI_EVENT_STOP : WI_EVENT_TOKEN;
+    event.text = told.text;
+  }
+  tokens_.reserve_one();
+  return event;
+}
+
+void Session::commit(const Event& event) noexcept {
+  tokens_.push_back(event.token);
+  sampler_.set_state(next_state_);
+  text_.commit();
+}
+
+}  // namespace wi

@@ -1,0 +1,55 @@
+// The right to be inside sessions, and statistics that follow what was done there; a second thread is told so
+// instead of racing.
+#pragma once
+
+#include <span>
+
+#include "src/session.h"
+
+namespace wi {
+
+class Session::Use {
+ public:
+  // batch: a message says which session it is about.
+  explicit Use(std::span<Session* const> sessions, bool batch = false) : sessions_(sessions), batch_(batch) {
+    for (Session* session : sessions_) {
+      refuse_unless_free(*session);
+      while (session->busy_.exchange(true, std::memory_order_acquire)) {
+        // Its owner may meet somebody who is about to be refused.
+        if (session->owner_.load(std::memory_order_relaxed) != std::this_thread::get_id())
+          refuse("session is in use by another thread");
+        std::this_thread::yield();
+      }
+      ++entered_;
+      refuse_unless_free(*session);  // it may have been reserved meanwhile
+      ++place_;
+    }
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() { leave(); }
+
+ private:
+  void refuse_unless_free(const Session& session) {
+    const std::thread::id owner = session.owner_.load(std::memory_order_relaxed);
+    if (owner != std::thread::id() && owner != std::this_thread::get_id())
+      refuse("session is in use by a task");
+  }
+  [[noreturn]] void refuse(const char* reason) {
+    const size_t refused = place_;
+    leave();
+    if (batch_) fail(WI_E_BUSY, "sessions[", refused, "]: ", reason);
+    fail(WI_E_BUSY, reason);
+  }
+  void leave() {
+    for (Session* session : sessions_.first(entered_)) {
+      session->publish_stats();
+      session->busy_.store(false, std::memory_order_release);
+    }
+  }
+  std::span<Session* const> sessions_;
+  const bool batch_;
+  size_t entered_ = 0, place_ = 0;
+};
+
+}  // namespace wi

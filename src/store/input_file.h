@@ -1,0 +1,27 @@
+// A regular file to be read. Anything else at its path (a FIFO, a device, a folder) is refused at once:
+// opening or reading it could wait for ever.
+#pragma once
+
+#include <string>
+
+#include "src/store/byte_stream.h"
+
+namespace wi {
+
+class InputFile final : public ByteSource {
+ public:
+  explicit InputFile(const std::string& path);  // throws WI_E_IO
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  ~InputFile() override;
+
+  uint64_t bytes() const override { return bytes_; }
+  void read(uint64_t offset, void* to, size_t bytes) override;
+
+ private:
+  std::string path_;
+  int file_ = -1;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace wi

@@ -1,0 +1,258 @@
+#include "src/store/sections.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <xxhash.h>
+
+namespace wi {
+namespace {
+
+// Numbers are written byte by byte; arrays (tokens, keys, positions) as they lie in memory.
+static_assert(std::endian::native == std::endian::little);
+
+constexpr unsigned char kMagic[8] = {'W', 'I', 'S', 'E', 'S', 'S', '\r', '\n'};
+constexpr uint32_t kOptional = 1;  // flag
+
+// What this version knows, in any order. Others are a later version's.
+constexpr std::string_view kTags[] = {"MODL", "SHAP", "POLI", "OPTS", "SMPL", "TEXT", "STAT",
+                                      "TOKN", "LOGT", "SINK", "SEGM", "INDX", "TAIL"};
+
+uint64_t number_at(const unsigned char* from, size_t bytes) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < bytes; ++i) value |= uint64_t{from[i]} << 8 * i;
+  return value;
+}
+
+void number_to(uint64_t value, size_t bytes, unsigned char* to) {
+  for (size_t i = 0; i < bytes; ++i) to[i] = static_cast<unsigned char>(value >> 8 * i);
+}
+
+uint64_t checksum_of(const unsigned char* data, size_t bytes, uint64_t offset) {
+  return XXH3_64bits_withSeed(data, bytes, offset);
+}
+
+}  // namespace
+
+// ---- writing ----
+
+void FieldWriter::f32(float value) { u32(std::bit_cast<uint32_t>(value)); }
+
+void FieldWriter::text(std::string_view value) {
+  u32(static_cast<uint32_t>(value.size()));
+  raw(value.data(), value.size());
+}
+
+void FieldWriter::zeros(size_t bytes) {
+  static constexpr unsigned char kZeros[4096] = {};
+  for (; bytes > 0; bytes -= std::min(bytes, sizeof kZeros)) raw(kZeros, std::min(bytes, sizeof kZeros));
+}
+
+void FieldWriter::little_endian(uint64_t value, size_t bytes) {
+  unsigned char stored[8];
+  number_to(value, bytes, stored);
+  raw(stored, bytes);
+}
+
+SectionWriter::SectionWriter(ByteSink& to, const std::atomic<bool>* cancel) : to_(&to), cancel_(cancel) {
+  piece_.reserve(kPieceBytes + kChecksumBytes);
+}
+
+void SectionWriter::preamble(FileKind kind, uint64_t file_bytes) {
+  unsigned char bytes[kPreambleBytes];
+  std::memcpy(bytes, kMagic, sizeof kMagic);
+  number_to(kSessionFileVersion, 4, bytes + 8);
+  number_to(static_cast<uint32_t>(kind), 4, bytes + 12);
+  number_to(file_bytes, 8, bytes + 16);
+  number_to(checksum_of(bytes, 24, 0), 8, bytes + 24);
+  if (to_)
+    put(bytes, sizeof bytes);
+  else
+    offset_ += sizeof bytes;
+}
+
+void SectionWriter::open(std::string_view tag, Need need, uint64_t payload_bytes) {
+  unsigned char header[kSectionHeaderBytes] = {};
+  std::memcpy(header, tag.data(), std::min<size_t>(tag.size(), 4));
+  number_to(need == Need::optional ? kOptional : 0, 4, header + 4);
+  number_to(payload_bytes, 8, header + 8);
+  number_to(checksum_of(header, 16, offset_), 8, header + 16);
+  put(header, sizeof header);
+}
+
+void SectionWriter::raw(const void* data, size_t bytes) {
+  const auto* from = static_cast<const unsigned char*>(data);
+  while (bytes > 0) {
+    const size_t here = std::min<size_t>(bytes, kPieceBytes - piece_.size());
+    piece_.insert(piece_.end(), from, from + here);
+    from += here;
+    bytes -= here;
+    if (piece_.size() == kPieceBytes) flush_piece();
+  }
+}
+
+void SectionWriter::flush_piece() {
+  unsigned char checksum[kChecksumBytes];
+  number_to(checksum_of(piece_.data(), piece_.size(), offset_), sizeof checksum, checksum);
+  piece_.insert(piece_.end(), checksum, checksum + sizeof checksum);
+  put(piece_.data(), piece_.size());
+  piece_.clear();
+}
+
+void SectionWriter::put(const void* data, size_t bytes) {
+  check(!cancel_ || !cancel_->load(std::memory_order_relaxed), WI_E_CANCELLED, "cancelled");
+  to_->write(data, bytes);
+  offset_ += bytes;
+}
+
+// ---- reading ----
+
+float FieldReader::f32(const char* field) { return std::bit_cast<float>(u32(field)); }
+
+uint64_t FieldReader::little_endian(size_t bytes, const char* field) {
+  unsigned char stored[8];
+  raw(stored, bytes, field);
+  return number_at(stored, bytes);
+}
+
+void MemoryReader::raw(void* to, uint64_t bytes, const char* field) {
+  check(bytes <= fields_.size(), WI_E_FORMAT, field, " needs ", bytes, " bytes, ", fields_.size(),
+        " are left");
+  std::memcpy(to, fields_.data(), static_cast<size_t>(bytes));
+  fields_.remove_prefix(static_cast<size_t>(bytes));
+}
+
+SectionReader::SectionReader(ByteSource& from, FileKind kind, const std::atomic<bool>* cancel)
+    : from_(from), cancel_(cancel) {
+  poll();
+  unsigned char bytes[kPreambleBytes];
+  get(bytes, 12, "preamble");
+  check(std::memcmp(bytes, kMagic, sizeof kMagic) == 0, WI_E_FORMAT,
+        "magic at byte 0: this is not a session file");
+  const uint64_t version = number_at(bytes + 8, 4);
+  check(version == kSessionFileVersion, WI_E_FORMAT, "version at byte 8 is ", version,
+        ", this library reads ", kSessionFileVersion);
+  get(bytes + 12, sizeof bytes - 12, "preamble");
+  check(number_at(bytes + 24, 8) == checksum_of(bytes, 24, 0), WI_E_FORMAT,
+        "checksum at byte 24 does not match: the file is damaged");
+  const uint64_t file_bytes = number_at(bytes + 16, 8), stored_kind = number_at(bytes + 12, 4);
+  check(file_bytes == from.bytes(), WI_E_FORMAT, "file_bytes at byte 16 is ", file_bytes, ", the file has ",
+        from.bytes(), ": it was cut or grew");
+  const auto name = [](uint64_t of) {
+    return of == static_cast<uint64_t>(FileKind::session) ? "a session"
+           : of == static_cast<uint64_t>(FileKind::kv)    ? "a KV store"
+                                                          : "something unknown";
+  };
+  check(stored_kind == static_cast<uint64_t>(kind), WI_E_FORMAT, "kind at byte 12 is ", stored_kind,
+        ": this is ", name(stored_kind), ", not ", name(static_cast<uint64_t>(kind)));
+}
+
+bool SectionReader::next_header() {
+  poll();
+  start_ = offset_;
+  if (start_ == from_.bytes()) return false;
+  unsigned char header[kSectionHeaderBytes];
+  get(header, sizeof header, "section header");
+  check(number_at(header + 16, 8) == checksum_of(header, 16, start_), WI_E_FORMAT, "checksum at byte ",
+        start_ + 16, " does not match: the file is damaged");
+  tag_.clear();
+  for (size_t i = 0; i < 4; ++i)
+    tag_ += header[i] > ' ' && header[i] < 127 ? static_cast<char>(header[i]) : '?';
+  optional_ = number_at(header + 4, 4) & kOptional;
+  left_ = number_at(header + 8, 8);
+  const uint64_t rest = from_.bytes() - offset_;
+  check(left_ <= rest && SectionWriter::stored_bytes(left_) <= rest, WI_E_FORMAT, "section \"", tag_,
+        "\" at byte ", start_, " has ", left_, " bytes, the file ends at ", from_.bytes());
+  piece_.clear();
+  at_ = 0;
+  return true;
+}
+
+// To the next section that this library knows, past those that it does not and need not.
+bool SectionReader::next_known() {
+  while (next_header()) {
+    if (std::find(std::begin(kTags), std::end(kTags), tag_) != std::end(kTags)) return true;
+    check(optional_, WI_E_UNSUPPORTED, "section \"", tag_, "\" at byte ", start_,
+          " is unknown to this library, and the file cannot be read without it");
+    pass();
+  }
+  return false;
+}
+
+void SectionReader::open(std::string_view tag) {
+  check(next_known(), WI_E_FORMAT, "section \"", tag, "\" is missing at byte ", offset_);
+  check(tag_ == tag, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " stands where \"", tag,
+        "\" should be");
+}
+
+void SectionReader::close() {
+  const uint64_t more = left();
+  while (left()) {
+    if (at_ == piece_.size()) next_piece("section");
+    for (; at_ < piece_.size(); ++at_)
+      check(piece_[at_] == 0, WI_E_UNSUPPORTED, "section \"", tag_, "\" at byte ", start_, " has ", more,
+            " bytes more than this library knows, and not all are zero");
+  }
+}
+
+void SectionReader::skip(std::string_view tag) {
+  open(tag);
+  pass();
+}
+
+void SectionReader::pass() {
+  while (left_) next_piece("section");
+  piece_.clear();
+  at_ = 0;
+}
+
+void SectionReader::end() {
+  check(!next_known(), WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_,
+        " stands where the file should end");
+}
+
+void SectionReader::raw(void* to, uint64_t bytes, const char* field) {
+  check(bytes <= left(), WI_E_FORMAT, field, " in section \"", tag_, "\" before byte ", offset_, " needs ",
+        bytes, " bytes, the section has ", left(), " left");
+  auto* out = static_cast<unsigned char*>(to);
+  while (bytes > 0) {
+    if (at_ == piece_.size()) next_piece(field);
+    const size_t here = static_cast<size_t>(std::min<uint64_t>(bytes, piece_.size() - at_));
+    std::memcpy(out, piece_.data() + at_, here);
+    at_ += here;
+    out += here;
+    bytes -= here;
+  }
+}
+
+std::string SectionReader::text(const char* field, uint32_t most_bytes) {
+  const uint32_t bytes = u32(field);
+  require(bytes <= most_bytes && bytes <= left(), field, " has ", bytes, " bytes");
+  std::string value(bytes, '\0');
+  raw(value.data(), bytes, field);
+  return value;
+}
+
+// Reads and verifies the next piece; what is left of the one before is forgotten.
+void SectionReader::next_piece(const char* field) {
+  poll();
+  const uint64_t start = offset_;
+  const auto bytes = static_cast<size_t>(std::min(left_, kPieceBytes));
+  piece_.resize(bytes);
+  at_ = 0;
+  left_ -= bytes;
+  unsigned char checksum[kChecksumBytes];
+  get(piece_.data(), bytes, field);
+  get(checksum, sizeof checksum, field);
+  if (number_at(checksum, sizeof checksum) == checksum_of(piece_.data(), bytes, start)) return;
+  fail(WI_E_FORMAT, "checksum at byte ", start + bytes, " does not match: section \"", tag_, "\" is damaged");
+}
+
+void SectionReader::get(void* to, uint64_t bytes, const char* what) {
+  check(bytes <= from_.bytes() - offset_, WI_E_FORMAT, what, " at byte ", offset_, " needs ", bytes,
+        " bytes, the file ends at ", from_.bytes());
+  from_.read(offset_, to, static_cast<size_t>(bytes));
+  offset_ += bytes;
+}
+
+}  // namespace wi

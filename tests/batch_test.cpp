@@ -1,0 +1,97 @@
+// A session's logits do not depend on its company: the same bits alone and in batches of 2, 17 and 64, for
+// weights of every way that products take.
+#include <vector>
+
+#include "src/session.h"
+#include "tests/support/kernel_test.h"
+#include "tests/support/random_model.h"
+
+using namespace wi;
+
+namespace {
+
+SessionParams session_params(const std::shared_ptr<Runtime>& runtime, const char* policy) {
+  SessionParams params;
+  params.policy = find_policy(runtime->backend, policy);
+  params.policy_params.segment_tokens = 256;  // so that a few hundred tokens have an index
+  params.policy_params.decode_segment_tokens = 64;
+  params.kv = DType::f32;
+  return params;
+}
+
+std::vector<float> logits_of(Session& session) {
+  const std::span<const float> view = session.logits(nullptr);
+  return {view.begin(), view.end()};
+}
+
+// After some steps in company the keys and values of every layer but the first hold all that those steps
+// computed. So the logits of the next step, which each session does alone, tell any bit that differed.
+void compare(DType type, Precision precision) {
+  RuntimeParams runtime_params;
+  runtime_params.threads = 2;
+  runtime_params.kv_budget_bytes = uint64_t{1} << 30;
+  auto runtime = Runtime::create(runtime_params);
+  test::ModelShape shape;
+  shape.name = "batch";
+  shape.layers = 3;
+  shape.hidden = shape.ffn = 256;
+  shape.query_heads = 4;
+  shape.kv_heads = 2;
+  shape.head_dim = 64;
+  const auto model = test::random_model(shape, type, test::seed(), precision);
+
+  constexpr size_t kSessions = 64;
+  constexpr int kSteps = 3;
+  std::mt19937_64 random(test::seed());
+  std::vector<std::shared_ptr<Session>> prepared;
+  std::vector<std::vector<int32_t>> tokens(kSessions);
+  std::vector<std::vector<float>> logits;
+  for (size_t i = 0; i < kSessions; ++i) {
+    auto session = Session::create(runtime, model, session_params(runtime, i % 2 ? "full" : "wave"));
+    std::vector<int32_t> prompt(i % 8 ? 20 + i : 400);
+    for (int32_t& id : prompt) id = static_cast<int32_t>(random() % 100);
+    session->prefill(prompt, {}, nullptr);
+    prepared.push_back(session);
+    auto alone = session->fork();
+    for (int step = 0; step < kSteps; ++step) tokens[i].push_back(alone->decode(nullptr).token);
+    logits.push_back(logits_of(*alone));
+  }
+  for (size_t company : {size_t{1}, size_t{2}, size_t{17}, size_t{64}}) {
+    std::vector<std::shared_ptr<Session>> forks;
+    std::vector<Session*> batch;
+    for (size_t i = 0; i < company; ++i) {
+      forks.push_back(prepared[i]->fork());
+      batch.push_back(forks.back().get());
+    }
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<Event> events(company);
+      Session::decode_batch(batch, nullptr, events.data());
+      for (size_t i = 0; i < company; ++i)
+        assert_int_equal(events[i].token, tokens[i][static_cast<size_t>(step)]);
+    }
+    for (size_t i = 0; i < company; ++i)
+      if (!test::same_bits(logits_of(*forks[i]), logits[i]))
+        fail_because("%s: session %d of %d has other logits than alone", format_of(type).name,
+                     static_cast<int>(i), static_cast<int>(company));
+  }
+}
+
+void logits_are_the_same_bits_in_any_company(void**) {
+  for (DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0, DType::q4_k})
+    compare(type, Precision::fast);
+}
+
+void nor_do_they_depend_on_it_at_other_precisions(void**) {
+  compare(DType::q8_0, Precision::f32);
+  compare(DType::f16, Precision::high);
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(logits_are_the_same_bits_in_any_company),
+      cmocka_unit_test(nor_do_they_depend_on_it_at_other_precisions),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,484 @@
+// The host's process and threads: what the library takes of them, what it must not take over, and what it
+// leaves. Threads that the system refuses, several runtimes, a thousand of them one after the other, fork(),
+// rounding modes, locales, and the log's user data.
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cfenv>
+#include <chrono>
+#include <csignal>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <locale>
+#include <malloc.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include "support/abi.h"
+
+namespace {
+
+std::atomic<int> threads_allowed{INT32_MAX};
+
+}  // namespace
+
+// Takes the C library's place in this program and all libraries under it.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
+                              void* argument) noexcept {
+  static const auto system_create =
+      reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  if (threads_allowed.fetch_sub(1) <= 0) return EAGAIN;
+  return system_create(thread, attributes, body, argument);
+}
+
+namespace {
+
+using namespace wi::test;
+
+const char* const kTinyModel = WI_TEST_DATA "/fixtures/models/llama.gguf";
+
+wi_runtime_params params_with(int32_t threads) {
+  auto params = sized<wi_runtime_params>();
+  params.threads = threads;
+  return params;
+}
+
+int32_t threads_of(wi_runtime* runtime) {
+  auto info = sized<wi_device_info>();
+  assert_works(wi_runtime_device_info(runtime, &info, error));
+  return info.threads;
+}
+
+// Threads of this process with the library's name.
+int own_threads() {
+  int found = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "comm");
+    std::string name;
+    std::getline(file, name);
+    found += name.starts_with("wi-worker-");
+  }
+  return found;
+}
+
+// They name themselves a moment after they were made.
+void wait_for_own_threads(int wanted) {
+  for (int i = 0; i < 5000 && own_threads() != wanted; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  assert_int_equal(own_threads(), wanted);
+}
+
+Model open_tiny_model(wi_runtime* runtime) {
+  wi_model* model = nullptr;
+  assert_works(wi_model_open(runtime, kTinyModel, nullptr, nullptr, &model, error));
+  return {model, wi_model_release};
+}
+
+std::vector<float> logits_of(wi_model* model, size_t tokens) {
+  Session session = create_session(model);
+  std::vector<int32_t> ids(tokens);
+  for (size_t i = 0; i < tokens; ++i) ids[i] = static_cast<int32_t>(i * 7 % 251) + 5;
+  assert_works(wi_session_prefill(session.get(), ids.data(), ids.size(), nullptr, nullptr, error));
+  auto event = sized<wi_event>();
+  for (int i = 0; i < 3; ++i) assert_works(wi_session_decode(session.get(), nullptr, &event, error));
+  uint64_t count = 0;
+  std::vector<float> logits(272);
+  assert_works(wi_session_logits(session.get(), nullptr, logits.data(), logits.size(), &count, error));
+  return logits;
+}
+
+struct Log {
+  std::atomic<int> released{0};
+  std::vector<std::string> lines;
+  static void write(void* user, int32_t, const char* line) {
+    static_cast<Log*>(user)->lines.emplace_back(line);
+  }
+  static void release(void* user) { ++static_cast<Log*>(user)->released; }
+};
+
+// ---- Threads ----
+
+void threads_that_cannot_be_made_are_missing_and_logged(void**) {
+  for (int allowed : {0, 1, 2}) {
+    Log log;
+    wi_runtime_params params = params_with(4);
+    params.log = Log::write;
+    params.log_user = &log;
+    threads_allowed = allowed;
+    Runtime runtime = create_runtime(&params);
+    const int32_t threads = threads_of(runtime.get());
+    Model model = open_tiny_model(runtime.get());
+    const std::vector<float> logits = logits_of(model.get(), 200);
+    threads_allowed = INT32_MAX;
+    assert_int_equal(threads, allowed + 1);
+    assert_int_equal(log.lines.size(), 1);
+    assert_non_null(std::strstr(log.lines[0].c_str(), "threads (Resource temporarily unavailable)"));
+    assert_true(logits == logits_of(model.get(), 200));
+  }
+}
+
+// In a child; the exit status says what was found.
+template <class Body>
+int in_a_child(Body&& body) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(body());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFSIGNALED(status)) std::printf("the child: %s\n", strsignal(WTERMSIG(status)));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void a_limit_of_processes_is_survived(void**) {
+  const int threads = in_a_child([] {
+    const rlimit none{0, 0};
+    constexpr uid_t kNobody = 65534;
+    if (setrlimit(RLIMIT_NPROC, &none) != 0 || (getuid() == 0 && setuid(kNobody) != 0)) return 100;
+    const wi_runtime_params params = params_with(4);
+    wi_runtime* runtime = nullptr;
+    wi_model* model = nullptr;
+    if (wi_runtime_create(&params, &runtime, nullptr) != WI_OK) return 101;
+    auto info = sized<wi_device_info>();
+    if (wi_runtime_device_info(runtime, &info, nullptr) != WI_OK) return 102;
+    // Somebody who may not even read the file has shown what there is to show.
+    if (wi_model_open(runtime, kTinyModel, nullptr, nullptr, &model, nullptr) == WI_OK) logits_of(model, 100);
+    return info.threads;
+  });
+  if (threads == 100) {
+    std::printf("skipped: this system lets no limit be set\n");
+    skip();
+  }
+  assert_int_equal(threads, 1);
+}
+
+void each_runtime_has_the_threads_it_asked_for(void**) {
+  const std::string path = (std::filesystem::temp_directory_path() / "wi-stderr-XXXXXX").string();
+  std::vector<char> name(path.begin(), path.end());
+  name.push_back('\0');
+  const int file = mkstemp(name.data()), before = dup(STDERR_FILENO);
+  assert_true(file >= 0 && before >= 0);
+  std::fflush(stderr);
+  dup2(file, STDERR_FILENO);
+  {
+    const wi_runtime_params few = params_with(2), many = params_with(7);
+    Runtime first = create_runtime(&few), second = create_runtime(&many);
+    const Model on_first = open_tiny_model(first.get()), on_second = open_tiny_model(second.get());
+    wait_for_own_threads(1 + 6);
+    assert_int_equal(threads_of(first.get()), 2);
+    assert_int_equal(threads_of(second.get()), 7);
+    assert_true(logits_of(on_first.get(), 200) == logits_of(on_second.get(), 200));
+  }
+  assert_int_equal(own_threads(), 0);
+  std::fflush(stderr);
+  dup2(before, STDERR_FILENO);
+  close(before);
+  assert_int_equal(lseek(file, 0, SEEK_END), 0);  // nothing was said
+  close(file);
+  unlink(name.data());
+}
+
+// A cache with helpers at work, so that their scratch and what libraries keep for each thread counts too.
+void use_a_runtime_once() {
+  const wi_runtime_params params = params_with(3);
+  Runtime runtime = create_runtime(&params);
+  auto kv_params = sized<wi_kv_params>();
+  kv_params.layers = 1;
+  kv_params.query_heads = 8;
+  kv_params.kv_heads = 4;
+  kv_params.head_dim = 16;
+  wi_kv* kv = nullptr;
+  assert_works(wi_kv_create(runtime.get(), &kv_params, &kv, error));
+  const std::vector<float> rows(64 * 4 * 16, 0.25f), query(8 * 16, 0.5f);
+  std::vector<float> out(8 * 16);
+  assert_works(wi_kv_append(kv, 0, 64, rows.data(), rows.data(), error));
+  assert_works(wi_kv_attend(kv, 0, 1, query.data(), nullptr, out.data(), nullptr, error));
+  wi_kv_release(kv);
+}
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+void runtimes_come_and_go_without_a_trace(void**) {
+#ifdef WI_SANITIZED
+  std::printf("skipped: the sanitizer keeps what is freed\n");
+#else
+  for (int i = 0; i < 100; ++i) use_a_runtime_once();
+  const auto heap_before = static_cast<int64_t>(mallinfo2().uordblks);
+  const int64_t resident_before = resident_bytes();
+  constexpr int kRuns = 1000;
+  for (int i = 0; i < kRuns; ++i) use_a_runtime_once();
+  const int64_t heap = static_cast<int64_t>(mallinfo2().uordblks) - heap_before;
+  const int64_t resident = resident_bytes() - resident_before;
+  std::printf("%d runtimes: heap %lld bytes, resident %lld bytes\n", kRuns, static_cast<long long>(heap),
+              static_cast<long long>(resident));
+  // A hundred bytes for each would show; resident memory may settle by a few pages of the allocators' own.
+  assert_true(heap < kRuns * 100);
+  assert_true(resident < (4 << 20));
+#endif
+}
+
+// ---- fork() ----
+
+struct Everything {
+  wi_runtime* runtime;
+  wi_model* model;
+  wi_session* session;
+  wi_cancel* cancel;
+};
+
+// What a child may do with its parent's handles: be told so, and let them go.
+int use_in_a_child(const Everything& parents) {
+  auto error = sized<wi_error>();
+  auto event = sized<wi_event>();
+  auto info = sized<wi_device_info>();
+  auto model_info = sized<wi_model_info>();
+  wi_session* session = nullptr;
+  const auto refused = [&](wi_status status) {
+    return status == WI_E_STATE && std::strstr(error.message, "before fork()");
+  };
+  if (!refused(wi_runtime_device_info(parents.runtime, &info, &error))) return 1;
+  if (!refused(wi_model_get_info(parents.model, &model_info, &error))) return 2;
+  if (!refused(wi_session_create(parents.model, nullptr, &session, &error))) return 3;
+  if (!refused(wi_session_decode(parents.session, nullptr, &event, &error))) return 4;
+  if (!refused(wi_batch_decode(&parents.session, 1, nullptr, &event, &error))) return 5;
+  wi_session_release(wi_session_retain(parents.session));
+  wi_session_release(parents.session);
+  wi_model_release(parents.model);
+  wi_cancel_trigger(parents.cancel);
+  wi_cancel_release(parents.cancel);
+  wi_runtime_release(parents.runtime);
+
+  const wi_runtime_params params = params_with(2);
+  wi_runtime* runtime = nullptr;
+  wi_model* model = nullptr;
+  if (wi_runtime_create(&params, &runtime, &error) != WI_OK) return 6;
+  if (wi_model_open(runtime, kTinyModel, nullptr, nullptr, &model, &error) != WI_OK) return 7;
+  if (wi_session_create(model, nullptr, &session, &error) != WI_OK) return 8;
+  const int32_t tokens[] = {5, 6, 7, 8, 9, 10, 11, 12};
+  if (!refused(wi_session_prefill(session, tokens, 8, nullptr, parents.cancel, &error))) return 9;
+  if (wi_session_prefill(session, tokens, 8, nullptr, nullptr, &error) != WI_OK) return 10;
+  if (wi_session_decode(session, nullptr, &event, &error) != WI_OK) return 11;
+  wi_session_release(session);
+  wi_model_release(model);
+  wi_runtime_release(runtime);
+  return 0;
+}
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitized = true;
+#else
+constexpr bool kThreadSanitized = false;
+#endif
+
+void a_child_is_told_that_handles_are_its_parents_and_makes_its_own(void**) {
+  if (kThreadSanitized) {
+    std::puts("skipped: this sanitizer ends a child that makes threads");
+    return;
+  }
+  const wi_runtime_params params = params_with(2);
+  Runtime runtime = create_runtime(&params);
+  Model model = open_tiny_model(runtime.get());
+  Session session = create_session(model.get());
+  Cancel cancel = create_cancel();
+  const int32_t token = 5;
+  assert_works(wi_session_prefill(session.get(), &token, 1, nullptr, nullptr, error));
+  const Everything parents{runtime.get(), model.get(), session.get(), cancel.get()};
+  // Another thread is in calls of all kinds at the instant of the fork.
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) logits_of(model.get(), 50 + static_cast<size_t>(std::rand() % 50));
+  });
+  auto event = sized<wi_event>();
+  for (int i = 0; i < 60; ++i) {
+    assert_works(wi_session_decode(session.get(), nullptr, &event, error));
+    assert_int_equal(in_a_child([&] { return use_in_a_child(parents); }), 0);
+  }
+  stop = true;
+  busy.join();
+  assert_works(wi_session_decode(session.get(), nullptr, &event, error));  // the parent goes on
+}
+
+// ---- Floating point ----
+
+void set_flush_to_zero(bool on) {
+#if defined(__SSE2__)
+  constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+  const unsigned others = _mm_getcsr() & ~(kFlushToZero | kDenormalsAreZero);
+  _mm_setcsr(on ? others | kFlushToZero | kDenormalsAreZero : others);
+#else
+  static_cast<void>(on);
+#endif
+}
+
+// Attention over values that are denormal: zeros, where those are flushed.
+std::vector<float> attend_to_denormals(wi_runtime* runtime) {
+  auto params = sized<wi_kv_params>();
+  params.layers = 1;
+  params.query_heads = 4;
+  params.kv_heads = 4;
+  params.head_dim = 16;
+  params.kv_type = WI_KV_F32;
+  wi_kv* kv = nullptr;
+  assert_works(wi_kv_create(runtime, &params, &kv, error));
+  const std::vector<float> keys(64 * 4 * 16, 0.25f), values(64 * 4 * 16, 1e-40f), query(4 * 16, 0.5f);
+  std::vector<float> out(4 * 16);
+  assert_works(wi_kv_append(kv, 0, 64, keys.data(), values.data(), error));
+  assert_works(wi_kv_attend(kv, 0, 1, query.data(), nullptr, out.data(), nullptr, error));
+  wi_kv_release(kv);
+  return out;
+}
+
+void the_hosts_rounding_and_denormals_do_not_reach_results(void**) {
+  for (int32_t threads : {1, 2}) {
+    const wi_runtime_params params = params_with(threads);
+    Runtime runtime = create_runtime(&params);
+    Model model = open_tiny_model(runtime.get());
+    const std::vector<float> wanted = logits_of(model.get(), 300), small = attend_to_denormals(runtime.get());
+    assert_true(small[0] > 0);
+    for (int rounding : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO, FE_TONEAREST}) {
+      // A runtime's threads must not inherit it either.
+      std::fesetround(rounding);
+      set_flush_to_zero(true);
+      std::feclearexcept(FE_ALL_EXCEPT);
+      Runtime inheriting = create_runtime(&params);
+      Model on_it = open_tiny_model(inheriting.get());
+      const std::vector<float> got = logits_of(model.get(), 300), also = logits_of(on_it.get(), 300);
+      const std::vector<float> got_small = attend_to_denormals(inheriting.get());
+      const int rounding_after = std::fegetround();
+#if defined(__SSE2__)
+      const bool still_flushes = (_mm_getcsr() & 0x8040) == 0x8040;
+#else
+      const bool still_flushes = true;
+#endif
+      const int raised = std::fetestexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
+      set_flush_to_zero(false);
+      std::fesetround(FE_TONEAREST);
+      assert_true(std::memcmp(got.data(), wanted.data(), wanted.size() * sizeof(float)) == 0);
+      assert_true(std::memcmp(also.data(), wanted.data(), wanted.size() * sizeof(float)) == 0);
+      assert_true(std::memcmp(got_small.data(), small.data(), small.size() * sizeof(float)) == 0);
+      assert_int_equal(rounding_after, rounding);
+      assert_true(still_flushes);
+      assert_int_equal(raised, 0);
+    }
+  }
+}
+
+// ---- Locale ----
+
+// As in German: thousands in groups, a comma before the fraction.
+struct GroupedNumbers : std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+  char do_thousands_sep() const override { return '.'; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+void numbers_in_messages_and_files_know_no_locale(void**) {
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new GroupedNumbers));
+  const char* c_locale = std::setlocale(LC_NUMERIC, "de_DE.UTF-8");
+  std::printf("LC_NUMERIC: %s\n", c_locale ? c_locale : "de_DE is not installed; the C++ locale alone");
+  wi_runtime_params params = params_with(123456789);
+  wi_runtime* none = nullptr;
+  assert_fails(WI_E_ARGUMENT, "threads is 123456789, must be in [0, 1024]",
+               wi_runtime_create(&params, &none, error));
+  params = params_with(1);
+  Runtime runtime = create_runtime(&params);
+  wi_model* folder = nullptr;  // its configuration has numbers with fractions
+  assert_works(
+      wi_model_open(runtime.get(), WI_TEST_DATA "/fixtures/models/qwen2", nullptr, nullptr, &folder, error));
+  Model model{folder, wi_model_release};
+  const std::vector<float> logits = logits_of(model.get(), 100);
+  auto sampling = sized<wi_sampling_params>();
+  sampling.temperature = -1.5f;
+  auto session_params = sized<wi_session_params>();
+  session_params.sampling = &sampling;
+  wi_session* session = nullptr;
+  assert_fails(WI_E_ARGUMENT, "temperature is -1.5, must",
+               wi_session_create(model.get(), &session_params, &session, error));
+  std::setlocale(LC_NUMERIC, "C");
+  std::locale::global(before);
+  Runtime plain_runtime = create_runtime(&params);
+  assert_works(wi_model_open(plain_runtime.get(), WI_TEST_DATA "/fixtures/models/qwen2", nullptr, nullptr,
+                             &folder, error));
+  Model plain{folder, wi_model_release};
+  assert_true(logits == logits_of(plain.get(), 100));
+}
+
+// ---- The log ----
+
+void the_logs_user_data_is_released_once_when_nothing_can_log(void**) {
+  Log log;
+  wi_runtime_params params = params_with(2);
+  params.log = Log::write;
+  params.log_level = WI_LOG_INFO;
+  params.log_user = &log;
+  params.log_release = Log::release;
+  Runtime runtime = create_runtime(&params);
+  assert_true(!log.lines.empty());
+  Model model = open_tiny_model(runtime.get());
+  Session session = create_session(model.get());
+  runtime.reset();
+  model.reset();
+  assert_int_equal(log.released, 0);  // the session may still log
+  std::thread([&] { session.reset(); }).join();
+  assert_int_equal(log.released, 1);
+  params.threads = -1;
+  wi_runtime* none = nullptr;
+  assert_fails(WI_E_ARGUMENT, "threads is -1", wi_runtime_create(&params, &none, error));
+  assert_int_equal(log.released, 1);  // of what was not made the host keeps it
+}
+
+void the_librarys_threads_are_as_nice_as_asked_and_the_hosts_keep_theirs(void**) {
+  errno = 0;
+  const int own = getpriority(PRIO_PROCESS, 0);
+  wi_runtime_params params = params_with(3);
+  params.nice = 7;
+  Runtime runtime = create_runtime(&params);
+  wait_for_own_threads(2);
+  Model model = open_tiny_model(runtime.get());
+  logits_of(model.get(), 100);
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "comm");
+    std::string name;
+    std::getline(file, name);
+    if (!name.starts_with("wi-worker-")) continue;
+    const auto thread = static_cast<id_t>(std::stoi(task.path().filename().string()));
+    int priority = 0;  // a thread names itself before it steps back
+    for (int i = 0; i < 1000 && (priority = getpriority(PRIO_PROCESS, thread)) == own; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    assert_int_equal(priority, std::min(own + 7, 19));
+  }
+  assert_int_equal(getpriority(PRIO_PROCESS, 0), own);
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(threads_that_cannot_be_made_are_missing_and_logged),
+      cmocka_unit_test(a_limit_of_processes_is_survived),
+      cmocka_unit_test(each_runtime_has_the_threads_it_asked_for),
+      cmocka_unit_test(runtimes_come_and_go_without_a_trace),
+      cmocka_unit_test(a_child_is_told_that_handles_are_its_parents_and_makes_its_own),
+      cmocka_unit_test(the_hosts_rounding_and_denormals_do_not_reach_results),
+      cmocka_unit_test(numbers_in_messages_and_files_know_no_locale),
+      cmocka_unit_test(the_logs_user_data_is_released_once_when_nothing_can_log),
+      cmocka_unit_test(the_librarys_threads_are_as_nice_as_asked_and_the_hosts_keep_theirs),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,175 @@
+// Model files made to cost: each is refused within some processor time and memory, or, where it is nothing
+// but slow, can be cancelled. Every case runs in a process of its own, so that what it takes can be measured
+// and what hangs can be ended. Bounds are generous, the machine may be shared; what they are there to catch
+// took tens of seconds or gigabytes.
+#include <cerrno>
+#include <csignal>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "src/model/model.h"
+#include "support/model_files.h"
+#include "test.h"
+
+using namespace wi;
+using namespace wi::test;
+
+namespace {
+
+#ifdef WI_SANITIZED
+constexpr double kMostSeconds = 60;
+constexpr uint64_t kMostMemory = uint64_t{64} << 30;  // of the sanitizer's own
+#else
+constexpr double kMostSeconds = 10;
+constexpr uint64_t kMostMemory = uint64_t{1} << 30;
+#endif
+
+// Opens the path in a child, which must refuse it with the status and the words, and measures the child.
+void assert_refused(wi_status status, const char* words, const std::string& path,
+                    uint64_t most_memory = kMostMemory) {
+  std::fflush(stdout);
+  const pid_t child = ::fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    ::alarm(300);  // wall time: one that waits for ever
+    try {
+      Model::open(path);
+      std::printf("opened\n");
+    } catch (const Error& error) {
+      if (error.code() == status && std::strstr(error.what(), words)) ::_exit(0);
+      std::printf("status %d: %s\n", error.code(), error.what());
+    }
+    std::fflush(stdout);
+    ::_exit(1);
+  }
+  int ended = 0;
+  rusage usage{};
+  assert_true(::wait4(child, &ended, 0, &usage) == child);
+  const double seconds = static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  const uint64_t memory = static_cast<uint64_t>(usage.ru_maxrss) << 10;
+  std::printf("%.2f s, %llu MiB: %s\n", seconds, static_cast<unsigned long long>(memory >> 20), words);
+  assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+  assert_true(seconds <= kMostSeconds && memory <= most_memory);
+}
+
+std::string repeated(const char* text, size_t bytes) {
+  const size_t length = std::strlen(text);
+  std::string out;
+  out.reserve(bytes + length);
+  while (out.size() < bytes) out += text;
+  return out;
+}
+
+// {"x":[{},{},…,{}]}
+std::string empty_objects(size_t bytes) { return "{\"x\":[" + repeated("{},", bytes) + "{}]}"; }
+
+std::string with_header(const std::string& text) { return little_endian<uint64_t>(text.size()) + text; }
+
+// Took 41 s for 800 KB: every element made the parser look at all before it.
+void a_header_of_many_values_is_refused_in_linear_time(void**) {
+  TempFolder folder;
+  tiny_directory().write(folder);
+  folder.write("model.safetensors", with_header(empty_objects(800000)));
+  assert_refused(WI_E_FORMAT, "tensor 'x' (byte 8) is array, must be an object", folder.path(),
+                 kMostMemory / 4);
+  folder.write("model.safetensors", with_header(empty_objects(16 << 20)));
+  assert_refused(WI_E_FORMAT, "takes more than 64 MiB of memory once it is read", folder.path(),
+                 kMostMemory / 2);
+}
+
+// Took 38 bytes of memory for each of the text.
+void json_is_bounded_in_memory(void**) {
+  TempFolder folder;
+  tiny_directory().write(folder);
+  folder.write("tokenizer.json", empty_objects(60 << 20));
+  assert_refused(WI_E_FORMAT, "tokenizer.json: the JSON takes more than 512 MiB of memory once it is read",
+                 folder.path());
+  tiny_directory().write(folder);
+  for (const char* name : {"config.json", "tokenizer_config.json", "generation_config.json"}) {
+    tiny_directory().write(folder);
+    folder.write(name, empty_objects(17 << 20));
+    const std::string words = std::string(name) + ": the file has 178";
+    assert_refused(WI_E_FORMAT, words.c_str(), folder.path(), kMostMemory / 4);
+  }
+}
+
+void a_gguf_of_many_small_things_is_refused(void**) {
+  TempFolder folder;
+  GgufBuilder keys = tiny_gguf();
+  for (int i = 0; i < 70000; ++i)
+    keys.fields.push_back({"k" + std::to_string(i), static_cast<uint32_t>(GgufType::u8), "x"});
+  assert_refused(WI_E_FORMAT, "the metadata count is 70018, at most 65536 is allowed",
+                 folder.write("keys.gguf", keys.bytes()), kMostMemory / 4);
+  GgufBuilder strings = tiny_gguf();
+  strings.array("tokenizer.ggml.merges", GgufType::string, 5000000, std::string(size_t{8} * 5000000, '\0'));
+  assert_refused(WI_E_FORMAT, "has 5000000 elements, at most 4194304 strings are allowed in all",
+                 folder.write("strings.gguf", strings.bytes()), kMostMemory / 2);
+}
+
+// Opening a FIFO for reading waits for somebody who writes.
+void what_is_no_regular_file_is_refused(void**) {
+  TempFolder folder;
+  const std::string fifo = folder / "model.gguf";
+  assert_int_equal(::mkfifo(fifo.c_str(), 0600), 0);
+  assert_refused(WI_E_IO, "model.gguf: it is no regular file", fifo);
+  assert_refused(WI_E_IO, "/dev/zero: it is no regular file", "/dev/zero");
+
+  for (const std::string name :
+       {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+        "chat_template.jinja", "model.safetensors", "model.safetensors.index.json"}) {
+    TempFolder model;
+    tiny_directory().write(model);
+    ::unlink((model / name).c_str());
+    assert_int_equal(::mkfifo((model / name).c_str(), 0600), 0);
+    assert_refused(WI_E_IO, (name + ": it is no regular file").c_str(), model.path());
+  }
+
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = folder / "socket";
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+  assert_int_equal(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  assert_refused(WI_E_IO, "cannot open ", path);
+  ::close(listener);
+}
+
+// While a text is parsed no weight is looked at, and the host is asked all the same.
+void a_long_text_is_parsed_under_the_hosts_eyes(void**) {
+  TempFolder folder;
+  DirectoryBuilder files = tiny_directory();
+  files.tokenizer["ignored"] = nlohmann::json::array();
+  files.write(folder);
+  std::string text = files.tokenizer.dump();
+  text.replace(text.find("\"ignored\":[]"), 12,
+               "\"ignored\":[" + repeated("\"abcdefghijklmnop\",", 24 << 20) + "0]");
+  folder.write("tokenizer.json", text);
+
+  int asked = 0;
+  const auto model = Model::open(folder.path(), [&](uint64_t done, uint64_t total) {
+    asked += total == 0;
+    assert_true(done <= total);
+  });
+  std::printf("asked %d times before there were weights\n", asked);
+  assert_true(asked >= 2);
+  const auto stop = [&](uint64_t, uint64_t total) {
+    assert_int_equal(total, 0);
+    throw_error(WI_E_CANCELLED, "enough");
+  };
+  assert_error(WI_E_CANCELLED, "enough", Model::open(folder.path(), stop));
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {cmocka_unit_test(a_header_of_many_values_is_refused_in_linear_time),
+                              cmocka_unit_test(json_is_bounded_in_memory),
+                              cmocka_unit_test(a_gguf_of_many_small_things_is_refused),
+                              cmocka_unit_test(what_is_no_regular_file_is_refused),
+                              cmocka_unit_test(a_long_text_is_parsed_under_the_hosts_eyes)};
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

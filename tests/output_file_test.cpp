@@ -1,0 +1,268 @@
+// A file that appears whole or not at all, whatever happens meanwhile: kills, full disks, signals, links,
+// other savers; and never on anything but a regular file.
+#include "src/store/output_file.h"
+
+#include <csignal>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/store/input_file.h"
+#include "tests/support/folder.h"
+#include "tests/test.h"
+
+using namespace wi;
+using test::Folder;
+using test::slurp;
+using test::spill;
+using Temporary = OutputFile::Temporary;
+
+namespace {
+
+constexpr Temporary kBoth[] = {Temporary::unnamed, Temporary::named};
+
+void save(const std::string& path, const std::string& bytes, Temporary kind = Temporary::unnamed) {
+  OutputFile file(path, kind);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+}
+
+struct stat status_of(const std::string& path) {
+  struct stat status {};
+  assert_int_equal(lstat(path.c_str(), &status), 0);
+  return status;
+}
+mode_t mode_of(const std::string& path) { return status_of(path).st_mode & 07777; }
+
+void a_file_appears_with_its_commit(void**) {
+  for (Temporary kind : kBoth) {
+    Folder folder;
+    const std::string path = folder.file("s");
+    for (const char* text : {"first", "second and longer", "third"}) {
+      const std::string before = slurp(path);
+      OutputFile file(path, kind);
+      file.write(text, std::strlen(text));
+      assert_true(slurp(path) == before);
+      file.commit();
+      assert_true(slurp(path) == text);
+      assert_int_equal(folder.entries(), 1);
+    }
+    { OutputFile given_up(path, kind); }
+    assert_true(slurp(path) == "third");
+    assert_int_equal(folder.entries(), 1);
+  }
+}
+
+void modes_are_the_umasks_and_then_the_files_own(void**) {
+  for (Temporary kind : kBoth) {
+    Folder folder;
+    const std::string path = folder.file("s");
+    const mode_t before = umask(077);
+    save(path, "x", kind);
+    assert_int_equal(mode_of(path), 0600);
+    umask(022);
+    save(path, "y", kind);
+    assert_int_equal(mode_of(path), 0600);  // not opened up
+    save(folder.file("t"), "x", kind);
+    assert_int_equal(mode_of(folder.file("t")), 0644);
+    chmod(path.c_str(), 0440);
+    save(path, "z", kind);
+    assert_int_equal(mode_of(path), 0440);
+    umask(before);
+    if (geteuid() == 0) {
+      assert_int_equal(chown(path.c_str(), 1234, 2345), 0);
+      save(path, "w", kind);
+      assert_int_equal(status_of(path).st_uid, 1234);
+      assert_int_equal(status_of(path).st_gid, 2345);
+    } else {
+      std::printf("  not root: no file of another owner\n");
+    }
+  }
+}
+
+// The longest name that a file may have, and a folder whose path is long too.
+void names_may_be_as_long_as_the_system_permits(void**) {
+  for (Temporary kind : kBoth) {
+    Folder folder;
+    const std::string deep = folder.file(std::string(255, 'd').c_str());
+    std::filesystem::create_directory(deep);
+    for (size_t length : {250, 255}) {
+      const std::string path = deep + "/" + std::string(length, 'n');
+      save(path, "x", kind);
+      save(path, "y", kind);
+      assert_true(slurp(path) == "y");
+    }
+    assert_error(WI_E_IO, "File name too long", save(deep + "/" + std::string(256, 'n'), "x", kind));
+  }
+}
+
+void links_are_followed_and_stay(void**) {
+  for (Temporary kind : kBoth) {
+    Folder folder;
+    std::filesystem::create_directory(folder.file("there"));
+    const std::string target = folder.file("there/target"), link = folder.file("link");
+    std::filesystem::create_symlink("there/target", link);
+    std::filesystem::create_symlink("link", folder.file("again"));
+    save(folder.file("again"), "through a link to nothing yet", kind);
+    assert_true(slurp(target) == "through a link to nothing yet");
+    chmod(target.c_str(), 0600);
+    save(folder.file("again"), "x", kind);
+    assert_true(slurp(target) == "x");
+    assert_int_equal(mode_of(target), 0600);
+    assert_true(S_ISLNK(status_of(link).st_mode) && S_ISLNK(status_of(folder.file("again")).st_mode));
+    std::filesystem::create_symlink("round", folder.file("about"));
+    std::filesystem::create_symlink("about", folder.file("round"));
+    assert_error(WI_E_IO, "Too many levels", save(folder.file("round"), "x", kind));
+  }
+}
+
+void what_is_no_regular_file_is_refused_at_once(void**) {
+  Folder folder;
+  const std::string fifo = folder.file("fifo");
+  assert_int_equal(mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {fifo, folder.path, std::string("/dev/null"), std::string("/dev/tty")}) {
+    if (access(path.c_str(), F_OK) != 0) continue;
+    assert_error(WI_E_IO, "not a regular file", save(path, "x"));
+    assert_error(WI_E_IO, "not a regular file", InputFile file(path));
+  }
+  assert_error(WI_E_IO, "Is a directory", save(folder.path + "/absent/", "x"));
+  assert_error(WI_E_IO, "No such file", save("", "x"));
+  assert_error(WI_E_IO, "No such file", InputFile file(folder.file("absent")));
+  // One that becomes such while it is written.
+  OutputFile file(folder.file("late"));
+  assert_int_equal(mkfifo(folder.file("late").c_str(), 0600), 0);
+  assert_error(WI_E_IO, "not a regular file", file.commit());
+  assert_true(S_ISFIFO(status_of(fifo).st_mode));
+}
+
+// The default of SIGXFSZ ends the process.
+void a_limit_on_lengths_is_an_error_and_no_signal(void**) {
+  Folder folder;
+  const std::string path = folder.file("s");
+  save(path, "old");
+  signal(SIGXFSZ, SIG_DFL);
+  struct rlimit limit {
+  }, small{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  small = limit;
+  small.rlim_cur = 1000;
+  setrlimit(RLIMIT_FSIZE, &small);
+  for (Temporary kind : kBoth) {
+    try {
+      save(path, std::string(5000, 'x'), kind);
+      fail(WI_E_INTERNAL, "a file longer than it may be");
+    } catch (const Error& error) {
+      assert_int_equal(error.code(), WI_E_IO);
+      assert_int_equal(error.native_code(), EFBIG);
+    }
+  }
+  setrlimit(RLIMIT_FSIZE, &limit);
+  sigset_t pending, mask;
+  sigpending(&pending);
+  pthread_sigmask(SIG_BLOCK, nullptr, &mask);
+  assert_false(sigismember(&pending, SIGXFSZ) || sigismember(&mask, SIGXFSZ));  // as they were
+  assert_true(slurp(path) == "old");
+  assert_int_equal(folder.entries(), 1);
+}
+
+// A disk that is really full: a small filesystem in memory, where this process may mount one.
+void a_full_disk_leaves_the_old_file(void**) {
+  Folder folder;
+  const std::string disk = folder.file("disk");
+  std::filesystem::create_directory(disk);
+  if (std::system(("mount -t tmpfs -o size=64k none " + disk + " 2>/dev/null").c_str()) != 0) {
+    std::printf("  may not mount: skipped\n");
+    return;
+  }
+  for (Temporary kind : kBoth) {
+    save(disk + "/s", "old", kind);
+    assert_error(WI_E_IO, "No space left", save(disk + "/s", std::string(200000, 'x'), kind));
+    assert_true(slurp(disk + "/s") == "old");
+    assert_int_equal(std::distance(std::filesystem::directory_iterator(disk), {}), 1);
+  }
+  assert_int_equal(std::system(("umount " + disk).c_str()), 0);
+}
+
+// A child saves again and again until it is killed. The file is always whole, and the next save leaves
+// nothing but it.
+void what_killed_savers_leave_the_next_save_removes(void**) {
+  for (Temporary kind : kBoth) {
+    Folder folder;
+    const std::string path = folder.file("s");
+    size_t left_behind = 0;
+    for (int round = 0; round < 20; ++round) {
+      const pid_t child = fork();
+      assert_true(child >= 0);
+      if (child == 0) {
+        for (char c = 'a';; c = c == 'z' ? 'a' : static_cast<char>(c + 1))
+          save(path, std::string(3000000, c), kind);
+      }
+      usleep(static_cast<useconds_t>(20000 + 3000 * round));
+      kill(child, SIGKILL);
+      int how = 0;
+      waitpid(child, &how, 0);
+      assert_true(WIFSIGNALED(how));
+      const std::string whole = slurp(path);
+      if (!whole.empty() && whole != "whole") {
+        assert_int_equal(whole.size(), 3000000);
+        assert_true(whole.find_first_not_of(whole[0]) == std::string::npos);
+      }
+      left_behind += folder.entries() - !whole.empty();
+      save(path, "whole", kind);
+      assert_int_equal(folder.entries(), 1);
+    }
+    std::printf("  %zu of 20 left a file behind (%s)\n", left_behind,
+                kind == Temporary::named ? "named" : "unnamed");
+    if (kind == Temporary::named) assert_true(left_behind > 0);  // or this shows nothing
+  }
+}
+
+void a_living_savers_file_is_left_alone(void**) {
+  Folder folder;
+  OutputFile slow(folder.file("slow"), Temporary::named);
+  slow.write("slow", 4);
+  spill(folder.file(".waveinfer-save-of somebody who died"), "x");
+  spill(folder.file("a user's own .waveinfer-save-"), "x");
+  save(folder.file("quick"), "quick", Temporary::named);
+  assert_int_equal(folder.entries(), 3);  // quick, slow's temporary, the user's own
+  slow.commit();
+  assert_true(slurp(folder.file("slow")) == "slow" && slurp(folder.file("quick")) == "quick");
+  assert_int_equal(folder.entries(), 3);
+}
+
+void nothing_is_inherited_by_programs_that_the_host_starts(void**) {
+  Folder folder;
+  for (Temporary kind : kBoth) {
+    OutputFile file(folder.file("s"), kind);
+    file.write("x", 1);
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code none;
+      const std::string what = std::filesystem::read_symlink(entry.path(), none).string();
+      if (!what.starts_with(folder.path)) continue;
+      const int number = std::stoi(entry.path().filename());
+      assert_true(fcntl(number, F_GETFD) & FD_CLOEXEC);
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(a_file_appears_with_its_commit),
+      cmocka_unit_test(modes_are_the_umasks_and_then_the_files_own),
+      cmocka_unit_test(names_may_be_as_long_as_the_system_permits),
+      cmocka_unit_test(links_are_followed_and_stay),
+      cmocka_unit_test(what_is_no_regular_file_is_refused_at_once),
+      cmocka_unit_test(a_limit_on_lengths_is_an_error_and_no_signal),
+      cmocka_unit_test(a_full_disk_leaves_the_old_file),
+      cmocka_unit_test(what_killed_savers_leave_the_next_save_removes),
+      cmocka_unit_test(a_living_savers_file_is_left_alone),
+      cmocka_unit_test(nothing_is_inherited_by_programs_that_the_host_starts),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

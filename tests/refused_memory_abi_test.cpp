@@ -1,0 +1,303 @@
+// Memory that the system refuses at any moment of any call is an error like others (support/refusal.h): one
+// call after the other, each of its allocations.
+#include <array>
+#include <filesystem>
+
+#include "support/refusal_world.h"
+
+namespace {
+
+using namespace wi::test;
+
+void sweep_opening() {
+  sweep("wi_runtime_create", [](const Attempt& attempt) {
+    auto params = sized<wi_runtime_params>();
+    params.threads = 2;
+    wi_runtime* runtime = nullptr;
+    attempt([&](wi_error* error) {
+      require(!runtime);
+      return wi_runtime_create(&params, &runtime, error);
+    });
+    wi_runtime_release(runtime);
+  });
+  wi_runtime* runtime = nullptr;
+  must([&](wi_error* error) { return wi_runtime_create(nullptr, &runtime, error); });
+  for (const char* name : {"llama.gguf", "llama"}) {
+    for (const int32_t weights : {WI_WEIGHTS_MAPPED, WI_WEIGHTS_COPIED}) {
+      sweep(("wi_model_open of " + std::string(name)).c_str(), [&](const Attempt& attempt) {
+        auto params = sized<wi_model_params>();
+        params.weights = weights;
+        const std::string path = kFixtures + name;
+        wi_model* model = nullptr;
+        attempt([&](wi_error* error) {
+          require(!model);
+          return wi_model_open(runtime, path.c_str(), &params, nullptr, &model, error);
+        });
+        wi_model_release(model);
+      });
+    }
+  }
+  wi_runtime_release(runtime);
+}
+
+void sweep_text() {
+  const World world((kFixtures + "llama").c_str(), 1);
+  wi_model* const model = world.model.get();
+  std::vector<int32_t> tokens(world.tokens.size());
+  uint64_t count = 0;
+  sweep("wi_model_tokenize", [&](const Attempt& attempt) {
+    std::fill(tokens.begin(), tokens.end(), -1);
+    attempt([&](wi_error* error) {
+      return wi_model_tokenize(model, World::kText.data(), World::kText.size(), 0, tokens.data(),
+                               tokens.size(), &count, error);
+    });
+    require(tokens == world.tokens);
+  });
+  sweep("wi_model_detokenize", [&](const Attempt& attempt) {
+    std::string text(World::kText.size(), ' ');
+    attempt([&](wi_error* error) {
+      return wi_model_detokenize(model, tokens.data(), tokens.size(), 0, text.data(), text.size(), &count,
+                                 error);
+    });
+    require(text == World::kText);
+  });
+  const Model with_template = [&] {
+    wi_model* opened = nullptr;
+    must([&](wi_error* error) {
+      return wi_model_open(world.runtime.get(), WI_SOURCE_DIR "/samples/model/needle-f16.gguf", nullptr,
+                           nullptr, &opened, error);
+    });
+    return Model{opened, wi_model_release};
+  }();
+  std::array<wi_chat_message, 2> messages{sized<wi_chat_message>(), sized<wi_chat_message>()};
+  messages[0].role = "system", messages[0].content = "Be brief.", messages[0].content_length = 9;
+  messages[1].role = "user", messages[1].content = "Who <|end|>?", messages[1].content_length = 12;
+  messages[1].fields_json = R"({"name": "Ruth", "more": [1, {"x": null}, "y"]})";
+  auto chat = sized<wi_chat_params>();
+  chat.flags = WI_CHAT_ADD_GENERATION_PROMPT;
+  chat.variables_json = R"({"enable_thinking": false})";
+  std::string rendered;
+  sweep("wi_model_chat_render", [&](const Attempt& attempt) {
+    std::string text(1000, ' ');
+    attempt([&](wi_error* error) {
+      return wi_model_chat_render(with_template.get(), messages.data(), 2, &chat, text.data(), text.size(),
+                                  &count, error);
+    });
+    text.resize(count);
+    require(rendered.empty() || rendered == text);
+    rendered = text;
+  });
+  std::vector<int32_t> rendered_tokens;
+  sweep("wi_model_chat_tokens", [&](const Attempt& attempt) {
+    std::vector<int32_t> ids(1000);
+    attempt([&](wi_error* error) {
+      return wi_model_chat_tokens(with_template.get(), messages.data(), 2, &chat, ids.data(), ids.size(),
+                                  &count, error);
+    });
+    ids.resize(count);
+    require(rendered_tokens.empty() || rendered_tokens == ids);
+    rendered_tokens = ids;
+  });
+}
+
+void sweep_session() {
+  const World world((kFixtures + "llama.gguf").c_str(), 1);
+  const std::vector<int32_t>& tokens = world.tokens;
+  const Session base = world.filled_session(700);
+  const Future of_base = future_of(base.get());
+
+  sweep("wi_session_create", [&](const Attempt& attempt) {
+    const wi_session_params params = World::session_params();
+    wi_session* session = nullptr;
+    attempt([&](wi_error* error) { return wi_session_create(world.model.get(), &params, &session, error); });
+    wi_session_release(session);
+  });
+  Future wanted;
+  sweep("wi_session_prefill", [&](const Attempt& attempt) {
+    const Session session = world.empty_session();
+    attempt([&](wi_error* error) {
+      return wi_session_prefill(session.get(), tokens.data(), 700, nullptr, nullptr, error);
+    });
+    require(future_of(session.get()) == of_base);
+  });
+  sweep("wi_session_append_text", [&](const Attempt& attempt) {
+    const Session session = fork_of(base.get());
+    attempt([&](wi_error* error) {
+      return wi_session_append_text(session.get(), World::kText.data(), 400, 0, nullptr, nullptr, error);
+    });
+    const Future got = future_of(session.get());
+    require(wanted.logits.empty() || got == wanted);
+    wanted = got;
+  });
+  wanted = {};
+  sweep("wi_session_decode", [&](const Attempt& attempt) {
+    const Session session = fork_of(base.get());
+    Future got;
+    for (int i = 0; i < 3; ++i) {
+      auto event = sized<wi_event>();
+      attempt([&](wi_error* error) { return wi_session_decode(session.get(), nullptr, &event, error); });
+      got.tokens.push_back(event.token);
+    }
+    require(got.tokens == of_base.tokens);
+    got.logits = logits_of(session.get());
+    require(wanted.logits.empty() || got == wanted);
+    wanted = got;
+  });
+  // A segment's making begins, goes on beside the steps, and ends.
+  const Session sealing = fork_of(base.get());
+  for (int i = 0; i < 150; ++i) decode(sealing.get());
+  Future sealed;
+  for (const int steps : {20, 120, 250}) {
+    sealed = {};
+    const Session before = fork_of(sealing.get());
+    for (int i = 0; i < steps; ++i) decode(before.get());
+    sweep("wi_session_decode beside sealing", [&](const Attempt& attempt) {
+      const Session session = fork_of(before.get());
+      for (int i = 0; i < 3; ++i) {
+        auto event = sized<wi_event>();
+        attempt([&](wi_error* error) { return wi_session_decode(session.get(), nullptr, &event, error); });
+      }
+      const Future got = future_of(session.get());
+      require(sealed.logits.empty() || got == sealed);
+      sealed = got;
+    });
+  }
+  wanted = {};
+  sweep("wi_batch_decode", [&](const Attempt& attempt) {
+    std::vector<Session> sessions;
+    std::vector<wi_session*> batch;
+    for (int i = 0; i < 3; ++i) sessions.push_back(fork_of(base.get()));
+    for (const Session& session : sessions) batch.push_back(session.get());
+    std::vector<wi_event> events(3, sized<wi_event>());
+    for (int step = 0; step < 2; ++step) {
+      attempt(
+          [&](wi_error* error) { return wi_batch_decode(batch.data(), 3, nullptr, events.data(), error); });
+      for (const wi_event& event : events) require(event.token == of_base.tokens[static_cast<size_t>(step)]);
+    }
+  });
+  sweep("wi_session_accept", [&](const Attempt& attempt) {
+    const Session session = fork_of(base.get());
+    auto event = sized<wi_event>();
+    for (size_t i = 0; i < 2; ++i)
+      attempt([&](wi_error* error) {
+        return wi_session_accept(session.get(), of_base.tokens[i], nullptr, &event, error);
+      });
+    const Future got = future_of(session.get());
+    require(wanted.logits.empty() || got == wanted);
+    wanted = got;
+  });
+  sweep("wi_session_logits", [&](const Attempt& attempt) {
+    const Session session = fork_of(base.get());
+    std::vector<float> logits(of_base.logits.size());
+    uint64_t count = 0;
+    attempt([&](wi_error* error) {
+      return wi_session_logits(session.get(), nullptr, logits.data(), logits.size(), &count, error);
+    });
+    require(logits == of_base.logits);
+  });
+  sweep("wi_session_set_sampling", [&](const Attempt& attempt) {
+    const Session session = fork_of(base.get());
+    auto sampling = sized<wi_sampling_params>();
+    const wi_logit_bias bias[] = {{7, 1}, {8, -1}};
+    const wi_text stop{"still", 5};
+    sampling.logit_bias = bias;
+    sampling.logit_bias_count = 2;
+    sampling.stops = &stop;
+    sampling.stop_count = 1;
+    attempt([&](wi_error* error) { return wi_session_set_sampling(session.get(), &sampling, error); });
+    decode(session.get());
+  });
+  sweep("wi_session_fork", [&](const Attempt& attempt) {
+    wi_session* copy = nullptr;
+    attempt([&](wi_error* error) { return wi_session_fork(base.get(), &copy, error); });
+    const Session session(copy, wi_session_release);
+    require(future_of(copy) == of_base);
+  });
+  wanted = {};
+  sweep("wi_session_fork_as", [&](const Attempt& attempt) {
+    wi_session_params params = World::session_params();
+    auto policy = *params.policy;
+    policy.segment_tokens = 128;
+    params.policy = &policy;
+    wi_session* copy = nullptr;
+    attempt([&](wi_error* error) { return wi_session_fork_as(base.get(), &params, nullptr, &copy, error); });
+    const Session session(copy, wi_session_release);
+    const Future got = future_of(copy);
+    require(wanted.logits.empty() || got == wanted);
+    wanted = got;
+    require(future_of(base.get()) == of_base);
+  });
+  wanted = {};
+  sweep("wi_session_truncate", [&](const Attempt& attempt) {
+    const Session session = fork_of(base.get());
+    attempt([&](wi_error* error) { return wi_session_truncate(session.get(), 333, error); });
+    const Future got = future_of(session.get());
+    require(wanted.logits.empty() || got == wanted);
+    wanted = got;
+  });
+}
+
+void sweep_files() {
+  const World world((kFixtures + "llama.gguf").c_str(), 1);
+  const Session base = world.filled_session(500);
+  const Future of_base = future_of(base.get());
+  char folder[] = "/tmp/wi-refused-XXXXXX";
+  require(mkdtemp(folder));
+  const std::string path = std::string(folder) + "/s";
+  sweep("wi_session_save", [&](const Attempt& attempt) {
+    attempt([&](wi_error* error) { return wi_session_save(base.get(), path.c_str(), nullptr, error); });
+    require(std::distance(std::filesystem::directory_iterator(folder), {}) == 1);
+  });
+  sweep("wi_session_load", [&](const Attempt& attempt) {
+    wi_session* loaded = nullptr;
+    attempt([&](wi_error* error) {
+      return wi_session_load(world.model.get(), path.c_str(), nullptr, nullptr, &loaded, error);
+    });
+    const Session session(loaded, wi_session_release);
+    require(future_of(loaded) == of_base);
+  });
+  std::filesystem::remove_all(folder);
+}
+
+void sweep_store() {
+  const World world((kFixtures + "llama.gguf").c_str(), 1);
+  auto params = sized<wi_kv_params>();
+  params.layers = 1, params.query_heads = 4, params.kv_heads = 2, params.head_dim = 16;
+  auto policy = *World::session_params().policy;
+  params.policy = &policy;
+  constexpr uint64_t kTokens = 600, kRow = 2 * 16;
+  std::vector<float> keys(kTokens * kRow), queries(4 * 16), wanted;
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<float>(i * i % 97) / 97 - 0.5f;
+  for (size_t i = 0; i < queries.size(); ++i) queries[i] = static_cast<float>(i % 7) - 3;
+  sweep("wi_kv_create, append, seal, attend, fork, truncate", [&](const Attempt& attempt) {
+    wi_kv *kv = nullptr, *copy = nullptr;
+    std::vector<float> out(4 * 16);
+    attempt([&](wi_error* error) { return wi_kv_create(world.runtime.get(), &params, &kv, error); });
+    const Kv own(kv, wi_kv_release);
+    attempt([&](wi_error* error) { return wi_kv_append(kv, 0, kTokens, keys.data(), keys.data(), error); });
+    attempt([&](wi_error* error) { return wi_kv_seal(kv, error); });
+    attempt([&](wi_error* error) {
+      return wi_kv_attend(kv, 0, 1, queries.data(), nullptr, out.data(), nullptr, error);
+    });
+    attempt([&](wi_error* error) { return wi_kv_fork(kv, &copy, error); });
+    const Kv second(copy, wi_kv_release);
+    attempt([&](wi_error* error) { return wi_kv_truncate(copy, 200, error); });
+    require(wanted.empty() || out == wanted);
+    wanted = out;
+  });
+}
+
+}  // namespace
+
+int main() {
+  shared = static_cast<Shared*>(
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(each_allocation_may_be_refused_in<sweep_opening>),
+      cmocka_unit_test(each_allocation_may_be_refused_in<sweep_text>),
+      cmocka_unit_test(each_allocation_may_be_refused_in<sweep_session>),
+      cmocka_unit_test(each_allocation_may_be_refused_in<sweep_files>),
+      cmocka_unit_test(each_allocation_may_be_refused_in<sweep_store>),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

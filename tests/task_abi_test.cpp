@@ -1,0 +1,509 @@
+// Tasks as a host sees them: the tokens of synchronous calls, fetched by polling, waiting, a descriptor or a
+// callback; cancelled, refused, out of memory; and many at once.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <fcntl.h>
+#include <poll.h>
+#include <thread>
+#include <unistd.h>
+
+#include "support/abi.h"
+
+namespace {
+
+using namespace wi::test;
+using Clock = std::chrono::steady_clock;
+using Task = std::unique_ptr<wi_task, decltype(&wi_task_release)>;
+
+struct World {
+  Runtime runtime = create_runtime();
+  Model model = open_sample_model(runtime.get());
+};
+World* world;
+
+// Long prompts are an eighth as long under a sanitizer, which takes its time with every one of their tokens.
+constexpr size_t length(size_t tokens) {
+#ifdef WI_SANITIZED
+  return tokens / 8;
+#else
+  return tokens;
+#endif
+}
+
+std::vector<int32_t> some_tokens(size_t count, size_t seed = 1) {
+  std::vector<int32_t> tokens(count);
+  for (size_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>((i * 7 + seed * 31) % 1000) + 1;
+  return tokens;
+}
+
+Task submit(wi_session* session, const wi_task_params* params = nullptr) {
+  wi_task* task = nullptr;
+  assert_works(wi_task_submit(session, params, &task, error));
+  return {task, wi_task_release};
+}
+
+wi_task_info info_of(wi_task* task) {
+  auto info = sized<wi_task_info>();
+  assert_works(wi_task_get_info(task, &info, error));
+  return info;
+}
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::string text;
+  int32_t last = WI_EVENT_TOKEN;
+};
+
+// Takes what is there; true while the answer goes on.
+bool take(wi_task* task, Answer* answer, uint64_t most = 7) {
+  std::vector<wi_event> events(most, sized<wi_event>());
+  uint64_t count = 0;
+  assert_works(wi_task_poll(task, events.data(), most, &count, error));
+  for (uint64_t i = 0; i < count; ++i) {
+    assert_int_equal(answer->last, WI_EVENT_TOKEN);  // nothing comes after the last event
+    if (events[i].token >= 0) answer->tokens.push_back(events[i].token);
+    answer->text.append(events[i].text, events[i].text_length);
+    answer->last = events[i].kind;
+  }
+  return answer->last == WI_EVENT_TOKEN;
+}
+
+Answer take_all(wi_task* task) {
+  Answer answer;
+  while (take(task, &answer)) {
+    int32_t ready = 0;
+    assert_works(wi_task_wait(task, 600'000'000'000, &ready, error));
+    assert_int_equal(ready, 1);
+  }
+  return answer;
+}
+
+// The same by synchronous calls.
+Answer alone(const std::vector<int32_t>& prompt, uint64_t most, const wi_session_params* params) {
+  Session session = create_session(world->model.get(), params);
+  assert_works(wi_session_prefill(session.get(), prompt.data(), prompt.size(), nullptr, nullptr, error));
+  Answer answer;
+  auto event = sized<wi_event>();
+  while (answer.tokens.size() < most && event.kind == WI_EVENT_TOKEN) {
+    assert_works(wi_session_decode(session.get(), nullptr, &event, error));
+    answer.tokens.push_back(event.token);
+    answer.text.append(event.text, event.text_length);
+  }
+  return answer;
+}
+
+wi_task_params prompt_of(const std::vector<int32_t>& tokens, uint64_t max_tokens) {
+  auto params = sized<wi_task_params>();
+  params.tokens = tokens.data();
+  params.token_count = tokens.size();
+  params.max_tokens = max_tokens;
+  return params;
+}
+
+// Prompts of all lengths, policies, seeds and priorities at once.
+void many_tasks_get_the_tokens_that_each_gets_alone(void**) {
+  constexpr size_t kTasks = 12;
+  std::vector<Session> sessions;
+  std::vector<Task> tasks;
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<Answer> wanted;
+  for (size_t i = 0; i < kTasks; ++i) {
+    auto policy = sized<wi_policy_params>();
+    policy.name = i % 3 == 1 ? "full" : "wave";
+    auto sampling = sized<wi_sampling_params>();
+    sampling.temperature = i % 2 ? 0.8f : 0;
+    sampling.seed = i;
+    auto params = sized<wi_session_params>();
+    params.policy = &policy;
+    params.sampling = &sampling;
+    prompts.push_back(some_tokens(i % 4 == 3 ? length(5000 + 300 * i) : 20 + 90 * i, i));
+    wanted.push_back(alone(prompts.back(), 30, &params));
+    params.prefix_reuse = WI_PREFIX_REUSE_OFF;
+    sessions.push_back(create_session(world->model.get(), &params));
+  }
+  for (size_t i = 0; i < kTasks; ++i) {
+    wi_task_params params = prompt_of(prompts[i], 30);
+    params.priority = static_cast<int32_t>(i % 5) - 2;
+    tasks.push_back(submit(sessions[i].get(), &params));
+  }
+  for (size_t i = 0; i < kTasks; ++i) {
+    const Answer got = take_all(tasks[i].get());
+    assert_true(got.tokens == wanted[i].tokens);
+    assert_string_equal(got.text.c_str(), wanted[i].text.c_str());
+    const wi_task_info info = info_of(tasks[i].get());
+    assert_int_equal(info.state, WI_TASK_DONE);
+    assert_int_equal(info.prompt_done, prompts[i].size());
+    assert_int_equal(info.answer_tokens, got.tokens.size());
+    assert_true(info.first_token_ns >= info.queued_ns && info.queued_ns > 0);
+    uint64_t count = 0;  // the answer is the session's, and the session the host's again
+    assert_works(wi_session_tokens(sessions[i].get(), nullptr, 0, &count, error));
+    assert_int_equal(count, prompts[i].size() + got.tokens.size());
+  }
+}
+
+void a_bounded_answer_ends_with_an_event_of_its_own(void**) {
+  Session session = create_session(world->model.get());
+  const std::vector<int32_t> prompt = some_tokens(50);
+  const wi_task_params params = prompt_of(prompt, 3);
+  Task task = submit(session.get(), &params);
+  const Answer answer = take_all(task.get());
+  assert_int_equal(answer.tokens.size(), 3);
+  assert_int_equal(answer.last, WI_EVENT_LIMIT);
+  // and goes on where it was, as a task or by hand
+  Task more = submit(session.get());
+  Answer rest;
+  while (rest.tokens.size() < 5 && take(more.get(), &rest, 1)) std::this_thread::yield();
+  more.reset();
+  const Answer whole = alone(prompt, 8, nullptr);
+  assert_true(std::equal(answer.tokens.begin(), answer.tokens.end(), whole.tokens.begin()));
+  assert_true(std::equal(rest.tokens.begin(), rest.tokens.end(), whole.tokens.begin() + 3));
+}
+
+void a_text_is_tokenised_by_the_engine(void**) {
+  const std::string text = "In the beginning was the Word, and the Word was with God.";
+  Session by_hand = create_session(world->model.get()), by_task = create_session(world->model.get());
+  assert_works(wi_session_append_text(by_hand.get(), text.data(), text.size(), WI_TOKENIZE_ADD_BOS, nullptr,
+                                      nullptr, error));
+  auto params = sized<wi_task_params>();
+  params.text = text.data();
+  params.text_length = text.size();
+  params.tokenize_flags = WI_TOKENIZE_ADD_BOS;
+  params.max_tokens = 4;
+  Task task = submit(by_task.get(), &params);
+  const Answer answer = take_all(task.get());
+  auto event = sized<wi_event>();
+  for (int32_t token : answer.tokens) {
+    assert_works(wi_session_decode(by_hand.get(), nullptr, &event, error));
+    assert_int_equal(event.token, token);
+  }
+}
+
+void a_session_with_a_task_is_busy_until_the_task_has_ended(void**) {
+  Session session = create_session(world->model.get());
+  const std::vector<int32_t> prompt = some_tokens(length(8000));
+  const wi_task_params params = prompt_of(prompt, 1);
+  Task task = submit(session.get(), &params);
+  auto event = sized<wi_event>();
+  wi_task* second = nullptr;
+  auto stats = sized<wi_session_stats>();
+  assert_fails(WI_E_BUSY, "task", wi_session_decode(session.get(), nullptr, &event, error));
+  assert_fails(WI_E_BUSY, "task", wi_session_truncate(session.get(), 0, error));
+  assert_fails(WI_E_BUSY, "task", wi_task_submit(session.get(), nullptr, &second, error));
+  assert_works(wi_session_get_stats(session.get(), &stats, error));
+  // Others are not, and go on beside it.
+  Session other = create_session(world->model.get());
+  assert_works(wi_session_prefill(other.get(), prompt.data(), 100, nullptr, nullptr, error));
+  assert_works(wi_session_decode(other.get(), nullptr, &event, error));
+  take_all(task.get());
+  assert_works(wi_session_decode(session.get(), nullptr, &event, error));
+}
+
+void a_cancelled_task_ends_soon_and_its_session_is_free(void**) {
+  const std::vector<int32_t> prompt = some_tokens(length(30000));
+  for (const bool by_release : {false, true}) {
+    Session session = create_session(world->model.get());
+    const wi_task_params params = prompt_of(prompt, 0);
+    Task task = submit(session.get(), &params);
+    while (info_of(task.get()).state != WI_TASK_READING) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const Clock::time_point fired = Clock::now();
+    if (by_release) {
+      task.reset();
+    } else {
+      wi_task_cancel(task.get());
+      assert_int_equal(take_all(task.get()).last, WI_EVENT_CANCELLED);
+      assert_int_equal(info_of(task.get()).state, WI_TASK_CANCELLED);
+    }
+    wi_status status = WI_E_BUSY;
+    while (status == WI_E_BUSY) {
+      status = wi_session_truncate(session.get(), 0, nullptr);
+      std::this_thread::yield();
+    }
+    assert_int_equal(status, WI_OK);
+    const double ms = std::chrono::duration<double, std::milli>(Clock::now() - fired).count();
+    std::printf("cancelled within %.1f ms\n", ms);
+    assert_true(ms < 2000);  // 100 on a machine that does nothing else
+  }
+}
+
+void a_writer_goes_on_while_another_task_reads(void**) {
+  Session writer = create_session(world->model.get()), reader = create_session(world->model.get());
+  const std::vector<int32_t> question = some_tokens(100), document = some_tokens(length(12000), 5);
+  const wi_task_params write = prompt_of(question, 100000), read = prompt_of(document, 1);
+  Task writing = submit(writer.get(), &write);
+  Answer answer;
+  while (answer.tokens.size() < 5) take(writing.get(), &answer);
+  Task reading = submit(reader.get(), &read);
+  const size_t before = answer.tokens.size();
+  while (info_of(reading.get()).state <= WI_TASK_READING && take(writing.get(), &answer)) {
+    int32_t ready;
+    assert_works(wi_task_wait(writing.get(), 1'000'000'000, &ready, error));
+  }
+  // An end of the answer ends the measurement; else there is a token at least for each chunk of 2,048.
+  std::printf("%zu tokens while %zu were read\n", answer.tokens.size() - before, document.size());
+  assert_true(answer.last != WI_EVENT_TOKEN || answer.tokens.size() - before >= length(8));
+}
+
+// A text that takes a second or more to tokenise, and how long it takes.
+struct LongText {
+  LongText() {
+    while (text.size() < length(12'000'000))
+      text += "And the waters of " + std::to_string(text.size()) + " ran; ";
+    const Clock::time_point start = Clock::now();
+    uint64_t count = 0;
+    assert_works(
+        wi_model_tokenize(world->model.get(), text.data(), text.size(), 0, nullptr, 0, &count, error));
+    tokenising = Clock::now() - start;
+  }
+  wi_task_params task() const {
+    auto params = sized<wi_task_params>();
+    params.text = text.data();
+    params.text_length = text.size();
+    params.max_tokens = 1;
+    return params;
+  }
+  std::string text;
+  Clock::duration tokenising;
+};
+
+double ms(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+// One task writes, a second one's long text is tokenised, and a third one's short text comes after it.
+void a_long_text_stalls_nobody_while_it_is_tokenised(void**) {
+  const LongText lengthy;
+  auto info = sized<wi_model_info>();
+  assert_works(wi_model_get_info(world->model.get(), &info, error));
+  const wi_logit_bias no_end{info.eos_token, -INFINITY};
+  auto sampling = sized<wi_sampling_params>();
+  sampling.logit_bias = &no_end;
+  sampling.logit_bias_count = 1;
+  Session writer = create_session(world->model.get()), reader = create_session(world->model.get()),
+          third = create_session(world->model.get());
+  const std::vector<int32_t> question = some_tokens(100);
+  wi_task_params write = prompt_of(question, 1'000'000);
+  write.sampling = &sampling;
+  Task writing = submit(writer.get(), &write);
+  Answer answer;
+  while (answer.tokens.size() < 5) take(writing.get(), &answer);
+  const wi_task_params read = lengthy.task();
+  const Clock::time_point start = Clock::now();
+  Task reading = submit(reader.get(), &read);
+  wi_task_params brief = read;
+  brief.text_length = 20;
+  Task short_one = submit(third.get(), &brief);
+  const size_t before = answer.tokens.size();
+  Clock::duration longest{}, short_took{};
+  for (Clock::time_point last = start;;) {
+    const wi_task_info now = info_of(reading.get());
+    if (now.prompt_tokens > 0 || now.state > WI_TASK_READING) break;
+    const size_t had = answer.tokens.size();
+    assert_true(take(writing.get(), &answer));
+    if (answer.tokens.size() > had) {
+      longest = std::max(longest, Clock::now() - last);
+      last = Clock::now();
+    }
+    if (short_took == Clock::duration() && info_of(short_one.get()).state >= WI_TASK_DONE)
+      short_took = Clock::now() - start;
+    int32_t ready;
+    assert_works(wi_task_wait(writing.get(), 10'000'000, &ready, error));
+  }
+  std::printf(
+      "tokenised in %.0f ms (alone %.0f ms); meanwhile %zu tokens, at most %.0f ms apart, and a short text's "
+      "in %.0f ms\n",
+      ms(Clock::now() - start), ms(lengthy.tokenising), answer.tokens.size() - before, ms(longest),
+      ms(short_took));
+  // Some 55 ms on a quiet machine (task_wait_ms is 50); without breaks it is the whole time.
+  assert_true(longest < lengthy.tokenising / 3);
+  assert_true(answer.tokens.size() - before >= 4);
+  assert_true(short_took > Clock::duration());
+}
+
+void a_task_is_cancelled_while_its_text_is_tokenised(void**) {
+  const LongText lengthy;
+  Session session = create_session(world->model.get());
+  const wi_task_params params = lengthy.task();
+  Task task = submit(session.get(), &params);
+  std::this_thread::sleep_for(lengthy.tokenising / 8);
+  const Clock::time_point fired = Clock::now();
+  wi_task_cancel(task.get());
+  assert_int_equal(take_all(task.get()).last, WI_EVENT_CANCELLED);
+  const Clock::duration took = Clock::now() - fired;
+  std::printf("cancelled within %.1f ms\n", ms(took));
+  assert_true(took < lengthy.tokenising / 3);  // 100 ms on a machine that does nothing else
+  assert_works(wi_session_truncate(session.get(), 0, error));
+}
+
+void polling_never_waits(void**) {
+  Session session = create_session(world->model.get());
+  const std::vector<int32_t> prompt = some_tokens(length(6000));
+  const wi_task_params params = prompt_of(prompt, 50);
+  Task task = submit(session.get(), &params);
+  std::vector<double> times;
+  Answer answer;
+  for (bool more = true; more;) {
+    const Clock::time_point start = Clock::now();
+    more = take(task.get(), &answer);
+    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  std::sort(times.begin(), times.end());
+  const double median = times[times.size() / 2];
+  std::printf("a poll takes %.1f us, of %zu\n", median, times.size());
+  assert_true(median < 50);  // the median: a shared machine takes the thread away now and then
+}
+
+void a_descriptor_is_readable_while_there_are_events(void**) {
+  Session session = create_session(world->model.get());
+  const std::vector<int32_t> prompt = some_tokens(30);
+  const wi_task_params params = prompt_of(prompt, 10);
+  Task task = submit(session.get(), &params);
+  int32_t fd = -1;
+  assert_works(wi_task_get_fd(task.get(), &fd, error));
+  assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+  Answer answer;
+  for (bool more = true; more;) {
+    pollfd watched{fd, POLLIN, 0};
+    assert_int_equal(::poll(&watched, 1, 60000), 1);
+    while (more) {
+      const size_t before = answer.tokens.size();
+      more = take(task.get(), &answer);
+      if (answer.tokens.size() == before) break;
+    }
+  }
+  pollfd watched{fd, POLLIN, 0};
+  assert_int_equal(::poll(&watched, 1, 0), 0);
+  task.reset();
+  while (fcntl(fd, F_GETFD) != -1) std::this_thread::yield();  // the engine lets go a moment later
+}
+
+struct Bell {
+  std::atomic<int> rings{0};
+  static void ring(void* user) { static_cast<Bell*>(user)->rings++; }
+};
+
+void a_callback_rings_for_every_event_and_not_after_release(void**) {
+  Session session = create_session(world->model.get());
+  const std::vector<int32_t> prompt = some_tokens(30);
+  Bell bell;
+  wi_task_params params = prompt_of(prompt, 10);
+  params.notify = Bell::ring;
+  params.notify_user = &bell;
+  Task task = submit(session.get(), &params);
+  const Answer answer = take_all(task.get());
+  while (bell.rings < static_cast<int>(answer.tokens.size()) + (answer.last == WI_EVENT_LIMIT))
+    std::this_thread::yield();
+
+  auto gone = std::make_unique<Bell>();
+  params.max_tokens = 100000;
+  params.notify_user = gone.get();
+  Task second = submit(session.get(), &params);
+  while (gone->rings == 0) std::this_thread::yield();
+  second.reset();
+  gone.reset();  // a ring after this is a use after free, which ASan tells
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
+void tasks_wait_for_memory_instead_of_failing(void**) {
+  auto limited = sized<wi_runtime_params>();
+  limited.kv_budget_bytes = 40 << 20;
+  Runtime runtime = create_runtime(&limited);
+  Model model = open_sample_model(runtime.get());
+  const std::vector<int32_t> prompt = some_tokens(length(6000));
+  const wi_task_params params = prompt_of(prompt, 5);
+  std::vector<Session> sessions;
+  std::vector<Task> tasks;
+  auto off = sized<wi_session_params>();
+  off.prefix_reuse = WI_PREFIX_REUSE_OFF;
+  for (int i = 0; i < 6; ++i) {
+    sessions.push_back(create_session(model.get(), &off));
+    tasks.push_back(submit(sessions.back().get(), &params));
+  }
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const Answer answer = take_all(tasks[i].get());
+    assert_int_equal(info_of(tasks[i].get()).state, WI_TASK_DONE);
+    assert_true(!answer.tokens.empty());
+    assert_works(wi_session_truncate(sessions[i].get(), 0, error));  // makes room for those that wait
+  }
+  // What can never fit is told at once, not queued for ever.
+  Session large = create_session(model.get());
+  wi_task_params too_much = prompt_of(prompt, 1000000);
+  Task refused = submit(large.get(), &too_much);
+  assert_int_equal(take_all(refused.get()).last, WI_EVENT_FAILED);
+  const wi_task_info info = info_of(refused.get());
+  assert_int_equal(info.status, WI_E_BUDGET);
+  assert_non_null(std::strstr(info.message, "kv_budget_bytes"));
+}
+
+void wrong_arguments_are_named(void**) {
+  Session session = create_session(world->model.get());
+  wi_task* task = nullptr;
+  auto params = sized<wi_task_params>();
+  assert_fails(WI_E_STATE, "no prompt", wi_task_submit(session.get(), nullptr, &task, error));
+  params.priority = 9;
+  assert_fails(WI_E_ARGUMENT, "priority is 9", wi_task_submit(session.get(), &params, &task, error));
+  const int32_t wrong[] = {5, -3};
+  params = sized<wi_task_params>();
+  params.tokens = wrong;
+  params.token_count = 2;
+  assert_fails(WI_E_ARGUMENT, "tokens[1] is -3", wi_task_submit(session.get(), &params, &task, error));
+  params.token_count = 1;
+  params.text = "x";
+  params.text_length = 1;
+  assert_fails(WI_E_ARGUMENT, "1 tokens and 1 bytes", wi_task_submit(session.get(), &params, &task, error));
+  assert_fails(WI_E_ARGUMENT, "session is NULL", wi_task_submit(nullptr, nullptr, &task, error));
+  assert_fails(WI_E_ARGUMENT, "task is NULL", wi_task_get_info(nullptr, nullptr, error));
+  assert_null(task);
+  wi_task_release(nullptr);
+  wi_task_cancel(nullptr);
+}
+
+// The task holds its session, which holds the rest; the engine may be the last to let go.
+void handles_may_be_released_in_any_order_while_a_task_runs(void**) {
+  for (int i = 0; i < 8; ++i) {
+    Runtime runtime = create_runtime();
+    Model model = open_sample_model(runtime.get());
+    Session session = create_session(model.get());
+    const std::vector<int32_t> prompt = some_tokens(static_cast<size_t>(200 * i + 1));
+    const wi_task_params params = prompt_of(prompt, 20);
+    Task task = submit(session.get(), &params);
+    if (i % 2) task.reset();
+    runtime.reset();
+    model.reset();
+    session.reset();
+    if (task && i % 4 == 0) take_all(task.get());
+  }
+}
+
+int open_world(void**) {
+  world = new World;
+  return 0;
+}
+
+int close_world(void**) {
+  delete world;
+  return 0;
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(many_tasks_get_the_tokens_that_each_gets_alone),
+      cmocka_unit_test(a_bounded_answer_ends_with_an_event_of_its_own),
+      cmocka_unit_test(a_text_is_tokenised_by_the_engine),
+      cmocka_unit_test(a_session_with_a_task_is_busy_until_the_task_has_ended),
+      cmocka_unit_test(a_cancelled_task_ends_soon_and_its_session_is_free),
+      cmocka_unit_test(a_writer_goes_on_while_another_task_reads),
+      cmocka_unit_test(a_long_text_stalls_nobody_while_it_is_tokenised),
+      cmocka_unit_test(a_task_is_cancelled_while_its_text_is_tokenised),
+      cmocka_unit_test(polling_never_waits),
+      cmocka_unit_test(a_descriptor_is_readable_while_there_are_events),
+      cmocka_unit_test(a_callback_rings_for_every_event_and_not_after_release),
+      cmocka_unit_test(tasks_wait_for_memory_instead_of_failing),
+      cmocka_unit_test(wrong_arguments_are_named),
+      cmocka_unit_test(handles_may_be_released_in_any_order_while_a_task_runs),
+  };
+  return cmocka_run_group_tests(tests, open_world, close_world);
+}

@@ -1,0 +1,255 @@
+// tokenizer.json with its companions: every supported construct against the ids that the libraries tokenizers
+// and transformers give (tests/fixtures/make_tokenizer_files.py), and everything else refused by name.
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "src/model/tokenizer.h"
+#include "src/model/vocabulary.h"
+#include "support/cancel_time.h"
+#include "test.h"
+
+namespace wi {
+namespace {
+
+using nlohmann::json;
+using Ids = std::vector<int32_t>;
+
+const json& fixtures() {
+  static const json all = json::parse(std::ifstream(WI_TEST_DATA "/fixtures/tokenizer_files.json"));
+  return all;
+}
+
+const json& fixture(const std::string& name) {
+  for (const json& file : fixtures().at("files"))
+    if (file.at("name") == name) return file;
+  fail(WI_E_INTERNAL, "no fixture ", name);
+}
+
+json tokenizer_json(const json& file) {
+  json tokenizer = file.at("steps");
+  tokenizer["model"] = fixtures().at("models").at(file.at("model").get<std::string>());
+  tokenizer["model"].update(file.at("changes"));
+  return tokenizer;
+}
+
+Vocabulary read(const json& tokenizer, const json& companions = json::object(), int32_t vocab = 600) {
+  const auto text = [&](const char* name) {
+    return companions.contains(name) ? companions.at(name).dump() : std::string();
+  };
+  const std::string file = tokenizer.dump(), config = text("tokenizer_config"), added = text("added_tokens"),
+                    map = text("special_tokens_map"), generation = text("generation_config");
+  return vocabulary_from_json({file, config, {}, generation, {}, added, map}, vocab).vocabulary;
+}
+
+std::unique_ptr<const Tokenizer> open(const json& file) {
+  return Tokenizer::create(read(tokenizer_json(file), file.at("companions"), file.at("vocab")));
+}
+
+void expect_ids(const Tokenizer& tokenizer, const std::string& name, const std::string& text, bool special,
+                const Ids& wanted) {
+  const Ids ids = tokenizer.encode(text, false, special);
+  if (ids == wanted) return;
+  std::printf("%s: %s, special %d:", name.c_str(), json(text).dump().c_str(), special);
+  for (int32_t id : ids) std::printf(" %d", id);
+  std::printf(", wanted:");
+  for (int32_t id : wanted) std::printf(" %d", id);
+  std::printf("\n");
+  assert_true(ids == wanted);
+}
+
+void every_construct_gives_the_reference_ids(void**) {
+  size_t cases = 0;
+  for (const json& file : fixtures().at("files")) {
+    const auto tokenizer = open(file);
+    for (const json& one : file.at("cases")) {
+      const std::string text = one.at("text");
+      expect_ids(*tokenizer, file.at("name"), text, true, one.at("ids"));
+      expect_ids(*tokenizer, file.at("name"), text, false,
+                 one.contains("plain_ids") ? one.at("plain_ids") : one.at("ids"));
+      ++cases;
+    }
+  }
+  std::printf("%zu files, %zu texts\n", fixtures().at("files").size(), cases);
+  assert_true(cases > 4000);
+}
+
+// What a file's tokenizer does not lose comes back; a space of its own goes, one of the text stays.
+void decoding_takes_away_what_encoding_added(void**) {
+  for (const char* name : {"llama-2", "metaspace-always", "metaspace-first", "metaspace-never", "gemma",
+                           "prefix-space", "one-word", "digits"}) {
+    const auto tokenizer = open(fixture(name));
+    for (const char* text :
+         {"Hello world", "a  b\n\n c", "caf\u00e9 \u4e2d", "a\xff\xfe", "x</s>y", "<s>x"}) {
+      const bool added_before = std::string(name) == "metaspace-first" && std::string(text) == "<s>x";
+      for (bool special : {false, true}) {
+        if (added_before && !special) continue;
+        assert_string_equal(tokenizer->decode(tokenizer->encode(text, false, special), true).c_str(), text);
+      }
+    }
+  }
+  const auto llama2 = open(fixture("llama-2")), metaspace = open(fixture("metaspace-first"));
+  assert_string_equal(llama2->decode(llama2->encode(" x", false, false), true).c_str(), " x");
+  assert_string_equal(metaspace->decode(metaspace->encode(" x", false, false), true).c_str(), "x");
+  const auto nfc = open(fixture("nfc"));
+  assert_string_equal(nfc->decode(nfc->encode("e\u0301", false, false), true).c_str(), "\u00e9");
+}
+
+void bytes_that_utf8_never_has_may_be_missing(void**) {
+  json file = tokenizer_json(fixture("one-word"));
+  json& vocab = file["model"]["vocab"];
+  // 0xC0, 0xC1 and 0xF5 to 0xFF stand for themselves in the byte alphabet.
+  std::vector<std::string> missing = {"\u00c0", "\u00c1"};
+  for (unsigned c = 0xF5; c <= 0xFF; ++c)
+    missing.push_back({static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 0x3F))});
+  int32_t spare = 0;
+  for (const std::string& byte : missing)
+    vocab[concat("unused-", ++spare)] = vocab.at(byte), vocab.erase(byte);
+  const auto tokenizer = Tokenizer::create(read(file));
+  assert_string_equal(tokenizer->decode(tokenizer->encode("\u00ff\U0010ffff", false, false), true).c_str(),
+                      "\u00ff\U0010ffff");
+  assert_error(WI_E_ARGUMENT, "value 255", tokenizer->encode("a\xff", false, false));
+  vocab["other"] = vocab.at("A");
+  vocab.erase("A");
+  assert_error(WI_E_FORMAT, "lacks byte 65", Tokenizer::create(read(file)));
+}
+
+void ends_come_from_every_file(void**) {
+  const json& file = fixture("config-decoder");
+  json companions = file.at("companions");
+  companions["generation_config"] = {{"eos_token_id", {5, 9}}};
+  const Vocabulary words = read(tokenizer_json(file), companions, file.at("vocab"));
+  const auto end = std::find(words.tokens.begin(), words.tokens.end(), "<|end|>") - words.tokens.begin();
+  assert_true((words.end_of_generation == Ids{5, 9, static_cast<int32_t>(end)}));
+  assert_int_equal(words.eos, end);
+}
+
+void bos_is_what_the_template_puts_first(void**) {
+  json file = tokenizer_json(fixture("llama-2"));
+  const auto template_of = [](const json& single) {
+    return json{{"type", "TemplateProcessing"},
+                {"single", single},
+                {"special_tokens",
+                 {{"<s>", {{"id", "<s>"}, {"ids", {1}}}}, {"</s>", {{"id", "</s>"}, {"ids", {2}}}}}}};
+  };
+  const json bos = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+             eos = {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}},
+             text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  file["post_processor"] = template_of({bos, text, eos});
+  Vocabulary words = read(file);
+  assert_true(words.add_bos && words.bos == 1);
+  const auto tokenizer = Tokenizer::create(words);
+  assert_int_equal(tokenizer->encode("a", true, false).front(), 1);
+  assert_true(tokenizer->encode("a", true, false).back() != 2);
+  file["post_processor"] = template_of({bos, bos, text});
+  assert_error(WI_E_UNSUPPORTED, "several tokens first", read(file));
+  file["post_processor"] = template_of({eos, text});
+  assert_error(WI_E_UNSUPPORTED, "'</s>' first", read(file, {{"tokenizer_config", {{"bos_token", "<s>"}}}}));
+  file["post_processor"] = {{"type", "RobertaProcessing"}, {"sep", {"</s>", 2}}, {"cls", {"<s>", 1}}};
+  assert_true(read(file).add_bos);
+  assert_false(read(file, {{"tokenizer_config", {{"bos_token", "<s>"}, {"add_bos_token", false}}}}).add_bos);
+}
+
+// Every type and parameter that changes ids and is not implemented.
+void what_is_not_implemented_is_refused_by_name(void**) {
+  const auto expect = [](wi_status status, const char* words, const std::function<void(json&)>& change,
+                         const char* name = "digits") {
+    json file = tokenizer_json(fixture(name));
+    change(file);
+    assert_error(status, words, read(file));
+  };
+  for (const char* type :
+       {"Lowercase", "Strip", "StripAccents", "Nmt", "Precompiled", "BertNormalizer", "ByteLevel", "Unknown"})
+    expect(WI_E_UNSUPPORTED, concat("'", type, "'").c_str(), [&](json& j) {
+      j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", type}}}}};
+    });
+  expect(WI_E_UNSUPPORTED, "no String", [](json& j) {
+    j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", " +"}}}, {"content", " "}};
+  });
+  for (const char* type : {"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit",
+                           "Punctuation", "UnicodeScripts", "FixedLength"})
+    expect(WI_E_UNSUPPORTED, concat("'", type, "'").c_str(), [&](json& j) {
+      j["pre_tokenizer"] = {{"type", type}};
+    });
+  const json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", true}},
+             digits = {{"type", "Digits"}, {"individual_digits", true}},
+             metaspace = {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}};
+  const auto in_turn = [&](const json& first, const json& second) {
+    return [=](json& j) { j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {first, second}}}; };
+  };
+  expect(WI_E_UNSUPPORTED, "add_prefix_space", in_turn(digits, bytes));
+  expect(WI_E_UNSUPPORTED, "behind ByteLevel", in_turn(bytes, digits));
+  expect(WI_E_UNSUPPORTED, "as the first only", in_turn(digits, metaspace));
+  expect(WI_E_UNSUPPORTED, "'Sideways'", [](json& j) {
+    j["pre_tokenizer"] = {
+        {"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Sideways"}, {"invert", false}};
+  });
+  expect(WI_E_UNSUPPORTED, "prepend_scheme", [&](json& j) {
+    j["pre_tokenizer"] = metaspace;
+    j["pre_tokenizer"]["prepend_scheme"] = "sometimes";
+  });
+  expect(WI_E_UNSUPPORTED, "dropout", [](json& j) { j["model"]["dropout"] = 0.1; });
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+    expect(WI_E_UNSUPPORTED, key, [&](json& j) { j["model"][key] = "##"; });
+  expect(WI_E_UNSUPPORTED, "'Unigram'", [](json& j) { j["model"]["type"] = "Unigram"; });
+  expect(WI_E_UNSUPPORTED, "'Fancy'", [](json& j) { j["post_processor"] = {{"type", "Fancy"}}; });
+  expect(WI_E_UNSUPPORTED, "'WordPiece'", [](json& j) { j["decoder"] = {{"type", "WordPiece"}}; });
+  expect(WI_E_UNSUPPORTED, "would give it", [](json& j) {
+    j["added_tokens"].push_back({{"id", 590}, {"content", "<|far|>"}, {"special", true}});
+  });
+}
+
+void a_long_text_is_given_up_when_cancelled(void**) {
+  const std::atomic<bool> cancelled{true};
+  for (const char* name : {"nfc", "llama-2", "metaspace-first", "flags-char-normalizer", "one-word"})
+    assert_error(WI_E_CANCELLED, "cancelled",
+                 open(fixture(name))->encode("Hello world", true, true, &cancelled));
+}
+
+// Normal forms, marks for spaces, characters: whatever stage the text is in.
+void a_long_text_is_given_up_within_100_ms(void**) {
+#ifdef WI_SANITIZED
+  constexpr size_t kBytes = 1'000'000;
+#else
+  constexpr size_t kBytes = 10'000'000;
+#endif
+  int given_up = 0;
+  double worst = 0;
+  for (const char* name : {"nfc", "llama-2", "metaspace-first", "flags-char-normalizer", "one-word"}) {
+    const auto tokenizer = open(fixture(name));
+    for (const char* unit : {"the LORD said ", "a", " ", "e\u0301"}) {
+      std::string text;
+      while (text.size() < kBytes) text += unit;
+      for (const int after : {2, 30, 150}) {
+        const double took = test::milliseconds_to_cancel(
+            [&](const std::atomic<bool>* flag) { tokenizer->encode(text, true, true, flag); },
+            std::chrono::milliseconds(after));
+        given_up += took >= 0;
+        worst = std::max(worst, took);
+      }
+    }
+  }
+  std::printf("%d texts given up, within %.1f ms\n", given_up, worst);
+#ifndef WI_SANITIZED  // which takes its time with every byte
+  assert_true(worst < 100);
+#endif
+  assert_true(given_up > 10);
+}
+
+}  // namespace
+}  // namespace wi
+
+int main() {
+  using namespace wi;
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(every_construct_gives_the_reference_ids),
+      cmocka_unit_test(decoding_takes_away_what_encoding_added),
+      cmocka_unit_test(bytes_that_utf8_never_has_may_be_missing),
+      cmocka_unit_test(ends_come_from_every_file),
+      cmocka_unit_test(bos_is_what_the_template_puts_first),
+      cmocka_unit_test(what_is_not_implemented_is_refused_by_name),
+      cmocka_unit_test(a_long_text_is_given_up_when_cancelled),
+      cmocka_unit_test(a_long_text_is_given_up_within_100_ms),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
