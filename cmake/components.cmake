@@ -23,6 +23,10 @@ set(WI_DISABLED_TARGETS "HWY_SSE4|(1LL<<4)|(1LL<<6)")
 if(WAVEINFER_SANITIZE)
   # Instrumented SIMD templates take a compiler minutes a target, and each runs the same source: two will do.
   string(APPEND WI_DISABLED_TARGETS "|HWY_AVX2")
+  # Races and parsers know nothing of instruction sets.
+  if(WAVEINFER_FUZZ OR WAVEINFER_SANITIZE STREQUAL "thread")
+    string(APPEND WI_DISABLED_TARGETS "|HWY_AVX3|HWY_AVX3_DL")
+  endif()
   target_compile_options(wi_kernels PRIVATE -g1 -O1)
 endif()
 target_compile_definitions(wi_kernels PUBLIC "HWY_BASELINE_TARGETS=HWY_SSSE3"

@@ -44,11 +44,11 @@ build_and_test() {
 check_with_sanitizers() {
   local flags=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
   configure "$top/build-asan" "${flags[@]}" -DWAVEINFER_SANITIZE=address,undefined
-  build_and_test "ASan + UBSan" "$top/build-asan"
+  build_and_test "ASan + UBSan" "$top/build-asan" -j "$jobs" # here no test asserts how long something takes
 
   configure "$top/build-tsan" "${flags[@]}" -DWAVEINFER_SANITIZE=thread
   mapfile -t targets < <(ctest --test-dir "$top/build-tsan" -N -L concurrent | sed -n 's/^ *Test *#[0-9]*: //p')
-  build_and_test "TSan" "$top/build-tsan" -L concurrent --no-tests=error
+  build_and_test "TSan" "$top/build-tsan" -j "$jobs" -L concurrent --no-tests=error
   targets=()
 
   fuzz
