@@ -80,7 +80,7 @@ void check(const Problem& problem, const char* target, float key_scale = 1) {
 }
 
 void attend_equals_softmax_for_every_dim_group_and_type(void**) {
-  for_each_target([](const char* target) {
+  test::for_each_simd([](const char* target) {
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
       for (int32_t head_dim : {8, 24, 32, 40, 64, 72, 80, 96, 128, 256})
         for (int32_t group : {1, 2, 3, 4, 5, 6, 7, 8, 9})
@@ -89,7 +89,7 @@ void attend_equals_softmax_for_every_dim_group_and_type(void**) {
 }
 
 void attend_spans_chunks_and_ragged_runs(void**) {
-  for_each_target([](const char* target) {
+  test::for_each_simd([](const char* target) {
     check({64, 4, DType::f16, {4, 64}, {8192, 1024, 37}}, target);
     check({128, 2, DType::bf16, {1}, {4095}}, target);
     check({64, 1, DType::f32, {}, {4096, 1}}, target);
@@ -100,11 +100,11 @@ void attend_spans_chunks_and_ragged_runs(void**) {
 }
 
 void attend_keeps_large_scores_finite(void**) {
-  for_each_target([](const char* target) { check({64, 4, DType::f32, {4}, {300}}, target, 40); });
+  test::for_each_simd([](const char* target) { check({64, 4, DType::f32, {4}, {300}}, target, 40); });
 }
 
 void attend_of_one_token_is_its_value(void**) {
-  for_each_target([](const char* target) { check({64, 4, DType::f32, {1}, {}}, target); });
+  test::for_each_simd([](const char* target) { check({64, 4, DType::f32, {1}, {}}, target); });
 }
 
 void attend_of_nothing_is_zero_with_lse_minus_infinity(void**) {

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <hwy/targets.h>
 #include <memory>
 #include <random>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/policy/wave.h"
 #include "kernels/policy.h"
+#include "tests/support/kernels.h"
 
 namespace wi::test {
 
@@ -69,22 +69,6 @@ class ThreadStream {
   std::vector<AlignedBytes> scratch_;
   AlignedBytes shared_;
 };
-
-// Runs body once per instruction set that this processor and this build have; then with all of them, of which
-// a kernel may have one more than the others.
-template <class Body>
-void for_each_target(Body body) {
-  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t left = targets; left; left &= left - 1) {
-    const int64_t target = left & -left;
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    body(hwy::TargetName(target));
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  if (hwy::SupportedTargets() & HWY_AVX3_DL & ~targets) body(hwy::TargetName(HWY_AVX3_DL));
-}
 
 inline AlignedBytes to_kv(const std::vector<float>& in, DType kv) {
   AlignedBytes out(row_bytes(kv, static_cast<int64_t>(in.size())));

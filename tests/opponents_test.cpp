@@ -78,7 +78,7 @@ void budget_is_held_to_within_a_page(void**) {
 }
 
 void everything_retrieved_equals_dense_attention(void**) {
-  for_each_target([](const char*) {
+  test::for_each_simd([](const char*) {
     for (const Policy* policy : kOpponents)
       for (DType kv : {DType::f32, DType::f16, DType::bf16})
         for (int32_t group : {1, 3, 4, 8}) {
@@ -106,7 +106,7 @@ void streaming_retrieves_the_newest_tokens(void**) {
 }
 
 void bound_of_a_page_is_never_under_a_score_in_it(void**) {
-  for_each_target([](const char*) {
+  test::for_each_simd([](const char*) {
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
         for (int32_t dim : {8, 64, 72, 128})
@@ -139,7 +139,7 @@ void bound_of_a_page_is_never_under_a_score_in_it(void**) {
 
 // Rank by definition, in f64: the softmax of the bounds summed over the group.
 void blocks_retrieves_the_pages_with_the_highest_bounds(void**) {
-  for_each_target([](const char*) {
+  test::for_each_simd([](const char*) {
     for (int32_t group : {1, 2, 3, 4, 7}) {
       Scene scene(cpu::blocks_policy, group, DType::f16, 0.1f);
       const Lane& lane = scene.run();

@@ -118,7 +118,7 @@ void check_index(const Cache& cache) {
 }
 
 void every_token_is_in_exactly_one_cluster_of_at_most_64(void**) {
-  for_each_target([](const char*) {
+  test::for_each_simd([](const char*) {
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
         for (int32_t tokens : {1, 2, 15, 17, 64, 65, 700, 2048}) {

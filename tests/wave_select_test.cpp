@@ -189,7 +189,7 @@ std::vector<size_t> possibly_last(const Lane& lane, const Ranks& ranks) {
 }
 
 void select_ranks_and_splits_as_the_reference_does(void**) {
-  for_each_target([](const char*) {
+  test::for_each_simd([](const char*) {
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
         for (int32_t group : {1, 2, 3, 4, 5, 7, 8}) {

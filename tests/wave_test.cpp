@@ -58,7 +58,7 @@ struct Scene {
 constexpr double kRounding = 1e-5;
 
 void all_retrieved_equals_dense_attention(void**) {
-  for_each_target([](const char*) {
+  test::for_each_simd([](const char*) {
     PolicyParams params;
     params.budget = 1;
     params.estimation = -1;
@@ -81,7 +81,7 @@ void all_retrieved_equals_dense_attention(void**) {
 
 // Estimates by definition, in f64, from the zones that select made.
 void estimate_merges_as_defined_and_bounds_hold(void**) {
-  for_each_target([](const char*) {
+  test::for_each_simd([](const char*) {
     double off = 0, off_by_jensen = 0;  // of the estimated coverage; of one from the centroids alone
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})

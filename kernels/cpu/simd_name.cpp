@@ -1,6 +1,8 @@
 // The name of the instruction set that dispatch picks, from a dispatched function itself.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd_name.cpp"
+#include "kernels/cpu/byte_products.h"
+// After byte_products.h, which adds an instruction set.
 #include "hwy/foreach_target.h"
 // After foreach_target, which defines the target.
 #include "hwy/highway.h"

@@ -2,8 +2,9 @@
 // One JSON object per line. Every product is checked against f64 before it is timed; reads of plain memory
 // alternate with the products, so that both see the same neighbours on the machine.
 //   kernel_bench [--types q8_0,q4_k] [--rows 1,4] [--shapes 2048x8192] [--threads N] [--seconds S]
-//                [--op decode|dense|matmul] [--pages huge|small]
+//                [--op decode|dense|matmul] [--pages huge|small] [--simd AVX2]
 // decode: as a decode step asks for it, every row alike; matmul: as prefill does, whatever is fastest.
+// simd: an instruction set that is not this processor's best, by Highway's name of it.
 // Small pages are what a mapped file has, huge ones what weights copied into memory have.
 #include <algorithm>
 #include <chrono>
@@ -18,6 +19,7 @@
 #include "src/memory/host_pool.h"
 #include "src/memory/workers.h"
 #include "tests/bench/help.h"
+#include "tests/support/kernels.h"
 #include "tests/support/weights.h"
 
 using namespace wi;
@@ -31,7 +33,7 @@ struct Options {
                                     "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"};
   std::vector<std::string> rows = {"1"};
   std::vector<std::string> shapes = {"2048x8192", "128256x2048"};  // outputs x inputs
-  std::string op = "decode", pages = "huge";
+  std::string op = "decode", pages = "huge", simd;
   int threads = 0;
   double seconds = 0.5;  // per line
 };
@@ -206,6 +208,8 @@ Options parse(int count, char** words) {
       out.pages = value;
     else if (name == "--threads")
       out.threads = std::atoi(value);
+    else if (name == "--simd")
+      out.simd = value;
     else if (name == "--seconds")
       out.seconds = std::atof(value);
     else
@@ -223,6 +227,7 @@ constexpr const char* kUsage =
     "  --shapes RxC[,…]  outputs x inputs\n"
     "  --op OP           decode (rows alike), dense, or matmul, as a prefill asks\n"
     "  --pages P         huge or small\n"
+    "  --simd NAME       no better instruction set than this: SSSE3, AVX2, AVX3, AVX3_DL\n"
     "  --threads N       default: every core this process may use\n"
     "  --seconds S       of each measurement\n"
     "Example: kernel_bench --types q8_0,q4_0 --rows 1,16\n";
@@ -231,8 +236,14 @@ int main(int count, char** words) {
   answer_help(count, words, kUsage);
   const Options options = parse(count, words);
   Workers workers(options.threads);
-  for (const std::string& shape : options.shapes)
-    for (const std::string& type : options.types)
-      for (const std::string& rows : options.rows)
-        run(workers, type, shape, std::max(1, std::atoi(rows.c_str())), options);
+  bool found = false;
+  test::for_each_simd([&](const char* name) {
+    if (found || (!options.simd.empty() && options.simd != name)) return;
+    found = true;  // the first is the best
+    for (const std::string& shape : options.shapes)
+      for (const std::string& type : options.types)
+        for (const std::string& rows : options.rows)
+          run(workers, type, shape, std::max(1, std::atoi(rows.c_str())), options);
+  });
+  if (!found) std::exit(std::fprintf(stderr, "no %s here\n", options.simd.c_str()));
 }
