@@ -241,25 +241,44 @@ void many_rows_and_few_agree(void**) {
     }
 }
 
-void the_largest_q6_k_products_do_not_overflow(void**) {
-  on_every_target([] {
-    std::vector<std::byte> block(210);
-    std::fill_n(block.begin() + 192, 16, std::byte{0x80});  // scales -128; weights 0 - 32
-    const float one = 1;
-    cpu::to_kv(&one, DType::f16, block.data() + 208, 1);
-    const std::vector<float> in(5 * 256, 3.0f);
-    for (int64_t rows : {1, 5}) {
-      float out[5] = {};
-      const MatmulArgs args{.in = in.data(),
-                            .rows = rows,
-                            .parts = {{.weight = {block.data(), DType::q6_k, 1, 256},
-                                       .bias = nullptr,
-                                       .out = out,
-                                       .accumulate = false}},
-                            .part_count = 1};
-      with_workers(1, [&](const Stream& stream) { cpu::matmul_decode(stream, args); });
-      for (int64_t row = 0; row < rows; row++)
-        assert_float_equal(out[row], 256 * 3 * 4096, 256 * 3 * 4096 * 1e-6f);
+void the_largest_products_of_blocks_of_256_do_not_overflow(void**) {
+  struct Largest {
+    DType type;
+    std::byte quants, scales;  // all bytes; of Q6K those of the scales are others
+    size_t scale_begin, scale_end, unit, min_unit;
+    float weight;
+  };
+  constexpr std::byte kOnes{0xFF}, kNone{0};
+  constexpr size_t kNowhere = SIZE_MAX;
+  constexpr Largest kLargest[] = {{DType::q2_k, kOnes, kOnes, 0, 0, 80, 82, 3 * 15},
+                                  {DType::q3_k, kNone, kNone, 0, 0, 108, kNowhere, 4 * 32},
+                                  {DType::q4_k, kOnes, kOnes, 0, 0, 0, 2, 15 * 63},
+                                  {DType::q5_k, kOnes, kOnes, 0, 0, 0, 2, 31 * 63},
+                                  {DType::q6_k, kNone, std::byte{0x80}, 192, 208, 208, kNowhere, 32 * 128}};
+  on_every_target([&] {
+    for (const Largest& most : kLargest) {
+      std::vector<std::byte> block(row_bytes(most.type, 256), most.quants);
+      std::fill(block.begin() + static_cast<std::ptrdiff_t>(most.scale_begin),
+                block.begin() + static_cast<std::ptrdiff_t>(most.scale_end), most.scales);
+      const float one = 1, zero = 0;
+      cpu::to_kv(&one, DType::f16, block.data() + most.unit, 1);
+      if (most.min_unit != kNowhere) cpu::to_kv(&zero, DType::f16, block.data() + most.min_unit, 1);
+      for (int64_t rows : {1, 2, 5, 16}) {
+        std::vector<float> in(static_cast<size_t>(rows) * 256, 3.0f), out(static_cast<size_t>(rows));
+        std::fill(in.end() - 256, in.end(), -3.0f);
+        const MatmulArgs args{.in = in.data(),
+                              .rows = rows,
+                              .parts = {{.weight = {block.data(), most.type, 1, 256},
+                                         .bias = nullptr,
+                                         .out = out.data(),
+                                         .accumulate = false}},
+                              .part_count = 1};
+        with_workers(1, [&](const Stream& stream) { cpu::matmul_decode(stream, args); });
+        const float wanted = 256 * 3 * most.weight;
+        for (int64_t row = 0; row < rows; row++)
+          assert_float_equal(out[static_cast<size_t>(row)], row == rows - 1 ? -wanted : wanted,
+                             wanted * 1e-6f);
+      }
     }
   });
 }
@@ -302,7 +321,7 @@ int main() {
       cmocka_unit_test(three_parts_of_different_types_share_one_call),
       cmocka_unit_test(parts_of_different_types_take_many_rows),
       cmocka_unit_test(many_rows_and_few_agree),
-      cmocka_unit_test(the_largest_q6_k_products_do_not_overflow),
+      cmocka_unit_test(the_largest_products_of_blocks_of_256_do_not_overflow),
       cmocka_unit_test(nan_and_infinity_reach_the_output),
       cmocka_unit_test(zero_and_tiny_inputs_give_no_nan),
   };

@@ -12,6 +12,7 @@ constexpr int64_t kChunk = 256;  // columns
 // Both bytes of an activation up to this are within -128 … 127.
 constexpr int32_t kLargestQuant = 127 * 256 + 127;
 constexpr int64_t kChunkSums = 16 + 8;  // over 16 columns each, then over 32
+constexpr int64_t kChunkGroups = 8;     // of 32 columns
 
 struct Activations {
   const float* values = nullptr;  // (rows, cols), dense
@@ -24,13 +25,16 @@ struct Activations {
   int8_t* bytes = nullptr;     // (chunks, rows, 8, 64) of 32 the high bytes, then the low: 256 · high + low
   // Again for all:
   float* scales = nullptr;  // (chunks, rows) value = quant * scale
-  float* sums = nullptr;    // (chunks, rows, kChunkSums) of quants, exact; for weights with minima
+  // Of quants; for weights with minima.
+  int32_t* sums = nullptr;      // (chunks, rows, kChunkSums)
+  float* group_sums = nullptr;  // (chunks, rows, kChunkGroups) those over 32 columns again, exact as they are
 
   static int64_t chunks_for(int64_t cols) { return (cols + kChunk - 1) / kChunk; }
   // as_stored: whether `ordered` and `bytes` are wanted too.
   static size_t bytes_for(int64_t rows, int64_t cols, bool as_stored) {
     return static_cast<size_t>(rows * chunks_for(cols)) *
-           ((as_stored ? 4 : 1) * kChunk * sizeof(int16_t) + (1 + kChunkSums) * sizeof(float));
+           ((as_stored ? 4 : 1) * kChunk * sizeof(int16_t) + kChunkSums * sizeof(int32_t) +
+            (kChunkGroups + 1) * sizeof(float));
   }
   // memory: 64-byte aligned, bytes_for(rows, cols, as_stored).
   void place(std::byte* memory, bool as_stored) {
@@ -39,8 +43,9 @@ struct Activations {
     quants = reinterpret_cast<int16_t*>(memory);
     ordered = as_stored ? quants + numbers : nullptr;
     bytes = as_stored ? reinterpret_cast<int8_t*>(ordered + numbers) : nullptr;
-    sums = reinterpret_cast<float*>(quants + (as_stored ? 4 : 1) * numbers);
-    scales = sums + rows * chunks * kChunkSums;
+    sums = reinterpret_cast<int32_t*>(quants + (as_stored ? 4 : 1) * numbers);
+    group_sums = reinterpret_cast<float*>(sums + rows * chunks * kChunkSums);
+    scales = group_sums + rows * chunks * kChunkGroups;
   }
   // Groups of 32 columns in a chunk; fewer than 8 only in the last one.
   int groups(int64_t chunk) const {

@@ -12,6 +12,7 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dot-inl.h"
+#include "kernels/cpu/dot256-inl.h"
 #include "kernels/cpu/panel-inl.h"
 
 #ifndef WI_MATMUL_DECODE_ONCE
@@ -68,16 +69,22 @@ void MultiplyType(const MatmulPart& part, int64_t begin, int64_t end, const Acti
   for (; output < end; output++) MultiplyTile<Dot, 1>(part, output, in);
 }
 
+// Quantised weights as stored, tile by tile.
 template <class Q, int R>
-HWY_INLINE void MultiplyRows32(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in,
-                               int64_t& row) {
+HWY_INLINE void MultiplyQuantRows(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in,
+                                  int64_t& row) {
+  constexpr int kTile = kHasBlocks256<Q> ? kTile256 : kTile32;
   const size_t stride = row_bytes(part.weight.type, part.weight.cols);
   for (; row + R <= in.rows; row += R)
-    for (int64_t output = begin; output < end; output += kTile32) {
-      const int count = static_cast<int>(HWY_MIN(end - output, kTile32));
-      alignas(64) float sums[R * kTile32];
-      Dot32<Q, R>(WeightRow(part, output), stride, count, in, row, sums);
-      for (int r = 0; r < R; r++) Store(part, row + r, output, count, sums + r * kTile32);
+    for (int64_t output = begin; output < end; output += kTile) {
+      const int count = static_cast<int>(HWY_MIN(end - output, kTile));
+      alignas(64) float sums[R * kTile];
+      if constexpr (kHasBlocks256<Q>) {
+        Dot256<Q, R>(WeightRow(part, output), stride, count, in, row, sums);
+      } else {
+        Dot32<Q, R>(WeightRow(part, output), stride, count, in, row, sums);
+      }
+      for (int r = 0; r < R; r++) Store(part, row + r, output, count, sums + r * kTile);
     }
 }
 
@@ -94,7 +101,7 @@ void MultiplyPanels(const MatmulPart& part, int64_t begin, int64_t end, const Ac
     std::memset(sums, 0, static_cast<size_t>(panels * count * kPanel) * sizeof(float));
     for (int64_t c = 0; c < in.chunks; c++) {
       const int64_t at = c * in.rows + first;
-      const PanelRows rows{in.quants + at * kChunk, in.sums + at * kChunkSums, in.scales + at};
+      const PanelRows rows = PanelRows{in.quants, in.sums, in.group_sums, in.scales}.from(at);
       for (int64_t p = 0; p < panels; p++) {
         const uint8_t* weights[kPanel];
         for (int64_t o = 0; o < kPanel; o++)
@@ -120,13 +127,9 @@ template <class Q>
 void MultiplyQuants(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in,
                     const Stream& stream, std::byte* scratch) {
   if (scratch) return MultiplyPanels<Q>(part, begin, end, in, stream, scratch);
-  if constexpr (kHasBlocks256<Q>) {
-    MultiplyType<DotBlocks256<Q>>(part, begin, end, in);
-  } else {
-    int64_t row = 0;
-    MultiplyRows32<Q, 2>(part, begin, end, in, row);
-    MultiplyRows32<Q, 1>(part, begin, end, in, row);
-  }
+  int64_t row = 0;
+  MultiplyQuantRows<Q, 2>(part, begin, end, in, row);
+  MultiplyQuantRows<Q, 1>(part, begin, end, in, row);
 }
 
 size_t PanelScratchBytes(int64_t outputs, int64_t rows) {
@@ -190,7 +193,7 @@ void QuantizeChunk(const Activations& in, int64_t row, int64_t chunk) {
   int16_t* quants = in.quants + at * kChunk;
   alignas(64) int16_t own[kChunk];
   int16_t* ordered = in.ordered ? in.ordered + at * kChunk : own;
-  float *sums16 = in.sums + at * kChunkSums, *sums32 = sums16 + 16;
+  int32_t *sums16 = in.sums + at * kChunkSums, *sums32 = sums16 + 16;
   const int groups = in.groups(chunk);
   auto peak = hn::Zero(d), poison = hn::Zero(d);
   for (int i = 0; i < groups * 32; i += kLanes) {
@@ -209,14 +212,17 @@ void QuantizeChunk(const Activations& in, int64_t row, int64_t chunk) {
       hn::Store(q, d16, ordered + i + j);
       sum = hn::Add(sum, hn::PromoteTo(d32, q));
     }
-    sums16[i / 16] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, sum)));
+    sums16[i / 16] = hn::GetLane(hn::SumOfLanes(d32, sum));
     int16_t* even = quants + i / 32 * 32 + i % 32 / 2;
     const auto first = hn::Load(d8, ordered + i), second = hn::Load(d8, ordered + i + 8);
     hn::Store(hn::ConcatEven(d8, second, first), d8, even);
     hn::Store(hn::ConcatOdd(d8, second, first), d8, even + 16);
   }
   if (kPairsOfBytes && in.bytes) SplitBytes(ordered, groups, in.bytes + at * 2 * kChunk);
-  for (int g = 0; g < groups; g++) sums32[g] = sums16[2 * g] + sums16[2 * g + 1];
+  for (int g = 0; g < groups; g++) {
+    sums32[g] = sums16[2 * g] + sums16[2 * g + 1];
+    in.group_sums[at * kChunkGroups + g] = static_cast<float>(sums32[g]);
+  }
 }
 
 void QuantizeRow(const Activations& in, int64_t row) {
@@ -244,11 +250,8 @@ constexpr int64_t kPanelOutputs = 64;  // of a task of many rows
 
 bool is_quantised(const MatmulPart& part) { return format_of(part.weight.type).elements > 1; }
 
-// Formats of blocks of 256 have products of their own as stored, with sums in another order than panels': for
-// one row that is faster.
 bool in_panels(const MatmulArgs& args, const MatmulPart& part) {
-  const int64_t block = format_of(part.weight.type).elements;
-  return args.rows > kDirectRows && (block == 32 || (block == 256 && !args.rows_alike));
+  return args.rows > kDirectRows && is_quantised(part);
 }
 
 Activations prepare(const Stream& stream, const MatmulArgs& args) {

@@ -1,7 +1,8 @@
 // Quantised weights times many rows. A panel is kPanel outputs by a chunk of 256 inputs as 16-bit integers,
 // unpacked once for all rows and small enough for the first cache: lane by lane the outputs, in each lane a
 // pair of inputs, so that one number of a row, spread over the lanes, meets all outputs at once and sums need
-// no adding across lanes. What is summed, and in which order, is scales-inl.h's.
+// no adding across lanes. What is summed, and in which order, is said in scales-inl.h and block256-inl.h; of
+// blocks of 256 a panel has the weights times their scales.
 #if defined(WI_KERNELS_CPU_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WI_KERNELS_CPU_PANEL_INL_H_
 #undef WI_KERNELS_CPU_PANEL_INL_H_
@@ -9,8 +10,11 @@
 #define WI_KERNELS_CPU_PANEL_INL_H_
 #endif
 
+#include <utility>
+
 #include "hwy/highway.h"
 #include "kernels/cpu/activations.h"
+#include "kernels/cpu/block256-inl.h"
 #include "kernels/cpu/byte_products-inl.h"
 #include "kernels/cpu/scales-inl.h"
 
@@ -29,7 +33,10 @@ constexpr int kPanelRows = kLanes32 == 16 ? 8 : 4;
 struct Panel {
   alignas(64) uint8_t stage[kPanel * kChunk];    // bytes as TransposeStage wants them
   alignas(64) int16_t weights[kPanel * kChunk];  // (group, 8 pairs of even inputs then 8 of odd, output, 2)
-  Scales<kPanel> scales;
+  union {
+    Scales32<kPanel> scales32;
+    Scales256<kPanel> scales256;
+  };
 };
 
 // Where 16 inputs of an output lie in the stage: in a vector those of outputs 4 apart.
@@ -38,20 +45,35 @@ HWY_INLINE uint8_t* StagePlace(Panel& panel, int sixteen, int output) {
   return panel.stage + ((sixteen * kPanelVecs + vec) * 4 + lane % 4) * kLanes32 * 4 + lane / 4 * 16;
 }
 
+// 32 bytes, or the part of them that is a vector, to two places. (A template only so that one branch is compiled.)
+template <class D = D8>
+HWY_INLINE void StoreHalves(hn::Vec<D> bytes, int part, uint8_t* first, uint8_t* second) {
+  const hn::CappedTag<uint8_t, 16> d16;
+  if constexpr (hn::MaxLanes(D()) == 32) {
+    hn::Store(hn::LowerHalf(d16, bytes), d16, first);
+    hn::Store(hn::UpperHalf(d16, bytes), d16, second);
+  } else {
+    hn::Store(bytes, d16, part == 0 ? first : second);
+  }
+}
+
 template <class Q, int group>
 HWY_INLINE void StageGroup(const uint8_t* chunk, int output, Panel& panel) {
-  const hn::CappedTag<uint8_t, 16> d16;
-  alignas(32) uint8_t bytes[32];
   for (int part = 0; part < kParts; part++) {
     V8 q = GroupBytes<Q, group>(chunk, part);
     if constexpr (Q::kLess > 0) q = hn::Sub(q, hn::Set(D8(), Q::kLess));
-    hn::Store(q, D8(), bytes + part * kLanes8);
+    StoreHalves<>(q, part, StagePlace(panel, 2 * group, output), StagePlace(panel, 2 * group + 1, output));
   }
-  hn::Store(hn::Load(d16, bytes), d16, StagePlace(panel, 2 * group, output));
-  hn::Store(hn::Load(d16, bytes + 16), d16, StagePlace(panel, 2 * group + 1, output));
+}
+
+template <class Q, int... group>
+HWY_INLINE void StageGroups(std::integer_sequence<int, group...>, int groups, const uint8_t* chunk,
+                            int output, Panel& panel) {
+  ((group < groups ? StageGroup<Q, group>(chunk, output, panel) : void()), ...);
 }
 
 // Four dwords, four inputs each, of every output: from output by output to dword by dword, widened.
+template <class Q>
 HWY_INLINE void TransposeStage(Panel& panel, int groups) {
   const hn::Repartition<uint8_t, L32> d8;
   const hn::Repartition<uint32_t, L32> d32;
@@ -69,8 +91,14 @@ HWY_INLINE void TransposeStage(Panel& panel, int groups) {
       int16_t* to = panel.weights + ((sixteen / 2 * 16 + sixteen % 2 * 4) * kPanelVecs + vec) * 2 * kLanes32;
       constexpr int kPair = kPanel * 2;
       const auto put = [&](int i, auto dword) HWY_ATTR {
-        hn::Store(EvenBytes(L16(), dword), L16(), to + i * kPair);
-        hn::Store(OddBytes(L16(), dword), L16(), to + (8 + i) * kPair);
+        auto even = EvenBytes(L16(), dword), odd = OddBytes(L16(), dword);
+        if constexpr (kHasBlocks256<Q>) {
+          const auto scale =
+              hn::Load(L16(), panel.scales256.scale[sixteen * 16 / Q::kSub] + vec * 2 * kLanes32);
+          even = hn::Mul(even, scale), odd = hn::Mul(odd, scale);
+        }
+        hn::Store(even, L16(), to + i * kPair);
+        hn::Store(odd, L16(), to + (8 + i) * kPair);
       };
       put(0, hn::InterleaveLower(d64, ab, ce));
       put(1, hn::InterleaveUpper(d64, ab, ce));
@@ -82,21 +110,18 @@ HWY_INLINE void TransposeStage(Panel& panel, int groups) {
 // rows: the chunk's weights of each output. Fetches the next chunk's meanwhile.
 template <class Q>
 HWY_INLINE void FillPanel(const uint8_t* const (&rows)[kPanel], int groups, Panel& panel) {
-  LoadScales<Q>(rows, groups, panel.scales);
+  if constexpr (kHasBlocks256<Q>) {
+    LoadScales256<Q>(rows, panel.scales256);
+  } else {
+    LoadScales32<Q>(rows, groups, panel.scales32);
+  }
   for (int o = 0; o < kPanel; o++) {
     const uint8_t* chunk = rows[o];
     for (int64_t line = 0; line < GroupsBytes<Q>(groups); line += 64)
       __builtin_prefetch(chunk + GroupsBytes<Q>(8) + line, 0, 2);
-    if (groups > 0) StageGroup<Q, 0>(chunk, o, panel);
-    if (groups > 1) StageGroup<Q, 1>(chunk, o, panel);
-    if (groups > 2) StageGroup<Q, 2>(chunk, o, panel);
-    if (groups > 3) StageGroup<Q, 3>(chunk, o, panel);
-    if (groups > 4) StageGroup<Q, 4>(chunk, o, panel);
-    if (groups > 5) StageGroup<Q, 5>(chunk, o, panel);
-    if (groups > 6) StageGroup<Q, 6>(chunk, o, panel);
-    if (groups > 7) StageGroup<Q, 7>(chunk, o, panel);
+    StageGroups<Q>(std::make_integer_sequence<int, 8>(), groups, chunk, o, panel);
   }
-  TransposeStage(panel, groups);
+  TransposeStage<Q>(panel, groups);
 }
 
 // sums += weights · pair, pairs of 16-bit integers by pairs, the same pair for each lane.
@@ -111,11 +136,14 @@ HWY_INLINE void AddPairProducts(hn::Vec<L16> weights, const int16_t* pair, hn::V
 HWY_INLINE void AddPairProducts(hn::Vec<L16> weights, const int16_t* pair, hn::Vec<L32>& sums) {
   int32_t both;
   hwy::CopyBytes<4>(pair, &both);
+  const auto activations = hn::BitCast(L16(), hn::Set(L32(), both));
   hn::Vec<L32> unused = hn::Zero(L32());  // x86 adds pairs
-  sums =
-      hn::ReorderWidenMulAccumulate(L32(), weights, hn::BitCast(L16(), hn::Set(L32(), both)), sums, unused);
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-  asm("" : "+x"(sums.raw));  // else GCC 12 adds in trees, for which registers are too few
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  // The addition as an instruction: else GCC 12 adds in trees, for which registers are too few, and copies.
+  const auto products = hn::ReorderWidenMulAccumulate(L32(), weights, activations, unused, unused);
+  asm("vpaddd %1, %0, %0" : "+v"(sums.raw) : "v"(products.raw));
+#else
+  sums = hn::ReorderWidenMulAccumulate(L32(), weights, activations, sums, unused);
 #endif
 }
 #endif
@@ -123,38 +151,49 @@ HWY_INLINE void AddPairProducts(hn::Vec<L16> weights, const int16_t* pair, hn::V
 // The chunk's activations of some rows, as Activations has them.
 struct PanelRows {
   const int16_t* quants;
-  const float* sums;
+  const int32_t* sums;
+  const float* group_sums;
   const float* scales;
+
+  PanelRows from(int64_t row) const {
+    return {quants + row * kChunk, sums + row * kChunkSums, group_sums + row * kChunkGroups, scales + row};
+  }
 };
 
-// sums (R, kPanel) += panel · R rows.
-template <int kSub, bool kHasMin, int R>
-void MultiplyPanel(const Panel& panel, int groups, const PanelRows& rows, float* sums) {
-  using V = hn::Vec<L32>;
-  const LF d;
-  alignas(64) float part[R * kPanel] = {};
-  for (int sub = 0; sub < groups * 32 / kSub; sub++) {
-    V s[R][kPanelVecs];
-    for (int r = 0; r < R; r++)
-      for (int v = 0; v < kPanelVecs; v++) s[r][v] = hn::Zero(L32());
-    const int first = sub * kSub / 32 * 16 + sub * kSub % 32 / 4;  // pair
-    if constexpr (R == kPanelRows) {                               // the next rows'
-      for (int r = 0; r < R; r++) __builtin_prefetch(rows.quants + (R + r) * kChunk + sub * kSub, 0, 3);
-    }
-    for (int half = 0; half < 2; half++) {
-      const int16_t* w = panel.weights + (first + 8 * half) * kPanel * 2;
-      const int16_t* a = rows.quants + (first + 8 * half) * 2;
+// sums (R, kPanelVecs) = R rows' products with kPairs pairs of inputs from the first on.
+template <int kPairs, int R>
+HWY_INLINE void MultiplyRun(const Panel& panel, const PanelRows& rows, int first,
+                            hn::Vec<L32> (&sums)[R][kPanelVecs]) {
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < kPanelVecs; v++) sums[r][v] = hn::Zero(L32());
+  const int16_t* w = panel.weights + first * kPanel * 2;
+  const int16_t* a = rows.quants + first * 2;
+  constexpr int kLine = HWY_MIN(kPairs, 16);  // pairs in a cache line of a row
+  for (int line = 0; line < kPairs; line += kLine) {
+    if constexpr (R == kPanelRows)  // the next rows'
+      for (int r = 0; r < R; r++) __builtin_prefetch(a + (R + r) * kChunk, 0, 3);
 #pragma GCC unroll 8
-      for (int pair = 0; pair < kSub / 4; pair++, w += kPanel * 2, a += 2) {
-        const auto w0 = hn::Load(L16(), w), w1 = hn::Load(L16(), w + kLanes32 * 2);
-        for (int r = 0; r < R; r++) {
-          AddPairProducts(w0, a + r * kChunk, s[r][0]);
-          AddPairProducts(w1, a + r * kChunk, s[r][1]);
-        }
+    for (int pair = 0; pair < kLine; pair++, w += kPanel * 2, a += 2) {
+      const auto w0 = hn::Load(L16(), w), w1 = hn::Load(L16(), w + kLanes32 * 2);
+      for (int r = 0; r < R; r++) {
+        AddPairProducts(w0, a + r * kChunk, sums[r][0]);
+        AddPairProducts(w1, a + r * kChunk, sums[r][1]);
       }
     }
+  }
+}
+
+// sums (R, kPanel) += panel · R rows, of blocks of 32.
+template <bool kHasMin, int R>
+void MultiplyPanel32(const Panel& panel, int groups, const PanelRows& rows, float* sums) {
+  const LF d;
+  const Scales32<kPanel>& scales = panel.scales32;
+  alignas(64) float part[R * kPanel] = {};
+  for (int group = 0; group < groups; group++) {
+    hn::Vec<L32> s[R][kPanelVecs];
+    MultiplyRun<16, R>(panel, rows, group * 16, s);
     for (int v = 0; v < kPanelVecs; v++) {
-      const auto scale = hn::Load(d, panel.scales.scale[sub] + v * kLanes32);
+      const auto scale = hn::Load(d, scales.scale[group] + v * kLanes32);
       for (int r = 0; r < R; r++) {
         float* to = part + r * kPanel + v * kLanes32;
         hn::Store(hn::MulAdd(hn::ConvertTo(d, s[r][v]), scale, hn::Load(d, to)), d, to);
@@ -166,23 +205,78 @@ void MultiplyPanel(const Panel& panel, int groups, const PanelRows& rows, float*
     for (int v = 0; v < kPanelVecs; v++) {
       auto whole = hn::Load(d, part + r * kPanel + v * kLanes32);
       if constexpr (kHasMin) {
-        const float* a_sums = rows.sums + r * kChunkSums + (kSub == 16 ? 0 : 16);
-        for (int sub = 0; sub < groups * 32 / kSub; sub++)
-          whole =
-              hn::MulAdd(hn::Load(d, panel.scales.min[sub] + v * kLanes32), hn::Set(d, a_sums[sub]), whole);
+        for (int group = 0; group < groups; group++)
+          whole = hn::MulAdd(hn::Load(d, scales.min[group] + v * kLanes32),
+                             hn::Set(d, rows.group_sums[r * kChunkGroups + group]), whole);
       }
       float* to = sums + r * kPanel + v * kLanes32;
       hn::Store(hn::MulAdd(whole, hn::Set(d, rows.scales[r]), hn::Load(d, to)), d, to);
     }
 }
 
+// So many pairs' products surely fit into 32 bits; of a panel's 128.
+template <class Q>
+constexpr int SafePairs() {
+  int pairs = 128;
+  while (pairs * 2 > kSafeProducts<Q>) pairs /= 2;
+  return pairs;
+}
+
+// The same, of blocks of 256. kPairs: SafePairs of the format. kSub: of its minima, 0 if there are none.
+template <int kPairs, int kSub, int R>
+void MultiplyPanel256(const Panel& panel, const PanelRows& rows, float* sums) {
+  using V = hn::Vec<L32>;
+  const LF d;
+  const L32 d32;
+  const Scales256<kPanel>& scales = panel.scales256;
+  const auto in_lane = [&](V v) HWY_ATTR { return hn::And(v, hn::Set(d32, 0xFFFF)); };
+  alignas(64) int32_t high[R * kPanel], low[R * kPanel];  // in words of 65536
+  for (int first = 0; first < 128; first += kPairs) {
+    V s[R][kPanelVecs];
+    MultiplyRun<kPairs, R>(panel, rows, first, s);
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < kPanelVecs; v++) {
+        const int at = r * kPanel + v * kLanes32;
+        auto h = hn::ShiftRight<16>(s[r][v]), l = in_lane(s[r][v]);
+        if (first > 0) h = hn::Add(h, hn::Load(d32, high + at)), l = hn::Add(l, hn::Load(d32, low + at));
+        hn::Store(h, d32, high + at);
+        hn::Store(l, d32, low + at);
+      }
+    KeepInMemory(high), KeepInMemory(low);  // registers are for the sums
+  }
+  for (int v = 0; v < kPanelVecs; v++) {
+    const auto unit = hn::Load(d, scales.unit + v * kLanes32);
+    V mins[R];
+    if constexpr (kSub > 0) {
+      for (int r = 0; r < R; r++) mins[r] = hn::Zero(d32);
+      for (int sub = 0; sub < 256 / kSub; sub++) {
+        const auto min = hn::Load(d32, scales.min[sub] + v * kLanes32);
+        for (int r = 0; r < R; r++)
+          mins[r] = hn::Add(
+              mins[r], hn::Mul(min, hn::Set(d32, rows.sums[r * kChunkSums + sub + (kSub == 16 ? 0 : 16)])));
+      }
+    }
+    for (int r = 0; r < R; r++) {
+      const int at = r * kPanel + v * kLanes32;
+      auto product = hn::Mul(unit, FromWords65536(d, hn::Load(d32, high + at), hn::Load(d32, low + at)));
+      if constexpr (kSub > 0)
+        product = hn::MulAdd(hn::Load(d, scales.min_unit + v * kLanes32), hn::ConvertTo(d, mins[r]), product);
+      hn::Store(hn::MulAdd(product, hn::Set(d, rows.scales[r]), hn::Load(d, sums + at)), d, sums + at);
+    }
+  }
+}
+
 template <class Q, int R>
 HWY_INLINE void MultiplyRowsOfPanel(const Panel& panel, int groups, int64_t count, int64_t& row,
                                     const PanelRows& rows, float* sums) {
-  for (; row + R <= count; row += R)
-    MultiplyPanel<SubSize<Q>(), Q::kHasMin, R>(
-        panel, groups, {rows.quants + row * kChunk, rows.sums + row * kChunkSums, rows.scales + row},
-        sums + row * kPanel);
+  for (; row + R <= count; row += R) {
+    if constexpr (kHasBlocks256<Q>) {
+      MultiplyPanel256<SafePairs<Q>(), Q::kHasMin ? Q::kSub : 0, R>(panel, rows.from(row),
+                                                                    sums + row * kPanel);
+    } else {
+      MultiplyPanel32<Q::kHasMin, R>(panel, groups, rows.from(row), sums + row * kPanel);
+    }
+  }
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE

@@ -4,8 +4,8 @@
 //
 // Blocks of 32:  w = d·q (+ m).                Members: kBytes, kHasMin, kLess, Group<0>.
 // Blocks of 256: w = d·scale_j·q (- dmin·min_j), sub-blocks j of kSub weights. Members: kBytes, kSub,
-//                kHasMin, kLess, kScaleOffset (of d; dmin follows), Scales and Mins (a byte each, 16 or the
-//                first 8 of a vector), Group<0..7>.
+//                kHasMin, kLess, kLargest (|scale_j·q|), kScaleOffset (of d; dmin follows), Scales and Mins
+//                (a byte each, 16 or the first 8 of a vector), Group<0..7>.
 // q is what Group gives, 0 to 63, less kLess; of Q8_0 it is a signed byte as it lies.
 #if defined(WI_KERNELS_CPU_QUANTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WI_KERNELS_CPU_QUANTS_INL_H_
@@ -136,6 +136,7 @@ struct Q2K {  // 16 bytes of (scale, min) nibbles, 64 bytes of pairs of bits, d,
   static constexpr int kBytes = 84, kSub = 16, kScaleOffset = 80;
   static constexpr bool kHasMin = true;
   static constexpr uint8_t kLess = 0;
+  static constexpr int kLargest = 15 * 3;
   static HWY_INLINE VScales Scales(const uint8_t* block) {
     return hn::And(hn::LoadU(DScales(), block), hn::Set(DScales(), 15));
   }
@@ -152,6 +153,7 @@ struct Q3K {  // 32 bytes of third bits, 64 bytes of pairs of bits, 16 scales of
   static constexpr int kBytes = 110, kSub = 16, kScaleOffset = 108;
   static constexpr bool kHasMin = false;
   static constexpr uint8_t kLess = 4;
+  static constexpr int kLargest = 32 * 4;
   static HWY_INLINE VScales Scales(const uint8_t* block) {
     // Bytes 0 to 7 hold the low nibbles of scales 0–7 and 8–15, bytes 8 to 11 the pairs of high bits.
     uint64_t low;
@@ -193,6 +195,7 @@ struct Q4K {  // d, dmin, 12 bytes of scales and mins, 128 bytes of nibbles
   static constexpr int kBytes = 144, kSub = 32, kScaleOffset = 0;
   static constexpr bool kHasMin = true;
   static constexpr uint8_t kLess = 0;
+  static constexpr int kLargest = 63 * 15;
   static HWY_INLINE VScales Scales(const uint8_t* block) { return SixBitScales(block + 4); }
   static HWY_INLINE VScales Mins(const uint8_t* block) { return SixBitMins(block + 4); }
   template <int group>
@@ -205,6 +208,7 @@ struct Q5K {  // d, dmin, 12 bytes of scales and mins, 32 bytes of fifth bits, 1
   static constexpr int kBytes = 176, kSub = 32, kScaleOffset = 0;
   static constexpr bool kHasMin = true;
   static constexpr uint8_t kLess = 0;
+  static constexpr int kLargest = 63 * 31;
   static HWY_INLINE VScales Scales(const uint8_t* block) { return SixBitScales(block + 4); }
   static HWY_INLINE VScales Mins(const uint8_t* block) { return SixBitMins(block + 4); }
   template <int group>
@@ -218,6 +222,7 @@ struct Q6K {  // 128 bytes of nibbles, 64 bytes of pairs of bits, 16 int8 scales
   static constexpr int kBytes = 210, kSub = 16, kScaleOffset = 208;
   static constexpr bool kHasMin = false;
   static constexpr uint8_t kLess = 32;
+  static constexpr int kLargest = 128 * 32;
   static HWY_INLINE VScales Scales(const uint8_t* block) { return hn::LoadU(DScales(), block + 192); }
   template <int group>
   static HWY_INLINE V8 Group(const uint8_t* block, int part) {
