@@ -170,16 +170,17 @@ void what_decoding_sealed_is_never_sealed_again(void**) {
   Sequence sequence = empty_sequence();
   keys.append(sequence, 500);
   seal_prompt_now(sequence, "wave", 500);
-  while (sequence.tokens() < 900) {
+  const int64_t decoded = 700 + kBuildTokens;
+  while (sequence.tokens() < decoded) {
     keys.append(sequence, 1);
     seal_decoded_now(sequence);
   }
   std::vector<std::shared_ptr<const Segment>> before(sequence.segments().begin(), sequence.segments().end());
   assert_true(before.size() > 4);
-  keys.append(sequence, 1100);
-  seal_prompt_now(sequence, "wave", 2000);
+  keys.append(sequence, kTokens - decoded);
+  seal_prompt_now(sequence, "wave", kTokens);
   for (size_t i = 0; i < before.size(); ++i) assert_ptr_equal(before[i].get(), sequence.segments()[i].get());
-  assert_int_equal(sequence.sealed_end(), SegmentGrid(small_segments()).sealed_end(2000));
+  assert_int_equal(sequence.sealed_end(), SegmentGrid(small_segments()).sealed_end(kTokens));
   assert_int_equal(sequence.segments().back()->tokens() + sequence.segments().back()->first_position(),
                    sequence.sealed_end());
 }
@@ -325,7 +326,7 @@ void a_prompt_in_pieces_goes_on_as_one_in_one_call(void**) {
 // Long enough that several segments are made while decoding. Neither the number of threads nor company in a
 // batch, nor a save and a load in the middle of making one, changes a token.
 void segments_made_while_decoding_change_no_token(void**) {
-  constexpr int kSteps = 420;
+  constexpr int kSteps = 230 + kBuildTokens;
   const auto ids = prompt(700);
   std::vector<int32_t> expected;
   for (int threads : {1, 2, 5}) {

@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "src/pipeline/building.h"
 #include "src/session.h"
 #include "tests/support/random_model.h"
 #include "tests/support/runtime.h"
@@ -88,18 +89,19 @@ void a_batch_brings_exact_logits_back(void**) {
 
 // Also where the answer went on past the sealing of several segments, and in a fork.
 void another_answer_to_a_prompt_starts_from_the_bits_of_the_first(void**) {
+  constexpr int kSteps = 210 + kBuildTokens;
   const auto session = wave_session();
   session->prefill(prompt(1500), {}, nullptr);
   const auto before = logits_of(*session);
   const int32_t segments = session->stats().segments;
-  const auto answer = decoded(*session, 400);
+  const auto answer = decoded(*session, kSteps);
   assert_true(session->stats().segments > segments);
   const auto fork = session->fork();
   for (Session* again : {session.get(), fork.get()}) {
     again->truncate(1500);
     assert_int_equal(again->stats().segments, segments);
     assert_true(difference(before, logits_of(*again)) == 0);
-    assert_true(decoded(*again, 400) == answer);
+    assert_true(decoded(*again, kSteps) == answer);
   }
   // Behind another cut there is no such prompt any more.
   session->truncate(1400);

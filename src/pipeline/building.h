@@ -15,7 +15,7 @@
 namespace wi {
 
 // A segment takes its place so many tokens after it could; over these steps its work is spread.
-constexpr int32_t kBuildTokens = 192;
+constexpr int32_t kBuildTokens = 384;
 
 class Building {
  public:
