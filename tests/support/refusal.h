@@ -46,7 +46,8 @@ inline void* counted(void* block) {
 
 }  // namespace wi::test
 
-#ifndef WI_SANITIZED  // a sanitizer has malloc itself
+#ifndef WI_SANITIZED                  // a sanitizer has malloc itself
+#pragma GCC visibility push(default)  // or the library would not find them
 extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
@@ -81,6 +82,7 @@ void* mmap(void* at, size_t bytes, int protection, int flags, int file, off_t of
   return reinterpret_cast<void*>(syscall(SYS_mmap, at, bytes, protection, flags, file, offset));
 }
 }
+#pragma GCC visibility pop
 #endif
 
 namespace wi::test {
