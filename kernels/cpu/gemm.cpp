@@ -55,7 +55,9 @@ class SignalsLater {
 // primitives, follows null pointers, throws where nobody can catch, or leaves its cache waiting for ever: all
 // of them the end of the process. So the calling thread's heap gets free room beforehand, which the C
 // library's malloc keeps for it, and the system is asked for what code may be mapped (256 KB a kernel). Of
-// another malloc the first is an enquiry, too.
+// another malloc the first is an enquiry, too. Code is written through a null pointer where its mapping is
+// refused nonetheless: because another thread took all that was given back, at a limit. Of 6,700 prefills at
+// limits, beside a thread that mapped 40 MB again and again, two ended so. Only oneDNN can mend that.
 class MemorySetAside {
  public:
   MemorySetAside();

@@ -1,54 +1,48 @@
 #include "src/memory/mimalloc.h"
 
-#include <cerrno>
 #include <cstdlib>
 #include <dlfcn.h>
-
-#include "src/error.h"
 
 namespace wi {
 namespace {
 
-#ifdef WI_SANITIZED
-Mimalloc watched_allocator() {
+constexpr int kVersion = 200, kNextVersion = 300;  // as mi_version() counts them: 2.0.9 is 209
+
+Mimalloc c_library() {
   return {[](size_t bytes, size_t alignment) -> void* {
             void* data = nullptr;
             return posix_memalign(&data, alignment, bytes) == 0 ? data : nullptr;
           },
           [](void* data) { std::free(data); }};
 }
-#endif
 
 template <class Function>
-void resolve(void* library, const char* soname, const char* name, Function& function) {
-  void* symbol = dlsym(library, name);
-  check(symbol != nullptr, WI_E_UNSUPPORTED, soname, " has no ", name, ": too old for this library");
-  function = reinterpret_cast<Function>(symbol);
+bool resolve(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
 }
 
 }  // namespace
 
-const Mimalloc& mimalloc() {
+const Mimalloc& mimalloc() noexcept {
 #ifdef WI_SANITIZED
-  static const Mimalloc table = watched_allocator();
+  static const Mimalloc table = c_library();
 #else
   static const Mimalloc table = load_mimalloc(WI_MIMALLOC_SONAME);
 #endif
   return table;
 }
 
-Mimalloc load_mimalloc(const char* soname) {
-  errno = 0;  // dlopen itself tells its reasons in words only, but refused memory leaves its mark here
-  void* library = dlopen(soname, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (!library) {
-    const wi_status status = errno == ENOMEM ? WI_E_MEMORY : WI_E_UNSUPPORTED;
-    const char* reason = dlerror();
-    fail(status, "cannot open ", soname, " (the mimalloc package): ", reason ? reason : "unknown reason");
-  }
+Mimalloc load_mimalloc(const char* soname) noexcept {
   Mimalloc table;
-  resolve(library, soname, "mi_malloc_aligned", table.malloc_aligned);
-  resolve(library, soname, "mi_free", table.free);
-  return table;
+  int (*version)() = nullptr;
+  void* const library = dlopen(soname, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  const bool found = library && resolve(library, "mi_version", version) &&
+                     resolve(library, "mi_malloc_aligned", table.malloc_aligned) &&
+                     resolve(library, "mi_free", table.free);
+  if (found && version() >= kVersion && version() < kNextVersion) return table;
+  dlerror();  // what failed here is not for the host to find
+  return c_library();
 }
 
 }  // namespace wi

@@ -188,6 +188,8 @@ void PreTokenizer::add_step(const SplitStep& step, bool known) {
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
                                      (stage.metered ? PCRE2_AUTO_CALLOUT : 0),
                                  &code, &offset, context.get()));
+  check(stage.code != nullptr || code != PCRE2_ERROR_HEAP_FAILED, WI_E_MEMORY,
+        "no memory to compile the pre-tokenizer pattern");
   check(stage.code != nullptr, WI_E_FORMAT, "pre-tokenizer pattern does not compile: ", message_of(code),
         " at byte ", offset, " of ", shortened(translated));
   // Where the JIT is not to be had, pcre2_match interprets: slower, the same words.

@@ -63,10 +63,12 @@ SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& nor
     insert(text, added.token);
   }
   if (!asks_for_words) return;
-  int code;
-  PCRE2_SIZE offset;
+  int code = 0;
+  PCRE2_SIZE offset = 0;
   word_character_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kWordCharacter.data()),
                                       kWordCharacter.size(), PCRE2_UTF | PCRE2_UCP, &code, &offset, nullptr));
+  check(word_character_ != nullptr || code != PCRE2_ERROR_HEAP_FAILED, WI_E_MEMORY,
+        "no memory to compile the pattern of a word's characters");
   check(word_character_ != nullptr, WI_E_INTERNAL, "the pattern of a word's characters does not compile");
 }
 
@@ -122,8 +124,10 @@ bool SpecialTokens::is_word_character(std::string_view character) const {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
       pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
   check(data != nullptr, WI_E_MEMORY, "no memory to look at a word's characters");
-  return pcre2_match(word_character_.get(), reinterpret_cast<PCRE2_SPTR>(character.data()), length, 0,
-                     PCRE2_NO_UTF_CHECK, data.get(), nullptr) >= 0;
+  const int code = pcre2_match(word_character_.get(), reinterpret_cast<PCRE2_SPTR>(character.data()), length,
+                               0, PCRE2_NO_UTF_CHECK, data.get(), nullptr);
+  check(code != PCRE2_ERROR_NOMEMORY, WI_E_MEMORY, "no memory to look at a word's characters");
+  return code >= 0;
 }
 
 void SpecialTokens::insert(std::string_view text, int32_t token) {

@@ -26,8 +26,8 @@ namespace wi::test {
 // Which allocation is refused: of all threads, from the arming on, by number. Blocks alive are counted always.
 inline std::atomic<bool> armed{false}, refused{false};
 inline std::atomic<int64_t> requests{0}, alive{0};
-// Whether mappings are refused too, or malloc alone.
-inline bool mappings_too = true;
+// Whether they are malloc's, mappings, or both.
+inline bool heap_too = true, mappings_too = true;
 inline int64_t refused_first = 0, refused_last = 0;
 
 inline bool refuses() {
@@ -39,6 +39,8 @@ inline bool refuses() {
   return true;
 }
 
+inline bool refuses_heap() { return heap_too && refuses(); }
+
 inline void* counted(void* block) {
   alive.fetch_add(block != nullptr, std::memory_order_relaxed);
   return block;
@@ -46,23 +48,26 @@ inline void* counted(void* block) {
 
 }  // namespace wi::test
 
-#ifndef WI_SANITIZED  // a sanitizer has malloc itself
+#ifndef WI_SANITIZED                  // a sanitizer has malloc itself
+#pragma GCC visibility push(default)  // or the library would not find them
 extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
 void* __libc_realloc(void*, size_t);
 void* __libc_memalign(size_t, size_t);
 void __libc_free(void*);
-void* malloc(size_t bytes) { return wi::test::refuses() ? nullptr : wi::test::counted(__libc_malloc(bytes)); }
+void* malloc(size_t bytes) {
+  return wi::test::refuses_heap() ? nullptr : wi::test::counted(__libc_malloc(bytes));
+}
 void* calloc(size_t count, size_t bytes) {
-  return wi::test::refuses() ? nullptr : wi::test::counted(__libc_calloc(count, bytes));
+  return wi::test::refuses_heap() ? nullptr : wi::test::counted(__libc_calloc(count, bytes));
 }
 void* realloc(void* block, size_t bytes) {
-  if (wi::test::refuses()) return nullptr;
+  if (wi::test::refuses_heap()) return nullptr;
   return block ? __libc_realloc(block, bytes) : wi::test::counted(__libc_malloc(bytes));
 }
 void* memalign(size_t alignment, size_t bytes) {
-  return wi::test::refuses() ? nullptr : wi::test::counted(__libc_memalign(alignment, bytes));
+  return wi::test::refuses_heap() ? nullptr : wi::test::counted(__libc_memalign(alignment, bytes));
 }
 void* aligned_alloc(size_t alignment, size_t bytes) { return memalign(alignment, bytes); }
 int posix_memalign(void** block, size_t alignment, size_t bytes) {
@@ -81,6 +86,7 @@ void* mmap(void* at, size_t bytes, int protection, int flags, int file, off_t of
   return reinterpret_cast<void*>(syscall(SYS_mmap, at, bytes, protection, flags, file, offset));
 }
 }
+#pragma GCC visibility pop
 #endif
 
 namespace wi::test {
@@ -89,7 +95,7 @@ namespace wi::test {
 struct Shared {
   char where[256];
   int64_t requests;
-  char transcript[1 << 16];
+  std::array<int32_t, 6> tokens;
 };
 inline Shared* shared;
 
