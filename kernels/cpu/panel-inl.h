@@ -188,7 +188,7 @@ template <bool kHasMin, int R>
 void MultiplyPanel32(const Panel& panel, int groups, const PanelRows& rows, float* sums) {
   const LF d;
   const Scales32<kPanel>& scales = panel.scales32;
-  alignas(64) float part[R * kPanel] = {};
+  alignas(64) float part[R * kPanel];
   for (int group = 0; group < groups; group++) {
     hn::Vec<L32> s[R][kPanelVecs];
     MultiplyRun<16, R>(panel, rows, group * 16, s);
@@ -196,7 +196,8 @@ void MultiplyPanel32(const Panel& panel, int groups, const PanelRows& rows, floa
       const auto scale = hn::Load(d, scales.scale[group] + v * kLanes32);
       for (int r = 0; r < R; r++) {
         float* to = part + r * kPanel + v * kLanes32;
-        hn::Store(hn::MulAdd(hn::ConvertTo(d, s[r][v]), scale, hn::Load(d, to)), d, to);
+        const auto before = group > 0 ? hn::Load(d, to) : hn::Zero(d);
+        hn::Store(hn::MulAdd(hn::ConvertTo(d, s[r][v]), scale, before), d, to);
       }
     }
     KeepInMemory(part);  // registers are for the sums
