@@ -99,7 +99,7 @@ class Server:
             self.port = free.getsockname()[1]
         self.errors = (args.folder / "llama-server.log").open("w")
         command = [args.llama_server, "--model", path, "--host", "127.0.0.1", "--port", self.port, "--parallel", args.slots, "--ctx-size",
-                   args.slots * (args.long + 256), "--threads", args.threads, "--threads-batch", args.threads, "--no-mmap", "--no-webui"]
+                   args.slots * (args.long + 256), "--threads", args.threads, "--threads-batch", args.threads, "--load-mode", "none", "--no-webui"]
         self.process = subprocess.Popen([str(word) for word in command], stdout=self.errors, stderr=self.errors)
 
     def __enter__(self):
