@@ -8,8 +8,9 @@ For every architecture and every type: an f32 GGUF with random weights, quantise
   exact      transformers in f32 with the weights that the file's blocks stand for (gguf's dequantize)
   f32        transformers in f32 with the weights before quantisation
 KL divergences are means over the prompt's positions, in nats. What must hold, and why:
-  KL(llama.cpp || ours) <= 1e-3 in all four ways. llama.cpp rounds activations to 8 bits before it multiplies by
-    quantised weights, this library does not, so they cannot be equal.
+  KL(llama.cpp || ours) <= 1e-3 in all four ways, or 1.2 KL(llama.cpp || exact) where that is more. llama.cpp rounds
+    activations to 8 bits before it multiplies by quantised weights, this library does not, so they cannot be equal,
+    and some random weights make more of its rounding than others.
   KL(exact || ours) <= 1e-7 by prefill in f32 and HIGH and by decode steps: what is left is f32's rounding, or that of
     sums of two bf16 numbers, 16 bits.
   KL(f32 || ours) <= 1.2 KL(f32 || llama.cpp) + 1e-4, the type's own error: what quantising cost llama.cpp on the same
@@ -73,7 +74,7 @@ def compare(library, source, config, ftype, folder, tokens, f32, shapes):
     peer = {way: kl(theirs, logits) for way, logits in ours.items()}
     rounding = max(kl(exact, ours[way]) for way in ("prefill", "decode", "high"))
     error, allowed = max(kl(f32, logits) for logits in ours.values()), FACTOR * kl(f32, theirs) + REST
-    good = max(peer.values()) <= PEER and rounding <= EXACT and error <= allowed
+    good = max(peer.values()) <= max(PEER, FACTOR * kl(theirs, exact)) and rounding <= EXACT and error <= allowed
     print(f"{source.stem:6} {ftype:7} {peer['prefill']:9.1e} {peer['decode']:9.1e} {peer['high']:9.1e} {peer['fast']:9.1e} {rounding:9.1e} {error:9.1e} "
           f"{allowed:9.1e}  {stored_types(path)}{'' if good else '  FAILED'}", flush=True)
     path.unlink()
