@@ -44,7 +44,7 @@ build_and_test() {
 check_with_sanitizers() {
   local flags=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
   configure "$top/build-asan" "${flags[@]}" -DWAVEINFER_SANITIZE=address,undefined
-  build_and_test "ASan + UBSan" "$top/build-asan" -j "$jobs" # here no test asserts how long something takes
+  build_and_test "ASan + UBSan" "$top/build-asan" -j "$jobs" # assert_in_time() claims nothing here
 
   configure "$top/build-tsan" "${flags[@]}" -DWAVEINFER_SANITIZE=thread
   mapfile -t targets < <(ctest --test-dir "$top/build-tsan" -N -L concurrent | sed -n 's/^ *Test *#[0-9]*: //p')

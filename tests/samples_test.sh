@@ -118,7 +118,11 @@ ask_compares_policies_in_a_table() {
 interrupt_ends_ask_with_one_line() {
   "$bin/wi_ask" --model "$model" --document text.txt --question "$question" >/dev/null 2>stderr.txt &
   local process=$! status=0
-  sleep 3
+  for _ in {1..600}; do # until it catches SIGINT, wherever that takes long
+    grep -qE '^SigCgt:.*[2367abef]$' /proc/$process/status && break
+    sleep 0.1
+  done
+  sleep 2
   kill -INT $process
   wait $process || status=$?
   [ $status = 1 ] || broken "exit status $status after SIGINT: $(cat stderr.txt)"

@@ -19,6 +19,7 @@ extern "C" {
 #include <string>
 
 #include "src/error.h"
+#include "support/in_time.h"
 
 namespace wi::test {
 

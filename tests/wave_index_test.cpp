@@ -190,7 +190,7 @@ void no_piece_takes_long(void**) {
   const double all = std::accumulate(quickest.begin(), quickest.end(), 0.0);
   const double longest = *std::max_element(quickest.begin(), quickest.end());
   std::printf("%zu pieces, %.2f ms, the longest %.3f ms\n", quickest.size(), all, longest);
-  assert_true(longest < all / 8);
+  assert_in_time(longest < all / 8);
 }
 
 // Of each cluster what the cut leaves of it, in the same order, described as any index is.

@@ -18,6 +18,7 @@ extern "C" {
 #include <string>
 #include <vector>
 
+#include "in_time.h"
 #include "waveinfer.h"
 
 namespace wi::test {
