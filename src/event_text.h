@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "src/model/stop_strings.h"
+#include "src/sampling/stop_strings.h"
 
 namespace wi {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "src/kv_store.h"
-#include "src/model/sampler_fields.h"
 #include "src/pipeline/index.h"
 #include "src/policy_params.h"
+#include "src/sampling/sampler_fields.h"
 #include "src/session.h"
 #include "src/store/input_file.h"
 #include "src/store/output_file.h"

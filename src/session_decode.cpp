@@ -6,9 +6,9 @@
 #include <new>
 
 #include "src/decode.h"
-#include "src/model/logprob.h"
 #include "src/prefill.h"
 #include "src/repeats.h"
+#include "src/sampling/logprob.h"
 #include "src/session_use.h"
 
 namespace wi {

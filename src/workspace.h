@@ -7,8 +7,8 @@
 
 #include "src/decode_row.h"
 #include "src/model/model.h"
-#include "src/model/sampler.h"
 #include "src/pipeline/lanes.h"
+#include "src/sampling/sampler.h"
 #include "src/stats.h"
 
 namespace wi {

@@ -2,8 +2,8 @@
 // where the file says.
 #include <cmath>
 
+#include "src/files/mapped_file.h"
 #include "src/memory/workers.h"
-#include "src/model/mapped_file.h"
 #include "src/model/model.h"
 #include "support/model_files.h"
 #include "test.h"

@@ -1,6 +1,6 @@
 // Log-probabilities against the softmax in f64, the list of the likeliest tokens against a full sort, and
 // what broken logits make of both.
-#include "src/model/logprob.h"
+#include "src/sampling/logprob.h"
 
 #include <algorithm>
 #include <cmath>

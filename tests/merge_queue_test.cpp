@@ -1,5 +1,5 @@
 // The merge loop against the plain rule: look for the lowest rank, leftmost first, join, look again.
-#include "src/model/merge_queue.h"
+#include "src/tokenizer/merge_queue.h"
 
 #include <map>
 #include <random>

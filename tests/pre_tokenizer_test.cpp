@@ -1,10 +1,10 @@
 // Words as the named patterns cut them, patterns from files with what differs between dialects, and limits.
-#include "src/model/pre_tokenizer.h"
+#include "src/tokenizer/pre_tokenizer.h"
 
 #include <ctime>
 #include <functional>
 
-#include "src/model/pattern_dialect.h"
+#include "src/tokenizer/pattern_dialect.h"
 #include "test.h"
 #include "tokenizer_fixture.h"
 

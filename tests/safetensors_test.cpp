@@ -1,11 +1,11 @@
 // The safetensors container, shards, and what tokenizer.json and its companions become.
-#include "src/model/safetensors.h"
+#include "src/files/safetensors.h"
 
 #include <algorithm>
 
 #include "src/memory/workers.h"
 #include "src/model/model.h"
-#include "src/model/vocabulary.h"
+#include "src/tokenizer/vocabulary.h"
 #include "support/model_files.h"
 #include "test.h"
 

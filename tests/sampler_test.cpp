@@ -1,5 +1,5 @@
 // The sampler's cuts, its distribution against the softmax, ties, broken logits, and that it allocates once.
-#include "src/model/sampler.h"
+#include "src/sampling/sampler.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <new>
 #include <random>
 
-#include "src/model/sampler_fields.h"
+#include "src/sampling/sampler_fields.h"
 #include "test.h"
 
 namespace {

@@ -4,8 +4,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "src/model/tokenizer.h"
-#include "src/model/vocabulary.h"
+#include "src/tokenizer/tokenizer.h"
+#include "src/tokenizer/vocabulary.h"
 #include "support/cancel_time.h"
 #include "test.h"
 

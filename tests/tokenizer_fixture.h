@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/model/tokenizer.h"
+#include "src/tokenizer/tokenizer.h"
 
 namespace wi::test {
 

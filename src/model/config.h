@@ -58,7 +58,7 @@ ModelConfig config_from_json(std::string_view text, const std::string& file);
 // The largest numbers believed: far above any model, small enough that their products fit 64 bits.
 namespace limits {
 inline constexpr int64_t kLayers = 4096, kHidden = 1 << 20, kHeads = 1 << 14, kHeadDim = 1 << 12;
-inline constexpr int64_t kFfn = 1 << 24, kVocab = 1 << 22, kPositions = int64_t{1} << 40;
+inline constexpr int64_t kFfn = 1 << 24, kPositions = int64_t{1} << 40;
 }  // namespace limits
 void check_config(const ModelConfig& config, const std::string& file);  // how the fields relate
 // stated: (layers) what a file says of each layer's window, 0: none. One that is no shorter than the context

@@ -3,8 +3,9 @@
 #include <cmath>
 
 #include "src/error.h"
+#include "src/files/json_file.h"
 #include "src/model/config.h"
-#include "src/model/json_file.h"
+#include "src/tokenizer/vocabulary.h"
 
 namespace wi {
 namespace {

@@ -11,8 +11,8 @@
 #include <unordered_set>
 
 #include "src/error.h"
+#include "src/files/mapped_file.h"
 #include "src/model/copy_weights.h"
-#include "src/model/mapped_file.h"
 #include "src/model/model_file.h"
 
 namespace wi {

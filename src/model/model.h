@@ -15,10 +15,10 @@
 
 #include "kernels/types.h"
 #include "src/chat/chat_template.h"
+#include "src/files/metadata.h"
+#include "src/files/watch.h"
 #include "src/model/config.h"
-#include "src/model/metadata.h"
-#include "src/model/tokenizer.h"
-#include "src/model/watch.h"
+#include "src/tokenizer/tokenizer.h"
 
 namespace wi {
 

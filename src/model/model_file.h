@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "src/files/mapped_file.h"
+#include "src/files/metadata.h"
+#include "src/files/tensor_table.h"
 #include "src/memory/host_pool.h"
 #include "src/model/config.h"
-#include "src/model/mapped_file.h"
-#include "src/model/metadata.h"
-#include "src/model/tensor_table.h"
-#include "src/model/vocabulary.h"
+#include "src/tokenizer/vocabulary.h"
 
 namespace wi {
 

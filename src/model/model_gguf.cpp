@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "src/error.h"
-#include "src/model/gguf.h"
+#include "src/files/gguf.h"
 #include "src/model/model_file.h"
 
 namespace wi {

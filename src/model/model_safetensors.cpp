@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 
 #include "src/error.h"
-#include "src/model/json_file.h"
+#include "src/files/json_file.h"
+#include "src/files/safetensors.h"
 #include "src/model/model_file.h"
-#include "src/model/safetensors.h"
 
 namespace wi {
 namespace {

@@ -4,7 +4,7 @@
 //   SHAP   layers, kv_heads, head_dim, kv_type (WI_KV_*), query_heads: i32
 //   POLI   policy's name, version of its index's layout u32, its parameters as in write_policy()
 //   OPTS   kv_budget_bytes u64, sparse_read_tokens i32, prefix_reuse i32
-//   SMPL*  the sampler (src/model/sampler_fields.h)
+//   SMPL*  the sampler (src/sampling/sampler_fields.h)
 //   TEXT*  bytes of an incomplete code point
 //   STAT   tokens, of them computed, sealed_end, exact_end: i64; segments u32; settled_end i64
 //   TOKN*  ids, i32

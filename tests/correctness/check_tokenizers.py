@@ -37,7 +37,7 @@ import make_tokenizer_files as files
 import make_tokenizers as fixtures
 import waveinfer
 
-# Other names of each fixture's pre-tokenizer (src/model/pre_tokenizer.cpp)
+# Other names of each fixture's pre-tokenizer (src/tokenizer/pre_tokenizer.cpp)
 ALIASES = {
     "llama-bpe": ["llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"],
     "qwen2": ["deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "grok-2"],

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "src/error.h"
-#include "src/model/gguf.h"
+#include "src/files/gguf.h"
 #include "src/model/model.h"
 
 namespace {

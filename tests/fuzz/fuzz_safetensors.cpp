@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "src/error.h"
+#include "src/files/safetensors.h"
 #include "src/model/config.h"
-#include "src/model/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace wi;

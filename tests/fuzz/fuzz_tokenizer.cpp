@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/model/tokenizer.h"
+#include "src/tokenizer/tokenizer.h"
 
 namespace {
 

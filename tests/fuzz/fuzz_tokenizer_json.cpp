@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "src/error.h"
-#include "src/model/vocabulary.h"
+#include "src/tokenizer/vocabulary.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace wi;

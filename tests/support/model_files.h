@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/model/gguf.h"
+#include "src/files/gguf.h"
 
 namespace wi::test {
 

@@ -1,0 +1,285 @@
+// The JSON that model directories carry, read through nlohmann's parser behind guards: against nesting, and
+// against a text that grows far beyond its length when it is read.
+#include "src/files/json_file.h"
+
+#include <cmath>
+#include <unordered_set>
+
+#include "src/error.h"
+
+namespace wi {
+namespace {
+
+constexpr int kMostNesting = 64;  // JsonTree::clear goes as deep
+constexpr uint64_t kMostEntryMemory = uint64_t{64} << 20;
+
+void check_nesting(std::string_view text, const std::string& file, Watch* watch);
+const char* kind(const Json& value) { return value.type_name(); }
+
+}  // namespace
+
+// Builds values from the parser's events. The library's own builder would do, but for three things: memory is
+// counted while it grows (thirty and more bytes for one of text, in the worst case), the host is listened to,
+// and the entries of the outermost object may be handed on one by one. (The library's parse with a callback
+// takes time quadratic in the length of an array.)
+class JsonBuilder : public nlohmann::json_sax<Json> {
+ public:
+  using Entry = std::function<void(const std::string& key, const Json& value)>;
+  JsonBuilder(const std::string& file, uint64_t most_memory, Watch* watch, const Entry* entry)
+      : file_(file), most_memory_(most_memory), watch_(watch), entry_(entry) {}
+
+  JsonTree take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr, 0); }
+  bool boolean(bool value) override { return add(value, 0); }
+  bool number_integer(int64_t value) override { return add(value, 0); }
+  bool number_unsigned(uint64_t value) override { return add(value, 0); }
+  bool number_float(double value, const std::string&) override { return add(value, 0); }
+  bool string(std::string& value) override {
+    const uint64_t memory = sizeof(std::string) + value.size();
+    return add(std::move(value), memory);
+  }
+  bool binary(Json::binary_t&) override { return false; }  // not in JSON text
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool key(std::string& key) override {
+    if (stack_.size() == 1 && entry_) {
+      const bool fresh = keys_.insert(key).second;
+      if (!fresh) fail(WI_E_FORMAT, file_, ": '", key, "' appears twice");
+      key_ = std::move(key);
+    } else {
+      count(kNodeBytes + key.size());
+      slot_ = &(*stack_.back())[std::move(key)];
+    }
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool parse_error(size_t byte, const std::string&, const Json::exception& error) override {
+    fail(WI_E_FORMAT, file_, ": broken JSON at byte ", byte, ": ", error.what());
+  }
+
+ private:
+  static constexpr uint64_t kNodeBytes = 80;  // of a map: colour, three pointers, key
+  static constexpr uint64_t kContainerBytes = 64;
+
+  bool is_entry() const { return stack_.size() == 1 && entry_; }
+
+  bool add(Json value, uint64_t memory) {
+    place(std::move(value), memory);
+    if (is_entry()) hand_over();
+    return true;
+  }
+  bool open(Json container) {
+    stack_.push_back(place(std::move(container), kContainerBytes));
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    if (is_entry()) hand_over();
+    return true;
+  }
+  Json* place(Json value, uint64_t memory) {
+    count(memory + sizeof(Json));
+    Json* at = &root_.root_;
+    if (is_entry()) {
+      at = &current_.root_;
+    } else if (!stack_.empty() && stack_.back()->is_array()) {
+      stack_.back()->push_back(nullptr);  // no container of the stack lies in this array: they may move
+      at = &stack_.back()->back();
+    } else if (!stack_.empty()) {
+      at = slot_;
+    }
+    *at = std::move(value);
+    return at;
+  }
+  void hand_over() {
+    (*entry_)(key_, *current_);
+    JsonTree::clear(current_.root_);
+    memory_ = 0;
+  }
+  void count(uint64_t memory) {
+    memory_ += memory;
+    if (memory_ > most_memory_)
+      fail(WI_E_FORMAT, file_, ": the JSON takes more than ", most_memory_ >> 20,
+           " MiB of memory once it is read");
+    if (++events_ % 1024 == 0) tick(watch_);
+  }
+
+  const std::string& file_;
+  const uint64_t most_memory_;
+  Watch* const watch_;
+  const Entry* const entry_;
+  JsonTree root_, current_;
+  std::vector<Json*> stack_;
+  Json* slot_ = nullptr;  // of the key that was read last
+  std::string key_;
+  std::unordered_set<std::string> keys_;
+  uint64_t memory_ = 0, events_ = 0;
+};
+
+namespace {
+
+JsonTree parse(std::string_view text, const std::string& file, uint64_t most_memory, Watch* watch,
+               const JsonBuilder::Entry* entry) {
+  check_nesting(text, file, watch);
+  JsonBuilder builder(file, most_memory, watch, entry);
+  try {
+    Json::sax_parse(text.begin(), text.end(), &builder);
+  } catch (const Json::exception& error) {
+    fail(WI_E_FORMAT, file, ": broken JSON: ", error.what());
+  }
+  JsonTree json = builder.take();
+  check(json->is_object(), WI_E_FORMAT, file, ": the JSON is ", kind(*json), ", must be object");
+  return json;
+}
+
+}  // namespace
+
+JsonTree parse_json(std::string_view text, const std::string& file, Watch* watch) {
+  return parse(text, file, kMostJsonMemory, watch, nullptr);
+}
+
+void parse_json_entries(std::string_view text, const std::string& file, Watch* watch,
+                        const std::function<void(const std::string&, const Json&)>& entry) {
+  parse(text, file, kMostEntryMemory, watch, &entry);
+}
+
+// An empty array or object destroys itself without memory.
+void JsonTree::clear(Json& value) noexcept {
+  if (value.is_structured())
+    for (Json& child : value) clear(child);
+  if (value.is_array()) value.get_ref<Json::array_t&>().clear();
+  if (value.is_object()) value.get_ref<Json::object_t&>().clear();
+}
+
+void JsonTree::merge(JsonTree other) {
+  for (auto& [key, value] : other.root_.get_ref<Json::object_t&>()) {
+    Json& here = root_[key];
+    clear(here);
+    here = std::move(value);
+  }
+}
+
+std::string json_of_text(std::string_view text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool JsonFields::has_null(const char* key) const {
+  auto found = object_.find(key);
+  return found != object_.end() && found->is_null();
+}
+
+const Json* JsonFields::find(const char* key) const {
+  auto found = object_.find(key);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string JsonFields::at(const char* key) const { return where_ + ": " + key; }
+
+std::optional<int64_t> JsonFields::find_integer(const char* key, int64_t least, int64_t most) const {
+  const Json* value = find(key);
+  if (!value) return {};
+  check(value->is_number_integer(), WI_E_FORMAT, at(key), " is ", kind(*value), ", must be an integer");
+  const bool huge = value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX;
+  const int64_t number = huge ? INT64_MAX : value->get<int64_t>();
+  check(!huge && number >= least && number <= most, WI_E_FORMAT, at(key), " is ",
+        huge ? "2^63 or more" : std::to_string(number), ", must be in [", least, ", ", most, "]");
+  return number;
+}
+
+std::optional<double> JsonFields::find_number(const char* key) const {
+  const Json* value = find(key);
+  if (!value) return {};
+  check(value->is_number(), WI_E_FORMAT, at(key), " is ", kind(*value), ", must be a number");
+  const double number = value->get<double>();
+  check(std::isfinite(number), WI_E_FORMAT, at(key), " is ", number, ", must be finite");
+  return number;
+}
+
+std::optional<bool> JsonFields::find_bool(const char* key) const {
+  const Json* value = find(key);
+  if (!value) return {};
+  check(value->is_boolean(), WI_E_FORMAT, at(key), " is ", kind(*value), ", must be true or false");
+  return value->get<bool>();
+}
+
+std::optional<std::string> JsonFields::find_text(const char* key) const {
+  const Json* value = find(key);
+  if (!value) return {};
+  check(value->is_string(), WI_E_FORMAT, at(key), " is ", kind(*value), ", must be a string");
+  return value->get<std::string>();
+}
+
+int64_t JsonFields::integer(const char* key, int64_t least, int64_t most) const {
+  auto value = find_integer(key, least, most);
+  check(value.has_value(), WI_E_FORMAT, at(key), " is missing");
+  return *value;
+}
+
+double JsonFields::number(const char* key) const {
+  auto value = find_number(key);
+  check(value.has_value(), WI_E_FORMAT, at(key), " is missing");
+  return *value;
+}
+
+std::string JsonFields::text(const char* key) const {
+  auto value = find_text(key);
+  check(value.has_value(), WI_E_FORMAT, at(key), " is missing");
+  return *std::move(value);
+}
+
+const Json* JsonFields::find_object(const char* key) const {
+  const Json* value = find(key);
+  check(!value || value->is_object(), WI_E_FORMAT, at(key), " is ", value ? kind(*value) : "",
+        ", must be an object");
+  return value;
+}
+
+const Json* JsonFields::find_array(const char* key) const {
+  const Json* value = find(key);
+  check(!value || value->is_array(), WI_E_FORMAT, at(key), " is ", value ? kind(*value) : "",
+        ", must be an array");
+  return value;
+}
+
+std::vector<int64_t> JsonFields::integers(const char* key, int64_t least, int64_t most) const {
+  const Json* value = find(key);
+  if (!value) return {};
+  if (!value->is_array()) return {integer(key, least, most)};
+  std::vector<int64_t> numbers;
+  for (const Json& element : *value) {
+    const bool small =
+        element.is_number_integer() && !(element.is_number_unsigned() && element.get<uint64_t>() > INT64_MAX);
+    check(small && element.get<int64_t>() >= least && element.get<int64_t>() <= most, WI_E_FORMAT, at(key),
+          ": element ", numbers.size(), " must be an integer in [", least, ", ", most, "]");
+    numbers.push_back(element.get<int64_t>());
+  }
+  return numbers;
+}
+
+namespace {
+
+// Brackets outside strings. What is broken otherwise is left to the parser to say.
+void check_nesting(std::string_view text, const std::string& file, Watch* watch) {
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (i % (1 << 20) == 0) tick(watch);
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      check(++depth <= kMostNesting, WI_E_FORMAT, file, ": JSON nests deeper than ", kMostNesting,
+            " at byte ", i + 1);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace wi

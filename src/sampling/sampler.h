@@ -1,0 +1,67 @@
+// Picks the next token from logits: greedy, or temperature with top-k, top-p, min-p and a repetition
+// penalty, after a bias and a callback of the host's. Deterministic for a seed; copied with a fork and saved
+// with a session.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/error.h"
+#include "src/sampling/stop_strings.h"
+
+namespace wi {
+
+struct SamplingParams {
+  float temperature = 0;
+  int32_t top_k = 0;
+  float top_p = 1, min_p = 0;
+  float repetition_penalty = 1;
+  int32_t repetition_window = 64;
+  uint64_t seed = 0;
+  int32_t top_logprobs = 0;
+  std::vector<wi_logit_bias> logit_bias;
+  wi_logits_callback logits_callback = nullptr;  // this and its argument are not saved
+  void* logits_user = nullptr;
+  StopStrings stops;
+};
+
+constexpr int32_t kMostTopLogprobs = 64;
+constexpr size_t kMostStops = 64, kLongestStop = 1024;
+
+// Throws `code` naming the first field out of its range as prefix + field.
+void check_sampling(const SamplingParams& params, wi_status code, const char* prefix);
+
+// What samplers work in, kept from one token to the next.
+struct SamplerScratch {
+  std::vector<int32_t> recent;  // the newest tokens, newest last; to be filled where looks_back() says so
+  std::vector<float> logits;    // biased
+  std::vector<std::pair<float, int32_t>> candidates;
+  size_t bytes() const {
+    return (logits.size() + recent.size()) * sizeof(float) + candidates.size() * sizeof(candidates[0]);
+  }
+};
+
+class Sampler {
+ public:
+  explicit Sampler(const SamplingParams& params = {});
+
+  struct Choice {
+    int32_t token;
+    uint64_t state;  // of the random numbers, once the token is taken
+  };
+  // Changes nothing: set_state(choice.state) takes the token. logits (vocab). Throws WI_E_STATE if no token
+  // is left, WI_E_CANCELLED if the callback ends the call. Allocates nothing once `scratch` is warm.
+  Choice sample(std::span<const float> logits, SamplerScratch& scratch) const;
+  int64_t looks_back() const { return params_->repetition_penalty == 1 ? 0 : params_->repetition_window; }
+  const SamplingParams& params() const { return *params_; }
+  uint64_t state() const { return state_; }
+  void set_state(uint64_t state) { state_ = state; }
+
+ private:
+  std::shared_ptr<const SamplingParams> params_;  // of forks, too
+  uint64_t state_;
+};
+
+}  // namespace wi

@@ -1,0 +1,164 @@
+// The trie of special tokens: built once for a vocabulary, then only read. And what a match must pass:
+// whether special tokens are wanted, whether it stands inside a word, and the white space that it takes
+// along.
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "src/tokenizer/special_tokens.h"
+
+#include <algorithm>
+#include <pcre2.h>
+
+#include "src/error.h"
+#include "src/utf8.h"
+
+namespace wi {
+
+namespace {
+
+// Longer ones are no special tokens of any model, and would make a hostile file cost time in every text.
+constexpr size_t kLongestSpecialBytes = 1024;
+
+// \w of Unicode's regular expressions (UTS #18, annex C).
+constexpr std::string_view kWordCharacter = R"(\A[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}])";
+
+// Bytes of the white space character that starts at text[at]; 0 if none does.
+size_t space_length(std::string_view text, size_t at) {
+  if (at == text.size()) return 0;
+  const auto c = static_cast<unsigned char>(text[at]);
+  if (c == ' ' || (c >= '\t' && c <= '\r')) return 1;
+  if (c < 0xC2) return 0;
+  for (const std::string_view space :
+       {"\u0085", "\u00A0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",
+        "\u2007", "\u2008", "\u2009", "\u200A", "\u2028", "\u2029", "\u202F", "\u205F", "\u3000"})
+    if (text.substr(at, space.size()) == space) return space.size();
+  return 0;
+}
+
+// Where the character that ends at text[end] begins; end > 0.
+size_t character_begin(std::string_view text, size_t end) {
+  for (size_t length = 1; length <= std::min<size_t>(end, 4); ++length)
+    if (utf8_length(text.substr(0, end), end - length) == length) return end - length;
+  return end - 1;
+}
+
+}  // namespace
+
+SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& normalizer, bool normalized)
+    : nodes_(1), flags_(vocabulary.tokens.size()) {
+  bool asks_for_words = false;
+  Poll never(nullptr);
+  for (const AddedToken& added : *vocabulary.added) {
+    const auto i = static_cast<size_t>(added.token);
+    flags_[i] = added;
+    asks_for_words = asks_for_words || added.single_word;
+  }
+  for (const AddedToken& added : *vocabulary.added) {
+    if (added.normalized != normalized) continue;
+    const auto i = static_cast<size_t>(added.token);
+    std::string buffer;
+    const std::string_view text =
+        normalized ? normalizer.apply(vocabulary.tokens[i], true, &buffer, never) : vocabulary.tokens[i];
+    if (text.empty()) continue;
+    check(text.size() <= kLongestSpecialBytes, WI_E_FORMAT, "tokens[", i, "] is a special token of ",
+          text.size(), " bytes, at most ", kLongestSpecialBytes, " are allowed");
+    insert(text, added.token);
+  }
+  if (!asks_for_words) return;
+  int code = 0;
+  PCRE2_SIZE offset = 0;
+  word_character_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kWordCharacter.data()),
+                                      kWordCharacter.size(), PCRE2_UTF | PCRE2_UCP, &code, &offset, nullptr));
+  check(word_character_ != nullptr || code != PCRE2_ERROR_HEAP_FAILED, WI_E_MEMORY,
+        "no memory to compile the pattern of a word's characters");
+  check(word_character_ != nullptr, WI_E_INTERNAL, "the pattern of a word's characters does not compile");
+}
+
+SpecialTokens::Match SpecialTokens::next(std::string_view text, size_t from, const ControlTokens& control,
+                                         Poll& poll) const {
+  constexpr size_t kBlock = 4096;
+  for (size_t begin = from; begin < text.size(); ++begin) {
+    if ((begin - from) % kBlock == 0) poll(kBlock);
+    uint32_t node = roots_[static_cast<unsigned char>(text[begin])];
+    Match longest{begin, begin, -1};
+    for (size_t at = begin + 1; node != 0; ++at) {
+      const int32_t token = nodes_[node].token;
+      if (token >= 0 && (!flags_[static_cast<size_t>(token)].special || control.allowed(begin, at)))
+        longest = {begin, at, token};
+      if (at == text.size()) break;
+      node = find_child(node, static_cast<unsigned char>(text[at]));
+    }
+    if (longest.token >= 0) return longest;
+  }
+  return {text.size(), text.size(), -1};
+}
+
+// done: where what was found before ends. *spaces_end: where the white space ends that was last taken along
+// on the right, so that a run of it is walked once.
+bool SpecialTokens::accept(std::string_view text, bool parse_special, size_t done, size_t* spaces_end,
+                           Match* match) const {
+  const AddedToken& flags = flags_[static_cast<size_t>(match->token)];
+  if (flags.special && !parse_special) return false;
+  if (flags.single_word) {
+    const std::string_view before = text.substr(0, match->begin);
+    if (!before.empty() && is_word_character(before.substr(character_begin(before, before.size()))))
+      return false;
+    if (is_word_character(text.substr(match->end, 4))) return false;
+  }
+  if (flags.lstrip) {
+    while (match->begin > done) {
+      const size_t begin = character_begin(text, match->begin);
+      if (begin < done || space_length(text, begin) == 0) break;
+      match->begin = begin;
+    }
+  }
+  if (flags.rstrip) {
+    match->end = std::max(match->end, *spaces_end);
+    while (const size_t length = space_length(text, match->end)) match->end += length;
+    *spaces_end = match->end;
+  }
+  return true;
+}
+
+bool SpecialTokens::is_word_character(std::string_view character) const {
+  const size_t length = character.empty() ? 0 : utf8_length(character, 0);
+  if (length == 0) return false;
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
+      pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
+  check(data != nullptr, WI_E_MEMORY, "no memory to look at a word's characters");
+  const int code = pcre2_match(word_character_.get(), reinterpret_cast<PCRE2_SPTR>(character.data()), length,
+                               0, PCRE2_NO_UTF_CHECK, data.get(), nullptr);
+  check(code != PCRE2_ERROR_NOMEMORY, WI_E_MEMORY, "no memory to look at a word's characters");
+  return code >= 0;
+}
+
+void SpecialTokens::insert(std::string_view text, int32_t token) {
+  const auto add = [&](unsigned char byte, uint32_t sibling) {
+    nodes_.push_back({byte, -1, 0, sibling});
+    return static_cast<uint32_t>(nodes_.size() - 1);
+  };
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (roots_[first] == 0) roots_[first] = add(first, 0);
+  uint32_t node = roots_[first];
+  for (size_t i = 1; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    uint32_t child = find_child(node, byte);
+    if (child == 0) {
+      child = add(byte, nodes_[node].child);
+      nodes_[node].child = child;
+    }
+    node = child;
+  }
+  // Two tokens with one text: the first is what a search finds, but one of the user's own stays findable.
+  int32_t& held = nodes_[node].token;
+  const auto special = [&](int32_t id) { return flags_[static_cast<size_t>(id)].special; };
+  if (held < 0 || (special(held) && !special(token))) held = token;
+}
+
+uint32_t SpecialTokens::find_child(uint32_t node, unsigned char byte) const {
+  uint32_t child = nodes_[node].child;
+  while (child != 0 && nodes_[child].byte != byte) child = nodes_[child].sibling;
+  return child;
+}
+
+void SpecialTokens::FreeCode::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }
+
+}  // namespace wi

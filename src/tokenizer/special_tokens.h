@@ -1,0 +1,86 @@
+// Finds special tokens (<|end|>, user-defined words) in text: the leftmost, and the longest where several
+// start, as the library tokenizers does. A trie walked only from bytes that begin one, so plain text costs a
+// table look-up a byte.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/text_range.h"
+#include "src/tokenizer/normalizer.h"
+#include "src/tokenizer/poll.h"
+#include "src/tokenizer/tokenizer.h"
+
+struct pcre2_real_code_8;
+
+namespace wi {
+
+// Which control tokens count. Words that were added to the vocabulary always do.
+struct ControlTokens {
+  bool parsed = true;                     // false: those that stand there are text
+  std::span<const TextRange> plain = {};  // ascending, apart: bytes that none of them may touch
+  size_t offset = 0;                      // of the text in what plain counts
+
+  bool allowed(size_t begin, size_t end) const {
+    const auto after = [&](const TextRange& range) { return range.end <= begin + offset; };
+    const auto range = std::partition_point(plain.begin(), plain.end(), after);
+    return range == plain.end() || range->begin >= end + offset;
+  }
+};
+
+class SpecialTokens {
+ public:
+  // Those of vocabulary.added, which must be set, that are looked for in the text as it is, or else in
+  // normalised text; then by their own texts normalised.
+  SpecialTokens(const Vocabulary& vocabulary, const Normalizer& normalizer, bool normalized);
+
+  // Calls plain(begin, end) and found(token) in the order of the text.
+  template <class Plain, class Found>
+  void split(std::string_view text, const ControlTokens& control, Poll& poll, Plain&& plain,
+             Found&& found) const {
+    size_t done = 0, spaces_end = 0;
+    for (size_t at = 0; at < text.size();) {
+      Match match = next(text, at, control, poll);
+      if (match.token < 0) break;
+      at = match.end;
+      if (!accept(text, control.parsed, done, &spaces_end, &match)) continue;
+      if (match.begin > done) plain(done, match.begin);
+      found(match.token);
+      done = match.end;
+    }
+    if (done < text.size()) plain(done, text.size());
+  }
+
+ private:
+  struct Match {
+    size_t begin, end;
+    int32_t token;  // -1: none
+  };
+  struct Node {
+    unsigned char byte;
+    int32_t token = -1;
+    uint32_t child = 0, sibling = 0;  // 0: none
+  };
+  struct FreeCode {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+
+  Match next(std::string_view text, size_t from, const ControlTokens& control, Poll& poll) const;
+  bool accept(std::string_view text, bool parse_special, size_t done, size_t* spaces_end, Match* match) const;
+  bool is_word_character(std::string_view character) const;
+  void insert(std::string_view text, int32_t token);
+  uint32_t find_child(uint32_t node, unsigned char byte) const;
+
+  std::vector<Node> nodes_;
+  std::array<uint32_t, 256> roots_{};                            // first byte → node
+  std::vector<AddedToken> flags_;                                // (tokens)
+  std::unique_ptr<pcre2_real_code_8, FreeCode> word_character_;  // null if no token asks
+};
+
+}  // namespace wi

@@ -1,0 +1,248 @@
+// The tokens that are cut out of the text, from the files that may name them: tokenizer.json's added_tokens,
+// tokenizer_config.json's added_tokens_decoder and its named tokens, and the older added_tokens.json and
+// special_tokens_map.json. They are added in the order in which transformers adds them, since the library
+// tokenizers gives ids by that order. And which of all tokens begin a text and end an answer.
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+
+#include "src/error.h"
+#include "src/tokenizer/vocabulary_json.h"
+
+namespace wi {
+namespace {
+
+const std::string kConfigFile = "tokenizer_config.json";
+constexpr const char* kNamed[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                  "pad_token", "cls_token", "mask_token"};
+
+// The vocabulary of added tokens, as tokenizers keeps it.
+class AddedTokens {
+ public:
+  AddedTokens(TokenIds* ids, Vocabulary* vocabulary)
+      : model_tokens_(static_cast<int64_t>(ids->size())), ids_(*ids), vocabulary_(*vocabulary) {}
+
+  // declared: the id that the file gives it; -1: none. A token that would get one beyond the model's
+  // embedding is left out where no file gives an id: it can't be meant to be read.
+  void add(const std::string& where, const std::string& text, AddedToken token, int64_t declared) {
+    if (text.empty()) return;
+    const auto known = ids_.find(text);
+    const int64_t id = known != ids_.end() ? known->second : next_id();
+    check(declared < 0 || declared == id, WI_E_UNSUPPORTED, where, ": '", text, "' has id ", declared,
+          ", but tokenizers, which gives ids in order, would give it ", id);
+    if (declared < 0 && id >= static_cast<int64_t>(vocabulary_.tokens.size())) return;
+    token.token = static_cast<int32_t>(id);
+    const bool new_special = token.special && specials_.insert(text).second;
+    if (new_special) special_entries_.push_back(token);
+    const auto [held, fresh] = flags_.emplace(token.token, token);
+    if (!fresh && held->second == token) return;
+    held->second = token;
+    last_ = std::max(last_, id);
+    const bool special = specials_.count(text) > 0;
+    place_token(where, text, id, special ? TokenKind::control : TokenKind::user_defined, &ids_, &vocabulary_);
+    if (!special) word_entries_.push_back(token);
+  }
+
+  bool holds(const std::string& text) const {
+    const auto known = ids_.find(text);
+    return known != ids_.end() && flags_.count(known->second) > 0;
+  }
+  const AddedToken* find(int64_t id, const std::string& text) const {
+    const auto known = ids_.find(text);
+    if (known == ids_.end() || known->second != id) return nullptr;
+    const auto held = flags_.find(known->second);
+    return held == flags_.end() ? nullptr : &held->second;
+  }
+
+  // A token stays among those of its first flags, normalised or not; what it takes along its last ones say.
+  void finish() {
+    vocabulary_.added.emplace();
+    for (const std::vector<AddedToken>* entries : {&special_entries_, &word_entries_}) {
+      for (const AddedToken& entry : *entries) {
+        AddedToken token = flags_.at(entry.token);
+        token.normalized = entry.normalized;
+        token.special = specials_.count(vocabulary_.tokens[static_cast<size_t>(entry.token)]) > 0;
+        vocabulary_.added->push_back(token);
+      }
+    }
+  }
+
+ private:
+  int64_t next_id() const { return last_ >= model_tokens_ ? last_ + 1 : model_tokens_; }
+
+  const int64_t model_tokens_;
+  TokenIds& ids_;
+  Vocabulary& vocabulary_;
+  int64_t last_ = -1;                    // highest id of an added token
+  std::map<int32_t, AddedToken> flags_;  // by id, the last that were given
+  std::vector<AddedToken> special_entries_, word_entries_;
+  std::unordered_set<std::string> specials_;
+};
+
+AddedToken read_flags(const JsonFields& fields) {
+  AddedToken token;
+  token.special = fields.find_bool("special").value_or(false);
+  token.normalized = fields.find_bool("normalized").value_or(!token.special);
+  token.lstrip = fields.find_bool("lstrip").value_or(false);
+  token.rstrip = fields.find_bool("rstrip").value_or(false);
+  token.single_word = fields.find_bool("single_word").value_or(false);
+  return token;
+}
+
+// A token's text, or an object with the text as its content; empty for none.
+std::string token_text(const JsonFields& fields, const char* key) {
+  const Json* value = fields.find(key);
+  if (!value) return {};
+  return value->is_object() ? JsonFields(*value, fields.at(key)).text("content") : fields.text(key);
+}
+
+struct NamedToken {
+  std::string where, text;
+  AddedToken flags;
+};
+
+NamedToken read_named(const Json& value, const std::string& where) {
+  NamedToken named{where, {}, {}};
+  if (value.is_object()) {
+    const JsonFields fields(value, where);
+    named.text = fields.text("content");
+    named.flags = read_flags(fields);
+  } else {
+    check(value.is_string(), WI_E_FORMAT, where, " must be a token");
+    named.text = value.get<std::string>();
+  }
+  named.flags.special = true;
+  return named;
+}
+
+// tokenizer_config.json with what special_tokens_map.json says in its place, if that is read at all.
+JsonTree with_map(JsonTree config, std::string_view map) {
+  if (!config->contains("added_tokens_decoder") && !map.empty())
+    config.merge(parse_json(map, "special_tokens_map.json"));
+  return config;
+}
+
+// The named tokens, then those without a name.
+std::vector<NamedToken> read_named_tokens(const Json& config) {
+  std::vector<NamedToken> list;
+  for (const char* key : kNamed)
+    if (config.contains(key) && !config[key].is_null())
+      list.push_back(read_named(config[key], kConfigFile + ": " + key));
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    if (!config.contains(key)) continue;
+    if (config[key].is_array() || config[key].is_object())
+      for (const Json& value : config[key]) list.push_back(read_named(value, kConfigFile + ": " + key));
+  }
+  return list;
+}
+
+void add_tokenizer_tokens(const Json& root, AddedTokens* added) {
+  const Json* list = JsonFields(root, kTokenizerFile).find_array("added_tokens");
+  for (size_t i = 0; list && i < list->size(); ++i) {
+    const std::string where = concat(kTokenizerFile, ": added_tokens: element ", i);
+    check((*list)[i].is_object(), WI_E_FORMAT, where, " is ", (*list)[i].type_name(), ", must be an object");
+    const JsonFields fields((*list)[i], where);
+    added->add(where, fields.text("content"), read_flags(fields), fields.integer("id", 0, INT32_MAX));
+  }
+}
+
+struct DeclaredToken {
+  std::string where, text;
+  AddedToken flags;
+};
+
+// By id: what stands in tokenizer_config.json, or else in added_tokens.json and not in tokenizer.json.
+std::map<int64_t, DeclaredToken> read_declared(const Json& config, std::string_view added_tokens,
+                                               const std::vector<NamedToken>& named,
+                                               const AddedTokens& added) {
+  std::map<int64_t, DeclaredToken> list;
+  if (config.contains("added_tokens_decoder")) {
+    const std::string where = kConfigFile + ": added_tokens_decoder";
+    const Json& decoder = config["added_tokens_decoder"];
+    check(decoder.is_object(), WI_E_FORMAT, where, " must be an object");
+    for (const auto& [key, value] : decoder.items()) {
+      check(!key.empty() && key.size() < 10 &&
+                std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
+                value.is_object(),
+            WI_E_FORMAT, where, ": '", key, "' must be an id with an object");
+      const JsonFields fields(value, where);
+      list.insert_or_assign(std::stoll(key),
+                            DeclaredToken{where, fields.text("content"), read_flags(fields)});
+    }
+    return list;
+  }
+  const JsonTree json = parse_or_empty(added_tokens, "added_tokens.json");
+  for (const auto& [text, id] : json->items()) {
+    check(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX, WI_E_FORMAT,
+          "added_tokens.json: '", text, "' must have an id");
+    if (added.holds(text)) continue;
+    AddedToken flags;
+    flags.special = std::any_of(named.begin(), named.end(),
+                                [&, &word = text](const NamedToken& one) { return one.text == word; });
+    flags.normalized = !flags.special;
+    list.insert_or_assign(id.get<int64_t>(), DeclaredToken{"added_tokens.json", text, flags});
+  }
+  return list;
+}
+
+void read_ends(const TokenizerTexts& texts, Vocabulary* vocabulary) {
+  const int64_t last = static_cast<int64_t>(vocabulary->tokens.size()) - 1;
+  const JsonTree config = parse_or_empty(texts.config, "config.json");
+  const JsonTree generation = parse_or_empty(texts.generation_config, "generation_config.json");
+  for (const auto& ends :
+       {JsonFields(*generation, "generation_config.json").integers("eos_token_id", 0, last),
+        JsonFields(*config, "config.json").integers("eos_token_id", 0, last)}) {
+    if (vocabulary->eos < 0 && !ends.empty()) vocabulary->eos = static_cast<int32_t>(ends.front());
+    vocabulary->end_of_generation.insert(vocabulary->end_of_generation.end(), ends.begin(), ends.end());
+  }
+  add_known_ends(vocabulary);
+}
+
+}  // namespace
+
+void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab, TokenIds* ids,
+                         Vocabulary* vocabulary) {
+  AddedTokens added(ids, vocabulary);
+  add_tokenizer_tokens(root, &added);
+  const JsonTree tree =
+      with_map(parse_or_empty(texts.tokenizer_config, kConfigFile), texts.special_tokens_map);
+  const Json& config = *tree;
+  const std::vector<NamedToken> named = read_named_tokens(config);
+  for (auto& [id, token] : read_declared(config, texts.added_tokens, named, added)) {
+    const AddedToken* held = added.find(id, token.text);
+    AddedToken flags = token.flags;
+    flags.token = static_cast<int32_t>(id);
+    if (held && *held == flags) continue;
+    for (const NamedToken& one : named) flags.special = flags.special || one.text == token.text;
+    added.add(token.where, token.text, flags, id);
+  }
+  for (const NamedToken& one : named)
+    if (!added.holds(one.text)) added.add(one.where, one.text, one.flags, -1);
+  added.finish();
+
+  const auto id_of = [&](const JsonFields& fields, const char* key) {
+    const std::string text = token_text(fields, key);
+    if (text.empty()) return -1;
+    const auto found = ids->find(text);
+    check(found != ids->end(), WI_E_FORMAT, fields.at(key), " is '", text, "', which is no token");
+    return found->second;
+  };
+  const JsonFields words(config, kConfigFile);
+  vocabulary->bos = id_of(words, "bos_token");
+  vocabulary->eos = id_of(words, "eos_token");
+  if (texts.tokenizer_config.empty() && vocabulary->bos < 0) {
+    const JsonTree model = parse_or_empty(texts.config, "config.json");
+    vocabulary->bos = static_cast<int32_t>(
+        JsonFields(*model, "config.json").find_integer("bos_token_id", 0, vocab - 1).value_or(-1));
+  }
+  const auto asked = words.find_bool("add_bos_token");  // wins over the post-processor
+  const int32_t first = asked ? -1 : post_processor_first(root, *ids);
+  if (vocabulary->bos < 0) vocabulary->bos = first;
+  check(first < 0 || first == vocabulary->bos, WI_E_UNSUPPORTED, kTokenizerFile, ": post_processor puts '",
+        vocabulary->tokens[static_cast<size_t>(std::max(first, 0))],
+        "' first, which is not the bos_token of ", kConfigFile);
+  vocabulary->add_bos = vocabulary->bos >= 0 && asked.value_or(first >= 0);
+  read_ends(texts, vocabulary);
+}
+
+}  // namespace wi

@@ -1,0 +1,138 @@
+// The tokenizer of a GGUF file: the arrays tokenizer.ggml.*, checked against each other.
+#include <algorithm>
+
+#include "src/error.h"
+#include "src/files/gguf.h"
+#include "src/tokenizer/pre_tokenizer.h"
+#include "src/tokenizer/vocabulary.h"
+
+namespace wi {
+namespace {
+
+void read_kinds(const Gguf& gguf, Vocabulary* vocabulary);
+void read_scores(const Gguf& gguf, Vocabulary* vocabulary);
+void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary);
+void read_chat_templates(const Gguf& gguf, VocabularyFile* file);
+
+}  // namespace
+
+VocabularyFile vocabulary_from_gguf(const Gguf& gguf) {
+  VocabularyFile file;
+  Vocabulary& vocabulary = file.vocabulary;
+  const std::string_view model = gguf.text("tokenizer.ggml.model");
+  const std::vector<std::string_view> tokens = gguf.texts("tokenizer.ggml.tokens");
+  check(!tokens.empty(), WI_E_FORMAT, gguf.where("tokenizer.ggml.tokens"), " is missing or empty");
+  check(tokens.size() <= limits::kVocab, WI_E_FORMAT, gguf.where("tokenizer.ggml.tokens"), " has ",
+        tokens.size(), " elements, at most ", limits::kVocab, " are allowed");
+  vocabulary.tokens.assign(tokens.begin(), tokens.end());
+  read_kinds(gguf, &vocabulary);
+  if (model == "gpt2") {
+    vocabulary.model = Vocabulary::Model::byte_bpe;
+    const std::string_view pre = gguf.text("tokenizer.ggml.pre");
+    const std::vector<std::string_view> merges = gguf.texts("tokenizer.ggml.merges");
+    check(gguf.find("tokenizer.ggml.merges"), WI_E_FORMAT, gguf.where("tokenizer.ggml.merges"),
+          " is missing");
+    vocabulary.pre_tokenizer = pre;
+    vocabulary.merges.assign(merges.begin(), merges.end());
+    vocabulary.ignore_merges = PreTokenizer::ignores_merges(pre);
+    vocabulary.add_bos = vocabulary.ignore_merges;  // llama.cpp's default, which converters rely on
+  } else if (model == "llama") {
+    vocabulary.model = Vocabulary::Model::sentencepiece;
+    read_scores(gguf, &vocabulary);
+    vocabulary.add_bos = true;
+    vocabulary.add_space_prefix = gguf.find_bool("tokenizer.ggml.add_space_prefix").value_or(true);
+    vocabulary.space_after_special = vocabulary.add_space_prefix;
+  } else {
+    fail(WI_E_UNSUPPORTED, gguf.where("tokenizer.ggml.model"), " is '", model,
+         "', supported are gpt2 and llama");
+  }
+  vocabulary.add_bos = gguf.find_bool("tokenizer.ggml.add_bos_token").value_or(vocabulary.add_bos);
+  read_special_ids(gguf, &vocabulary);
+  read_chat_templates(gguf, &file);
+  return file;
+}
+
+void add_known_ends(Vocabulary* vocabulary) {
+  constexpr std::string_view known[] = {"<|im_end|>", "<|eot_id|>",           "<|eom_id|>",
+                                        "<|end|>",    "<|endoftext|>",        "<|end_of_text|>",
+                                        "<EOT>",      "<｜end▁of▁sentence｜>"};
+  std::vector<int32_t>& ends = vocabulary->end_of_generation;
+  if (vocabulary->eos >= 0) ends.push_back(vocabulary->eos);
+  for (size_t id = 0; id < vocabulary->tokens.size(); ++id) {
+    const TokenKind kind = vocabulary->kinds[id];
+    if (kind != TokenKind::control && kind != TokenKind::user_defined) continue;
+    if (std::find(std::begin(known), std::end(known), vocabulary->tokens[id]) != std::end(known))
+      ends.push_back(static_cast<int32_t>(id));
+  }
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+}
+
+namespace {
+
+void read_kinds(const Gguf& gguf, Vocabulary* vocabulary) {
+  const size_t count = vocabulary->tokens.size();
+  vocabulary->kinds.assign(count, TokenKind::normal);
+  if (!gguf.find("tokenizer.ggml.token_type")) return;
+  const std::vector<int64_t> kinds = gguf.integers("tokenizer.ggml.token_type");
+  check(kinds.size() == count, WI_E_FORMAT, gguf.where("tokenizer.ggml.token_type"), " has ", kinds.size(),
+        " elements, but there are ", count, " tokens");
+  for (size_t i = 0; i < count; ++i) {
+    check(kinds[i] >= 1 && kinds[i] <= 6, WI_E_FORMAT, gguf.where("tokenizer.ggml.token_type"), ": element ",
+          i, " is ", kinds[i], ", must be 1 to 6");
+    vocabulary->kinds[i] = static_cast<TokenKind>(kinds[i]);
+  }
+}
+
+void read_scores(const Gguf& gguf, Vocabulary* vocabulary) {
+  vocabulary->scores = gguf.floats("tokenizer.ggml.scores");
+  check(gguf.find("tokenizer.ggml.scores"), WI_E_FORMAT, gguf.where("tokenizer.ggml.scores"), " is missing");
+  check(vocabulary->scores.size() == vocabulary->tokens.size(), WI_E_FORMAT,
+        gguf.where("tokenizer.ggml.scores"), " has ", vocabulary->scores.size(), " elements, but there are ",
+        vocabulary->tokens.size(), " tokens");
+}
+
+// SentencePiece files may leave out what is 1, 2 and 0 in nearly all of them.
+void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary) {
+  const bool sentencepiece =
+      vocabulary->model == Vocabulary::Model::sentencepiece && vocabulary->tokens.size() > 2;
+  const int64_t last = static_cast<int64_t>(vocabulary->tokens.size()) - 1;
+  auto id = [&](const char* key, int32_t otherwise) {
+    return static_cast<int32_t>(gguf.find_integer(key, 0, last).value_or(otherwise));
+  };
+  vocabulary->bos = id("tokenizer.ggml.bos_token_id", sentencepiece ? 1 : -1);
+  vocabulary->eos = id("tokenizer.ggml.eos_token_id", sentencepiece ? 2 : -1);
+  vocabulary->unknown = id("tokenizer.ggml.unknown_token_id", sentencepiece ? 0 : -1);
+  for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
+    if (gguf.find(key)) vocabulary->end_of_generation.push_back(id(key, -1));
+  check(!vocabulary->add_bos || vocabulary->bos >= 0, WI_E_FORMAT, gguf.where("tokenizer.ggml.bos_token_id"),
+        " is missing, but add_bos_token is true");
+  add_known_ends(vocabulary);
+}
+
+// tokenizer.chat_template is the default, tokenizer.chat_template.NAME another one.
+void read_chat_templates(const Gguf& gguf, VocabularyFile* file) {
+  const std::string key = "tokenizer.chat_template";
+  if (const auto text = gguf.find_text(key.c_str()); text && !text->empty())
+    file->chat_templates.emplace_back("default", *text);
+  std::vector<std::string_view> names;
+  if (gguf.find("tokenizer.chat_templates")) names = gguf.texts("tokenizer.chat_templates");
+  for (const std::string_view name : names) {
+    const auto text = gguf.find_text(concat(key, '.', name).c_str());
+    if (text && name != "default") file->chat_templates.emplace_back(name, *text);
+  }
+  const Vocabulary& vocabulary = file->vocabulary;
+  const int64_t last = static_cast<int64_t>(vocabulary.tokens.size()) - 1;
+  const auto add = [&](const char* name, int64_t id) {
+    if (id >= 0) file->special_texts.emplace_back(name, vocabulary.tokens[static_cast<size_t>(id)]);
+  };
+  add("bos_token", vocabulary.bos);
+  add("eos_token", vocabulary.eos);
+  add("unk_token", vocabulary.unknown);
+  add("sep_token", gguf.find_integer("tokenizer.ggml.seperator_token_id", 0, last).value_or(-1));
+  add("pad_token", gguf.find_integer("tokenizer.ggml.padding_token_id", 0, last).value_or(-1));
+  add("mask_token", gguf.find_integer("tokenizer.ggml.mask_token_id", 0, last).value_or(-1));
+}
+
+}  // namespace
+}  // namespace wi

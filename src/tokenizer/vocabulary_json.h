@@ -1,0 +1,40 @@
+// What the readers of a Hugging Face directory's tokenizer share: vocabulary_json.cpp the model with its
+// tokens and merges, tokenizer_steps_json.cpp what is done to text before and around it,
+// special_tokens_json.cpp the tokens that are cut out of the text.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "src/files/json_file.h"
+#include "src/tokenizer/vocabulary.h"
+
+namespace wi {
+
+inline const std::string kTokenizerFile = "tokenizer.json";
+
+// Token ids by text. Tokens of the file's model come first, then those added to it.
+using TokenIds = std::unordered_map<std::string, int32_t>;
+
+// A normalizer, pre-tokenizer or the like as the list of its steps: a Sequence's members, or itself, or none.
+std::vector<const Json*> tokenizer_steps(const Json& root, const char* key, const char* members);
+
+// Fills normalizer, rewrites, splits and the model's kind; refuses by name whatever is none of these.
+void read_tokenizer_steps(const Json& root, Vocabulary* vocabulary);
+
+// The token that the post-processor puts first; -1: none. Refuses one that puts several there.
+int32_t post_processor_first(const Json& root, const TokenIds& ids);
+
+// Places the added tokens of all files, and reads which of the tokens begin a text and end an answer. vocab
+// is config.json's vocab_size; tokens beyond it do not exist.
+void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab, TokenIds* ids,
+                         Vocabulary* vocabulary);
+
+// Gives a token its id; throws WI_E_FORMAT if either is taken.
+void place_token(const std::string& where, const std::string& text, int64_t id, TokenKind kind, TokenIds* ids,
+                 Vocabulary* vocabulary);
+
+JsonTree parse_or_empty(std::string_view text, const std::string& file);
+
+}  // namespace wi
