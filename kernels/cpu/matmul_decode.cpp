@@ -19,7 +19,7 @@
 #define WI_MATMUL_DECODE_ONCE
 namespace wi::cpu {
 constexpr int64_t kDirectRows = 2;       // so few are multiplied by weights as stored
-constexpr int64_t kPanelRowBlock = 128;  // 64 KB of a chunk's activations
+constexpr int64_t kPanelRowBlock = 256;  // 128 KB of a chunk's activations
 }  // namespace wi::cpu
 #endif
 

@@ -124,7 +124,7 @@ HWY_INLINE void FillPanel(const uint8_t* const (&rows)[kPanel], int groups, Pane
   TransposeStage<Q>(panel, groups);
 }
 
-// sums += weights · pair, pairs of 16-bit integers by pairs, the same pair for each lane.
+// Pairs of 16-bit integers by the same pair in each lane, both products added: alone, and to sums.
 #if HWY_TARGET == HWY_AVX3_DL
 // As an instruction for the reason that byte_products-inl.h gives.
 HWY_INLINE void AddPairProducts(hn::Vec<L16> weights, const int16_t* pair, hn::Vec<L32>& sums) {
@@ -132,18 +132,26 @@ HWY_INLINE void AddPairProducts(hn::Vec<L16> weights, const int16_t* pair, hn::V
       : "+v"(sums.raw)
       : "v"(weights.raw), "m"(*reinterpret_cast<const int32_t(*)>(pair)));
 }
+HWY_INLINE hn::Vec<L32> PairProducts(hn::Vec<L16> weights, const int16_t* pair) {
+  auto products = hn::Zero(L32());
+  AddPairProducts(weights, pair, products);
+  return products;
+}
 #else
-HWY_INLINE void AddPairProducts(hn::Vec<L16> weights, const int16_t* pair, hn::Vec<L32>& sums) {
+HWY_INLINE hn::Vec<L32> PairProducts(hn::Vec<L16> weights, const int16_t* pair) {
   int32_t both;
   hwy::CopyBytes<4>(pair, &both);
-  const auto activations = hn::BitCast(L16(), hn::Set(L32(), both));
   hn::Vec<L32> unused = hn::Zero(L32());  // x86 adds pairs
+  return hn::ReorderWidenMulAccumulate(L32(), weights, hn::BitCast(L16(), hn::Set(L32(), both)), unused,
+                                       unused);
+}
+HWY_INLINE void AddPairProducts(hn::Vec<L16> weights, const int16_t* pair, hn::Vec<L32>& sums) {
+  const auto products = PairProducts(weights, pair);
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
   // The addition as an instruction: else GCC 12 adds in trees, for which registers are too few, and copies.
-  const auto products = hn::ReorderWidenMulAccumulate(L32(), weights, activations, unused, unused);
   asm("vpaddd %1, %0, %0" : "+v"(sums.raw) : "v"(products.raw));
 #else
-  sums = hn::ReorderWidenMulAccumulate(L32(), weights, activations, sums, unused);
+  sums = hn::Add(sums, products);
 #endif
 }
 #endif
@@ -160,27 +168,36 @@ struct PanelRows {
   }
 };
 
-// sums (R, kPanelVecs) = R rows' products with kPairs pairs of inputs from the first on.
-template <int kPairs, int R>
-HWY_INLINE void MultiplyRun(const Panel& panel, const PanelRows& rows, int first,
-                            hn::Vec<L32> (&sums)[R][kPanelVecs]) {
-  for (int r = 0; r < R; r++)
-    for (int v = 0; v < kPanelVecs; v++) sums[r][v] = hn::Zero(L32());
-  const int16_t* w = panel.weights + first * kPanel * 2;
-  const int16_t* a = rows.quants + first * 2;
-  constexpr int kLine = HWY_MIN(kPairs, 16);  // pairs in a cache line of a row
-  for (int line = 0; line < kPairs; line += kLine) {
-    if constexpr (R == kPanelRows)  // the next rows'
-      for (int r = 0; r < R; r++) __builtin_prefetch(a + (R + r) * kChunk, 0, 3);
-#pragma GCC unroll 8
-    for (int pair = 0; pair < kLine; pair++, w += kPanel * 2, a += 2) {
-      const auto w0 = hn::Load(L16(), w), w1 = hn::Load(L16(), w + kLanes32 * 2);
-      for (int r = 0; r < R; r++) {
+// sums (R, kPanelVecs) += R rows' products with kPairs pairs of inputs; the first of them may begin the sums.
+template <int kPairs, bool kBegins, int R>
+HWY_INLINE void MultiplyPairs(const int16_t* w, const int16_t* a, hn::Vec<L32> (&sums)[R][kPanelVecs]) {
+  if constexpr (R == kPanelRows)  // the next rows'
+    for (int r = 0; r < R; r++) __builtin_prefetch(a + (R + r) * kChunk, 0, 3);
+#pragma GCC unroll 16
+  for (int pair = 0; pair < kPairs; pair++, w += kPanel * 2, a += 2) {
+    const auto w0 = hn::Load(L16(), w), w1 = hn::Load(L16(), w + kLanes32 * 2);
+    for (int r = 0; r < R; r++) {
+      if (kBegins && pair == 0) {
+        sums[r][0] = PairProducts(w0, a + r * kChunk);
+        sums[r][1] = PairProducts(w1, a + r * kChunk);
+      } else {
         AddPairProducts(w0, a + r * kChunk, sums[r][0]);
         AddPairProducts(w1, a + r * kChunk, sums[r][1]);
       }
     }
   }
+}
+
+// sums (R, kPanelVecs) = R rows' products with kPairs pairs of inputs from the first on.
+template <int kPairs, int R>
+HWY_INLINE void MultiplyRun(const Panel& panel, const PanelRows& rows, int first,
+                            hn::Vec<L32> (&sums)[R][kPanelVecs]) {
+  const int16_t* w = panel.weights + first * kPanel * 2;
+  const int16_t* a = rows.quants + first * 2;
+  constexpr int kLine = HWY_MIN(kPairs, 16);  // pairs in a cache line of a row
+  MultiplyPairs<kLine, true, R>(w, a, sums);
+  for (int pair = kLine; pair < kPairs; pair += kLine)
+    MultiplyPairs<kLine, false, R>(w + pair * kPanel * 2, a + pair * 2, sums);
 }
 
 // sums (R, kPanel) += panel · R rows, of blocks of 32.
