@@ -24,12 +24,19 @@ struct PolicyParams {
 
 // One sealed segment as a policy sees it: one layer, one KV head.
 struct SegmentView {
-  const void* keys = nullptr;          // (tokens, head_dim) KV dtype, partition by partition
-  const void* values = nullptr;        // (tokens, head_dim) likewise
-  const int32_t* positions = nullptr;  // (tokens) of the stored order: position in the session
-  const void* index = nullptr;         // the policy's own bytes, position-independent; null if it keeps none
+  const void* keys = nullptr;        // (tokens, head_dim) KV dtype, partition by partition
+  const void* values = nullptr;      // (tokens, head_dim) likewise
+  const int32_t* offsets = nullptr;  // (partitions + 1) where each partition begins in the stored order
+  const int32_t* places = nullptr;   // (tokens) in order of position: each token's place in the stored order
+  const void* index = nullptr;       // the policy's own bytes, position-independent; null if it keeps none
   int32_t tokens = 0;
   int32_t partitions = 0;
+
+  KvRun run(int32_t partition, size_t row_bytes) const {
+    const size_t at = static_cast<size_t>(offsets[partition]) * row_bytes;
+    return {static_cast<const std::byte*>(keys) + at, static_cast<const std::byte*>(values) + at,
+            offsets[partition + 1] - offsets[partition]};
+  }
 };
 
 // Build the index of one (layer, KV head) of a segment and lay its tokens out partition by partition.
@@ -38,14 +45,13 @@ struct IndexArgs {
   const KvRun* runs;  // the segment's tokens in order of position
   int32_t run_count;
   int32_t tokens;  // over all runs
-  int32_t first_position;
   int32_t head_dim;
   DType kv;
   const PolicyParams* params;
-  void* keys;          // out (tokens, head_dim)
-  void* values;        // out (tokens, head_dim)
-  int32_t* positions;  // out (tokens)
-  void* index;         // out, index_capacity() bytes, 64-byte aligned, zeroed by the caller
+  void* keys;       // out (tokens, head_dim)
+  void* values;     // out (tokens, head_dim)
+  int32_t* places;  // out (tokens) as SegmentView has them
+  void* index;      // out, index_capacity() bytes, 64-byte aligned, zeroed by the caller
 };
 struct IndexResult {
   int32_t partitions = 0;
@@ -66,7 +72,7 @@ struct PartitionRef {
   int32_t partition;  // in the segment
 };
 
-// Positions [begin, end) of a segment that a query should see whatever their rank.
+// Tokens [begin, end) of a segment, in order of position, that a query should see whatever their rank.
 struct WantedTokens {
   int32_t segment;  // in the lane's list
   int32_t begin, end;
@@ -102,6 +108,7 @@ struct Lane {
   float* lse = nullptr;  // (group)
   // report
   int64_t retrieved_tokens = 0;
+  int64_t index_bytes_read = 0;     // by select and estimate
   int32_t dropped_count = 0;        // partitions neither retrieved nor estimated
   float estimated_coverage = 1.0f;  // of coverage_head's attention mass
   float certified_coverage = 1.0f;
@@ -126,7 +133,8 @@ struct Policy {
   // Whether a lane's stages have more in common than a lane has parts: one worker then does them all, while
   // its cache has what select wrote and estimate reads.
   bool lane_by_lane = false;
-  // Upper bound of index bytes for one head of a segment of this many tokens.
+  // Upper bounds for one head of a segment of this many tokens.
+  int32_t (*most_partitions)(const PolicyParams& params, int32_t tokens);
   size_t (*index_capacity)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
   IndexResult (*index)(const Stream& stream, int worker, const IndexArgs& args);
   const IndexPieces* pieces = nullptr;  // null: index() takes no longer than a piece may
@@ -134,16 +142,14 @@ struct Policy {
   // partitions, in their order, without looking for new ones. As index(), but args.index has the capacity of
   // the whole segment. Null: index() looks for nothing and does as well.
   IndexResult (*cut)(const Stream& stream, int worker, const IndexArgs& args, const SegmentView& whole);
+  // SegmentView's offsets of a layout that index(), pieces or cut() made. Null: a segment is one partition.
+  void (*partition_offsets)(const void* index, int32_t partitions, int32_t tokens, int32_t* offsets);
   // Ranks the partitions and splits them into zones: fills retrieved, estimated, scores and the report's
-  // retrieved_tokens, dropped_count.
+  // retrieved_tokens, dropped_count, index_bytes_read.
   void (*select)(const Stream& stream, const LanesArgs& args);
-  // The token range [begin, end) of a partition in the segment's stored order.
-  void (*partition_range)(const SegmentView& segment, int32_t partition, int32_t* begin, int32_t* end);
   // Merges the estimated partitions into out and lse, and fills the report's coverage. Null: estimates
   // nothing.
   void (*estimate)(const Stream& stream, const LanesArgs& args);
-  // Bytes of index that select and estimate read for this lane (for the statistics). Null: none.
-  int64_t (*index_bytes_read)(const Lane& lane, const LanesArgs& args);
   // Whether untrusted bytes (of a session file) are an index that the operations above can read safely.
   // Null: the policy keeps none, and a segment is one partition.
   bool (*index_valid)(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,

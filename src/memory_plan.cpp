@@ -44,11 +44,15 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
                int64_t tokens) {
   const auto bytes_of = [&](int64_t count) { return static_cast<uint64_t>(count) * shape.token_bytes(); };
   const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
-  const auto positions_bytes = [&](int64_t count) {
-    return planes * static_cast<uint64_t>(count) * sizeof(int32_t);
-  };
   const uint64_t indexed =
       static_cast<uint64_t>(shape.indexed_layers()) * static_cast<uint64_t>(shape.kv_heads);
+  // Of a segment beside its index: each token's place, each partition's offset.
+  const auto order_bytes = [&](int64_t count) {
+    const auto partitions =
+        static_cast<uint64_t>(policy.most_partitions(params, static_cast<int32_t>(count)));
+    return (planes * static_cast<uint64_t>(count) + indexed * (partitions + 1) + (planes - indexed) * 2) *
+           sizeof(int32_t);
+  };
   const auto index_room = [&](int64_t count) {
     const size_t capacity =
         policy.index_capacity(params, static_cast<int32_t>(count), shape.head_dim, shape.dtype);
@@ -61,7 +65,7 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
   if (tokens == 0) return {};
   const SegmentGrid grid(params);
   const int64_t sealed_end = grid.sealed_end(tokens);
-  const auto index_bytes_of = [&](int64_t count) { return index_room(count) + positions_bytes(count); };
+  const auto index_bytes_of = [&](int64_t count) { return index_room(count) + order_bytes(count); };
 
   KvPlan plan;
   plan.kv_bytes = bytes_of(sealed_end + in_blocks(std::max<int64_t>(tokens - sealed_end, 0)));
@@ -72,7 +76,7 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
   const auto build = [&](SegmentSpan span) {
     const int64_t tail = std::min(tokens - span.first, params.local_window + span.tokens + chunk_tokens);
     peak = std::max(peak, bytes_of(span.first + in_blocks(tail) + span.tokens) + plan.index_bytes +
-                              positions_bytes(span.tokens) + 2 * index_room(span.tokens));
+                              order_bytes(span.tokens) + 2 * index_room(span.tokens));
     plan.index_bytes += index_bytes_of(span.tokens);
   };
   // Of the whole segments, the last meets the most.

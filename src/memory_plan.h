@@ -13,7 +13,7 @@ namespace wi {
 // What a sequence of this many tokens holds after one prefill, and what it needs besides while it is read.
 struct KvPlan {
   uint64_t kv_bytes = 0;       // keys and values of sink, segments and tail
-  uint64_t index_bytes = 0;    // of all segments, at most; positions included
+  uint64_t index_bytes = 0;    // of all segments, at most; what orders their tokens included
   uint64_t sealing_bytes = 0;  // most that building a segment, and the tail waiting for it, takes on top
 };
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,

@@ -187,8 +187,9 @@ std::span<const WantedTokens> Session::wanted_tokens(std::span<WantedTokens> roo
   for (int32_t i = 0; i < count; ++i) {
     const auto& segments = sequence_.segments();
     for (size_t s = 0; s < segments.size(); ++s) {
-      const int64_t begin = std::max(repeats[i].last, segments[s]->first_position());
-      const int64_t end = std::min(repeats[i].last + kFollowed, segments[s]->end_position());
+      const int64_t first = segments[s]->first_position(), last = repeats[i].last - first;
+      const int64_t begin = std::max<int64_t>(last, 0);
+      const int64_t end = std::min<int64_t>(last + kFollowed, segments[s]->tokens());
       if (begin < end && wanted < room.size())
         room[wanted++] = {static_cast<int32_t>(s), static_cast<int32_t>(begin), static_cast<int32_t>(end)};
     }

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -147,27 +149,32 @@ struct Cache {
     auto segment = std::make_unique<Segment>();
     segment->keys = AlignedBytes(key_bytes.size());
     segment->values = AlignedBytes(value_bytes.size());
-    segment->positions.resize(static_cast<size_t>(tokens));
+    segment->places.resize(static_cast<size_t>(tokens));
     segment->index =
         AlignedBytes(policy.index_capacity(params, whole ? whole->tokens : tokens, head_dim, kv));
     const IndexArgs args = {.runs = runs.data(),
                             .run_count = static_cast<int32_t>(runs.size()),
                             .tokens = tokens,
-                            .first_position = static_cast<int32_t>(indexed_tokens),
                             .head_dim = head_dim,
                             .kv = kv,
                             .params = &params,
                             .keys = segment->keys.data(),
                             .values = segment->values.data(),
-                            .positions = segment->positions.data(),
+                            .places = segment->places.data(),
                             .index = segment->index.data()};
     const IndexResult result = whole       ? policy.cut(*stream, 0, args, *whole)
                                : in_pieces ? index_in_pieces(args)
                                            : policy.index(*stream, 0, args);
     segment->index_bytes = result.index_bytes;
+    segment->offsets = {0, tokens};
+    if (policy.partition_offsets) {
+      segment->offsets.resize(static_cast<size_t>(result.partitions) + 1);
+      policy.partition_offsets(segment->index.data(), result.partitions, tokens, segment->offsets.data());
+    }
     views.push_back({.keys = segment->keys.data(),
                      .values = segment->values.data(),
-                     .positions = segment->positions.data(),
+                     .offsets = segment->offsets.data(),
+                     .places = segment->places.data(),
                      .index = segment->index.data(),
                      .tokens = tokens,
                      .partitions = result.partitions});
@@ -193,7 +200,7 @@ struct Cache {
 
   struct Segment {
     AlignedBytes keys, values, index;
-    std::vector<int32_t> positions;
+    std::vector<int32_t> offsets, places;
     size_t index_bytes = 0;
   };
   const Policy& policy;
@@ -251,25 +258,52 @@ inline LanesArgs lanes_args(const Cache& cache, Lane* lanes, int32_t count, int3
           .params = &cache.params};
 }
 
+// Which of a segment's tokens lies at each place of the stored order. Throws if two are at one.
+inline std::vector<int32_t> tokens_by_place(const SegmentView& segment) {
+  std::vector<int32_t> tokens(static_cast<size_t>(segment.tokens), -1);
+  for (int32_t i = 0; i < segment.tokens; i++) {
+    int32_t& token = tokens.at(static_cast<size_t>(segment.places[i]));
+    if (token >= 0) throw std::logic_error("two tokens at one place");
+    token = i;
+  }
+  return tokens;
+}
+
+// Positions of what a lane retrieved, of segments that follow each other from 0 on. Throws if one is there
+// twice.
+inline std::set<int32_t> retrieved_positions(const Lane& lane) {
+  std::set<int32_t> positions;
+  std::vector<int32_t> first;
+  std::vector<std::vector<int32_t>> by_place;
+  for (int32_t s = 0, at = 0; s < lane.segment_count; at += lane.segments[s++].tokens) {
+    first.push_back(at);
+    by_place.push_back(tokens_by_place(lane.segments[s]));
+  }
+  for (int32_t i = 0; i < lane.retrieved_count; i++) {
+    const auto s = static_cast<size_t>(lane.retrieved[i].segment);
+    const int32_t* offsets = lane.segments[s].offsets + lane.retrieved[i].partition;
+    for (int32_t place = offsets[0]; place < offsets[1]; place++)
+      if (!positions.insert(first[s] + by_place[s].at(static_cast<size_t>(place))).second)
+        throw std::logic_error("a token was retrieved twice");
+  }
+  return positions;
+}
+
 // The pipeline's retrieve, for a cache whose pages are all in the fast tier.
-inline void retrieve(const Policy& policy, const LanesArgs& args) {
-  const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
+inline void retrieve(const LanesArgs& args) {
   for (int32_t i = 0; i < args.lane_count; i++) {
     Lane& lane = args.lanes[i];
     lane.run_count = lane.retrieved_count;
     for (int32_t r = 0; r < lane.retrieved_count; r++) {
-      const SegmentView& segment = lane.segments[lane.retrieved[r].segment];
-      int32_t begin = 0, end = 0;
-      policy.partition_range(segment, lane.retrieved[r].partition, &begin, &end);
-      lane.runs[r] = {static_cast<const std::byte*>(segment.keys) + begin * row,
-                      static_cast<const std::byte*>(segment.values) + begin * row, end - begin};
+      const PartitionRef& ref = lane.retrieved[r];
+      lane.runs[r] = lane.segments[ref.segment].run(ref.partition, row_bytes(args.kv, args.head_dim));
     }
   }
 }
 
 inline void decode_lanes(const Stream& stream, const Policy& policy, const LanesArgs& args) {
   policy.select(stream, args);
-  retrieve(policy, args);
+  retrieve(args);
   cpu::attend(stream, args);
   if (policy.estimate) policy.estimate(stream, args);
 }

@@ -41,18 +41,7 @@ struct Scene {
     decode_lanes(*stream, cache.policy, args());
     return lane->lane;
   }
-  // Positions of what was retrieved; fails if one is there twice.
-  std::set<int32_t> positions() const {
-    std::set<int32_t> found;
-    const Lane& of = lane->lane;
-    for (int32_t i = 0; i < of.retrieved_count; i++) {
-      const SegmentView& segment = of.segments[of.retrieved[i].segment];
-      int32_t begin = 0, end = 0;
-      cache.policy.partition_range(segment, of.retrieved[i].partition, &begin, &end);
-      for (int32_t t = begin; t < end; t++) assert_true(found.insert(segment.positions[t]).second);
-    }
-    return found;
-  }
+  std::set<int32_t> positions() const { return retrieved_positions(lane->lane); }
 
   Cache cache;
   std::unique_ptr<TestLane> lane;
@@ -118,9 +107,7 @@ void bound_of_a_page_is_never_under_a_score_in_it(void**) {
             int64_t token = 0;
             for (const SegmentView& segment : scene.cache.views)
               for (int32_t p = 0; p < segment.partitions; p++, page++) {
-                int32_t begin = 0, end = 0;
-                scene.cache.policy.partition_range(segment, p, &begin, &end);
-                for (int32_t t = begin; t < end; t++, token++)
+                for (int32_t t = segment.offsets[p]; t < segment.offsets[p + 1]; t++, token++)
                   for (int32_t h = 0; h < group; h++) {
                     double score = 0, size = 0;
                     for (int32_t i = 0; i < dim; i++) {

@@ -314,7 +314,7 @@ void a_prompt_in_pieces_goes_on_as_one_in_one_call(void**) {
       for (int32_t layer = 0; layer < model()->config.layers; ++layer)
         for (int32_t head = 0; head < model()->config.kv_heads; ++head)
           for (int32_t i = 0; i < a[s]->tokens(); ++i, ++all)
-            moved += a[s]->positions(layer, head)[i] != b[s]->positions(layer, head)[i];
+            moved += a[s]->places(layer, head)[i] != b[s]->places(layer, head)[i];
     }
     std::printf("pieces of %d: logits %.1e off, %d of %d places differ\n", static_cast<int>(piece), worst,
                 static_cast<int>(moved), static_cast<int>(all));

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "src/repeats.h"
 #include "tests/support/random_model.h"
 #include "tests/test.h"
 
@@ -106,7 +107,7 @@ void whole_budget_without_estimation_equals_full(void**) {
   }
 }
 
-// Seen from outside by what select reads: the positions of the one segment where the newest tokens stood
+// Seen from outside by what select reads: the places of what followed the newest tokens where they stood
 // before, once for each layer and KV head.
 void a_step_looks_up_where_its_newest_tokens_stood_before(void**) {
   auto rt = runtime();
@@ -133,9 +134,7 @@ void a_step_looks_up_where_its_newest_tokens_stood_before(void**) {
   const uint64_t without = read_by_a_step(0), with = read_by_a_step(2);
   const auto lanes = static_cast<uint64_t>(config.layers * config.kv_heads);
   assert_true(without > 0);
-  assert_int_equal(with - without,
-                   lanes * sizeof(int32_t) *
-                       static_cast<uint64_t>(session_params(rt, "wave").policy_params.segment_tokens));
+  assert_int_equal(with - without, lanes * sizeof(int32_t) * static_cast<uint64_t>(kFollowed));
 }
 
 void prefill_and_token_by_token_agree(void**) {

@@ -66,12 +66,11 @@ void check_index(const Cache& cache) {
     assert_true(cpu::wave_index_valid(view.index, segment->index_bytes, view.partitions, view.tokens,
                                       cache.head_dim, cache.kv));
     const cpu::WaveIndex index = cpu::wave_view(view.index);
-    std::vector<int> seen(static_cast<size_t>(view.tokens));
+    const std::vector<int32_t> token_at = tokens_by_place(view);
     std::vector<float> row(dim), centroid(dim), value_mean(dim);
     const int64_t bytes = static_cast<int64_t>(row_bytes(cache.kv, cache.head_dim));
     for (int32_t c = 0; c < index.clusters; c++) {
-      int32_t begin = 0, end = 0;
-      cpu::wave_policy.partition_range(view, c, &begin, &end);
+      const int32_t begin = view.offsets[c], end = view.offsets[c + 1];
       assert_int_equal(end - begin, index.sizes[c]);
       assert_in_range(end - begin, 1, cache.params.max_cluster_tokens);
       cpu::wave_centroid(index, c, cache.head_dim, centroid.data());
@@ -79,10 +78,8 @@ void check_index(const Cache& cache) {
       double radius = 0, squares = 0;
       std::vector<std::vector<double>> deviations;
       for (int32_t i = begin; i < end; i++) {
-        const int32_t token = view.positions[i];
-        assert_in_range(token, 0, view.tokens - 1);
-        assert_int_equal(seen[static_cast<size_t>(token)]++, 0);
-        if (i > begin) assert_true(view.positions[i - 1] < view.positions[i]);
+        const auto at = static_cast<size_t>(i);
+        if (i > begin) assert_true(token_at[at - 1] < token_at[at]);
         cpu::from_kv(static_cast<const std::byte*>(view.keys) + i * bytes, cache.kv, row.data(),
                      cache.head_dim);
         double distance = 0;
@@ -96,6 +93,7 @@ void check_index(const Cache& cache) {
         radius = std::max(radius, std::sqrt(distance));
         squares += distance / (end - begin);
         // The stored rows are the tokens' own.
+        const int32_t token = token_at[at];
         const AlignedBytes key = to_kv(
             {cache.keys.begin() + token * cache.head_dim, cache.keys.begin() + (token + 1) * cache.head_dim},
             cache.kv);
@@ -113,7 +111,8 @@ void check_index(const Cache& cache) {
         assert_true(std::abs(mean[j] - double(centroid[j])) <= half_step + 1e-5 * (1 + std::abs(mean[j])));
       }
     }
-    assert_int_equal(std::count(seen.begin(), seen.end(), 1), view.tokens);
+    assert_int_equal(view.offsets[0], 0);
+    assert_int_equal(view.offsets[index.clusters], view.tokens);
   }
 }
 
@@ -125,6 +124,7 @@ void every_token_is_in_exactly_one_cluster_of_at_most_64(void**) {
           Cache cache(cpu::wave_policy, {}, kv, 64);
           cache.seal(drawn(kind, tokens, 64), drawn(Keys::uniform, tokens, 64, 1));
           check_index(cache);
+          assert_true(cache.partitions <= cpu::wave_policy.most_partitions(cache.params, tokens));
         }
   });
 }
@@ -171,7 +171,7 @@ void pieces_write_what_index_writes(void**) {
                         whole.segments[0]->index_bytes);
     assert_memory_equal(whole.segments[0]->values.data(), pieces.segments[0]->values.data(),
                         whole.segments[0]->values.size());
-    assert_true(whole.segments[0]->positions == pieces.segments[0]->positions);
+    assert_true(whole.segments[0]->places == pieces.segments[0]->places);
   }
 }
 
@@ -201,6 +201,7 @@ void a_cut_keeps_clusters_as_far_as_they_go(void**) {
   Cache whole(cpu::wave_policy, {}, DType::f16, kDim);
   whole.seal(keys, values);
   const SegmentView& from = whole.views[0];
+  const std::vector<int32_t> token_at = tokens_by_place(from);
   for (int32_t tokens : {64, 640, 1984}) {
     const size_t numbers = static_cast<size_t>(tokens) * kDim;
     Cache cut(cpu::wave_policy, {}, DType::f16, kDim);
@@ -209,15 +210,14 @@ void a_cut_keeps_clusters_as_far_as_they_go(void**) {
     const SegmentView& view = cut.views[0];
     int32_t at = 0, clusters = 0;
     for (int32_t c = 0; c < from.partitions; c++) {
-      int32_t begin = 0, end = 0, kept_begin = at;
-      cpu::wave_policy.partition_range(from, c, &begin, &end);
-      for (int32_t i = begin; i < end; i++)
-        if (from.positions[i] < tokens) assert_int_equal(view.positions[at++], from.positions[i]);
+      const int32_t kept_begin = at;
+      for (int32_t i = from.offsets[c]; i < from.offsets[c + 1]; i++) {
+        const int32_t token = token_at[static_cast<size_t>(i)];
+        if (token < tokens) assert_int_equal(view.places[token], at++);
+      }
       if (at == kept_begin) continue;
-      int32_t cut_begin = 0, cut_end = 0;
-      cpu::wave_policy.partition_range(view, clusters++, &cut_begin, &cut_end);
-      assert_int_equal(cut_begin, kept_begin);
-      assert_int_equal(cut_end, at);
+      assert_int_equal(view.offsets[clusters++], kept_begin);
+      assert_int_equal(view.offsets[clusters], at);
     }
     assert_int_equal(clusters, view.partitions);
     assert_int_equal(cut.keys.size(), numbers);
@@ -266,9 +266,10 @@ void keys_that_no_cluster_suits_are_clusters_of_their_own(void**) {
   check_index(cache);
   const SegmentView& view = cache.views[0];
   const cpu::WaveIndex index = cpu::wave_view(view.index);
+  const std::vector<int32_t> token_at = tokens_by_place(view);
   std::vector<int32_t> alone;
   for (int32_t c = 0; c < index.clusters; c++)
-    if (index.sizes[c] == 1) alone.push_back(view.positions[index.offsets[c]]);
+    if (index.sizes[c] == 1) alone.push_back(token_at[static_cast<size_t>(view.offsets[c])]);
   std::sort(alone.begin(), alone.end());
   for (int32_t token : far) assert_true(std::binary_search(alone.begin(), alone.end(), token));
 }
@@ -308,7 +309,7 @@ void validator_rejects_damage(void**) {
   }
   const cpu::WaveHeader header = *reinterpret_cast<const cpu::WaveHeader*>(segment.index.data());
   const int32_t minus_one = static_cast<int32_t>(0xBF800000u);  // as f32
-  for (uint64_t array : {header.sizes, header.offsets, header.extents, header.residuals})
+  for (uint64_t array : {header.sizes, header.extents, header.residuals})
     for (int32_t bad : {-1, INT32_MAX, minus_one}) {
       for (int32_t at : {0, clusters / 2, clusters - 1}) {
         fresh();

@@ -250,17 +250,6 @@ void equal_ranks_go_to_the_lower_partition(void**) {
   }
 }
 
-std::set<int32_t> retrieved_positions(const Lane& lane) {
-  std::set<int32_t> positions;
-  for (int32_t i = 0; i < lane.retrieved_count; i++) {
-    const SegmentView& segment = lane.segments[lane.retrieved[i].segment];
-    int32_t begin = 0, end = 0;
-    cpu::wave_policy.partition_range(segment, lane.retrieved[i].partition, &begin, &end);
-    positions.insert(segment.positions + begin, segment.positions + end);
-  }
-  return positions;
-}
-
 void wanted_tokens_are_retrieved_whatever_their_rank(void**) {
   for (float target : {0.0f, 0.5f}) {
     PolicyParams params;
@@ -273,20 +262,19 @@ void wanted_tokens_are_retrieved_whatever_their_rank(void**) {
     const std::set<int32_t> before = retrieved_positions(lane);
     // Two that were left out, at either end of a segment, and one that is there anyway.
     std::vector<WantedTokens> wanted;
+    const int32_t first[] = {0, lane.segments[0].tokens};  // positions
     for (int32_t s : {0, 1}) {
-      const SegmentView& segment = lane.segments[s];
-      std::vector<int32_t> positions(segment.positions, segment.positions + segment.tokens);
-      std::sort(positions.begin(), positions.end());
-      if (s == 1) std::reverse(positions.begin(), positions.end());
-      const auto left_out = std::find_if(positions.begin(), positions.end(),
-                                         [&](int32_t position) { return !before.count(position); });
-      wanted.push_back({s, *left_out, *left_out + 1});
+      const int32_t tokens = lane.segments[s].tokens;
+      int32_t left_out = s == 0 ? 0 : tokens - 1;
+      while (before.count(first[s] + left_out)) left_out += s == 0 ? 1 : -1;
+      assert_in_range(left_out, 0, tokens - 1);
+      wanted.push_back({s, left_out, left_out + 1});
     }
     lane.wanted = wanted.data();
     lane.wanted_count = static_cast<int32_t>(wanted.size());
     cpu::wave_policy.select(*stream, scene.args());
     const std::set<int32_t> after = retrieved_positions(lane);
-    for (const WantedTokens& one : wanted) assert_true(after.count(one.begin));
+    for (const WantedTokens& one : wanted) assert_true(after.count(first[one.segment] + one.begin));
     assert_int_equal(lane.retrieved_count + lane.estimated_count + lane.dropped_count, lane.partition_count);
   }
 }
@@ -299,7 +287,7 @@ void wanted_tokens_take_at_most_half_of_the_budget(void**) {
   ThreadStream stream(1);
   cpu::wave_policy.select(*stream, scene.args());
   const std::set<int32_t> before = retrieved_positions(lane);
-  const std::vector<WantedTokens> wanted = {{0, 0, INT32_MAX}, {1, 0, INT32_MAX}};  // all there are
+  const std::vector<WantedTokens> wanted = {{0, 0, lane.segments[0].tokens}, {1, 0, lane.segments[1].tokens}};
   lane.wanted = wanted.data();
   lane.wanted_count = 2;
   cpu::wave_policy.select(*stream, scene.args());

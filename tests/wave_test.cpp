@@ -220,19 +220,14 @@ void recall_and_error_are_bounded_on_every_kind_of_keys(void**) {
       ThreadStream stream(1);
       const LanesArgs args = scene.args();
       cpu::wave_policy.select(*stream, args);
-      retrieve(cpu::wave_policy, args);
+      retrieve(args);
       cpu::attend(*stream, args);
       const std::vector<float> exact_only = scene.lane->out;
       cpu::wave_policy.estimate(*stream, args);
       const Lane& lane = scene.lane->lane;
       std::vector<bool> attended(scene.all_keys.size() / 64);
       for (size_t i = 0; i < 68; i++) attended[attended.size() - 1 - i] = true;
-      for (int32_t i = 0; i < lane.retrieved_count; i++) {
-        const SegmentView& segment = lane.segments[lane.retrieved[i].segment];
-        int32_t begin = 0, end = 0;
-        cpu::wave_policy.partition_range(segment, lane.retrieved[i].partition, &begin, &end);
-        for (int32_t t = begin; t < end; t++) attended[static_cast<size_t>(segment.positions[t])] = true;
-      }
+      for (int32_t position : retrieved_positions(lane)) attended[static_cast<size_t>(position)] = true;
       for (size_t h = 0; h < 4; h++) {
         const Reference dense = scene.dense(h);
         std::vector<size_t> order(dense.weights.size());

@@ -78,10 +78,10 @@ std::span<const KvRun> Source::runs(int32_t layer, int32_t head, int worker) {
   room.runs.clear();
   for (const auto& segment : segments_) {
     const SegmentView view = segment->view(layer, head);
-    for (int32_t i = 0; i < view.tokens; ++i) {
-      const size_t from = static_cast<size_t>(i) * row;
-      if (view.positions[i] >= span_.end()) continue;
-      std::byte* to = room.gathered.data() + static_cast<size_t>(view.positions[i] - span_.first) * row;
+    const int64_t first = segment->first_position();
+    for (int64_t i = 0, end = std::min<int64_t>(view.tokens, span_.end() - first); i < end; ++i) {
+      const size_t from = static_cast<size_t>(view.places[i]) * row;
+      std::byte* to = room.gathered.data() + static_cast<size_t>(first + i - span_.first) * row;
       std::memcpy(to, static_cast<const std::byte*>(view.keys) + from, row);
       std::memcpy(to + half, static_cast<const std::byte*>(view.values) + from, row);
     }
@@ -212,8 +212,8 @@ void reindex(const Sequence& from, const SealContext& context, Sequence& to) {
     each_head([&](int32_t layer, int32_t head) {
       const SegmentView view = segment->view(layer, head);
       for (int32_t i = 0; i < view.tokens; ++i) {
-        const size_t at = static_cast<size_t>(i) * shape.head_bytes();
-        put(to, layer, head, view.positions[i], static_cast<const std::byte*>(view.keys) + at,
+        const size_t at = static_cast<size_t>(view.places[i]) * shape.head_bytes();
+        put(to, layer, head, segment->first_position() + i, static_cast<const std::byte*>(view.keys) + at,
             static_cast<const std::byte*>(view.values) + at);
       }
     });

@@ -18,6 +18,7 @@ IndexRoom::IndexRoom(HostPool& pool, const KvShape& shape, const Policy& policy,
                      int32_t tokens)
     : pool_(pool),
       shape_(shape),
+      policy_(policy),
       params_(params),
       capacity_(in_lines(policy.index_capacity(params, tokens, shape.head_dim, shape.dtype))),
       results_(static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads)) {
@@ -42,13 +43,12 @@ IndexArgs IndexRoom::args(const Segment& segment, size_t plane, std::span<const 
   args.runs = runs.data();
   args.run_count = static_cast<int32_t>(runs.size());
   args.tokens = segment.tokens();
-  args.first_position = static_cast<int32_t>(segment.first_position());
   args.head_dim = shape_.head_dim;
   args.kv = shape_.dtype;
   args.params = &params_;
   args.keys = segment.keys(layer, head);
   args.values = segment.values(layer, head);
-  args.positions = segment.positions(layer, head);
+  args.places = segment.places(layer, head);
   args.index = room_of(plane);
   if (args.index) std::memset(args.index, 0, capacity_);
   return args;
@@ -70,7 +70,7 @@ void IndexRoom::attach_to(Segment& segment) {
       std::memset(to + heads[plane].bytes, 0, in_lines(heads[plane].bytes) - heads[plane].bytes);
     }
   }
-  segment.attach_index(std::move(index), std::move(heads));
+  segment.attach_index(pool_, policy_, std::move(index), std::move(heads));
 }
 
 }  // namespace wi

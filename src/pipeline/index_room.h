@@ -18,7 +18,7 @@ const Policy& layout_policy(const Backend& backend, const Policy& policy, const 
 
 class IndexRoom {
  public:
-  // Room for indexes of segments of so many tokens. params must outlive it.
+  // Room for indexes of segments of so many tokens. policy and params must outlive it.
   IndexRoom(HostPool& pool, const KvShape& shape, const Policy& policy, const PolicyParams& params,
             int32_t tokens);
 
@@ -32,6 +32,7 @@ class IndexRoom {
 
   HostPool& pool_;
   const KvShape shape_;
+  const Policy& policy_;
   const PolicyParams& params_;
   size_t capacity_ = 0;          // of one plane
   std::vector<size_t> offsets_;  // (layers) of a layer's first plane in room_

@@ -111,8 +111,7 @@ void Lanes::report() const {
     stats.estimated_clusters += static_cast<uint64_t>(lane.estimated_count);
     stats.dropped_clusters += static_cast<uint64_t>(lane.dropped_count);
     stats.buffer_hits += static_cast<uint64_t>(lane.run_count);
-    if (policy.index_bytes_read)
-      stats.index_bytes_read += static_cast<uint64_t>(policy.index_bytes_read(lane, lanes));
+    stats.index_bytes_read += static_cast<uint64_t>(lane.index_bytes_read);
     if (!policy.estimate || window_) continue;  // nothing is left out of a window
     stats.estimated_coverage_sum += static_cast<double>(lane.estimated_coverage);
     stats.certified_coverage_sum += static_cast<double>(lane.certified_coverage);

@@ -7,17 +7,11 @@ namespace wi {
 void retrieve(const Stream& stream, const LanePart& part) {
   StageTimer timer(part.times.retrieve_ns);
   const LanesArgs& args = part.args;
-  const size_t token_bytes = row_bytes(args.kv, args.head_dim);
+  const size_t bytes = row_bytes(args.kv, args.head_dim);
   stream.each(args.lane_count, [&](int64_t i, int) {
     Lane& lane = args.lanes[i];
-    for (int32_t r = 0; r < lane.retrieved_count; ++r) {
-      const SegmentView& segment = lane.segments[lane.retrieved[r].segment];
-      int32_t begin, end;
-      part.policy.partition_range(segment, lane.retrieved[r].partition, &begin, &end);
-      const size_t offset = static_cast<size_t>(begin) * token_bytes;
-      lane.runs[r] = {static_cast<const std::byte*>(segment.keys) + offset,
-                      static_cast<const std::byte*>(segment.values) + offset, end - begin};
-    }
+    for (int32_t r = 0; r < lane.retrieved_count; ++r)
+      lane.runs[r] = lane.segments[lane.retrieved[r].segment].run(lane.retrieved[r].partition, bytes);
     lane.run_count = lane.retrieved_count;
   });
 }

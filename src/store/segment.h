@@ -17,7 +17,7 @@ namespace wi {
 
 class Segment {
  public:
-  // Allocates pages and positions; the index arrives with attach_index(). first_position: of its first token.
+  // Allocates pages and places; the index arrives with attach_index(). first_position: of its first token.
   Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens,
           HostPages pages = HostPages::huge);
 
@@ -26,20 +26,21 @@ class Segment {
   int64_t end_position() const { return first_position_ + tokens_; }
   int32_t tokens() const { return tokens_; }
   uint64_t id() const { return id_; }  // unique in the process, never reused
-  size_t bytes() const { return pages_.bytes() + index_.bytes(); }
-  size_t index_bytes() const { return index_.bytes() + positions_bytes(); }
+  size_t bytes() const { return pages_.bytes() + offsets_.bytes() + index_.bytes(); }
+  size_t index_bytes() const { return index_.bytes() + offsets_.bytes() + places_bytes(); }
 
   SegmentView view(int32_t layer, int32_t head) const;
 
   // Writing, before the segment is shared:
   std::byte* keys(int32_t layer, int32_t head) const;
   std::byte* values(int32_t layer, int32_t head) const;
-  int32_t* positions(int32_t layer, int32_t head) const;
+  int32_t* places(int32_t layer, int32_t head) const;
   struct HeadIndex {
     size_t offset = 0, bytes = 0;  // in index()
     int32_t partitions = 0;
   };
-  void attach_index(HostBuffer index, std::vector<HeadIndex> heads);  // heads: (layers * kv_heads)
+  // heads: (layers * kv_heads) as the policy laid them out. Throws WI_E_BUDGET or WI_E_MEMORY.
+  void attach_index(HostPool& pool, const Policy& policy, HostBuffer index, std::vector<HeadIndex> heads);
   const std::vector<HeadIndex>& heads() const { return heads_; }
   const HostBuffer& index() const { return index_; }
   const HostBuffer& pages() const { return pages_; }
@@ -58,7 +59,7 @@ class Segment {
   size_t plane(int32_t layer, int32_t head) const {
     return static_cast<size_t>(layer) * static_cast<size_t>(shape_.kv_heads) + static_cast<size_t>(head);
   }
-  size_t positions_bytes() const {
+  size_t places_bytes() const {
     return static_cast<size_t>(shape_.layers) * static_cast<size_t>(shape_.kv_heads) *
            static_cast<size_t>(tokens_) * sizeof(int32_t);
   }
@@ -66,9 +67,11 @@ class Segment {
   int64_t first_position_;
   int32_t tokens_;
   uint64_t id_;
-  HostBuffer pages_;  // (layers, kv_heads, {K, V}, tokens, head_dim), then positions (layers, kv_heads,
-                      // tokens) int32
+  HostBuffer pages_;  // (layers, kv_heads, {K, V}, tokens, head_dim), then places (layers, kv_heads, tokens)
+                      // int32
   HostBuffer index_;
+  HostBuffer offsets_;              // (layers, kv_heads, partitions + 1) int32
+  std::vector<size_t> offsets_at_;  // (layers * kv_heads)
   std::vector<HeadIndex> heads_;
 };
 

@@ -190,10 +190,11 @@ void Sequence::copy_to_tail(const Segment& segment, int64_t end) {
   for (int32_t layer = 0; layer < shape_.layers; ++layer) {
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
       const SegmentView view = segment.view(layer, head);
-      for (int32_t i = 0; i < view.tokens; ++i) {
-        if (view.positions[i] < sealed_end_ || view.positions[i] >= end) continue;
-        const Slot at = slot(view.positions[i]);
-        const size_t to = static_cast<size_t>(at.index) * bytes, from = static_cast<size_t>(i) * bytes;
+      const int64_t first = std::max(segment.first_position(), sealed_end_);
+      for (int64_t position = first; position < std::min(segment.end_position(), end); ++position) {
+        const Slot at = slot(position);
+        const int32_t place = view.places[position - segment.first_position()];
+        const size_t to = static_cast<size_t>(at.index) * bytes, from = static_cast<size_t>(place) * bytes;
         std::memcpy((*at.block)->keys(layer, head) + to, static_cast<const std::byte*>(view.keys) + from,
                     bytes);
         std::memcpy((*at.block)->values(layer, head) + to, static_cast<const std::byte*>(view.values) + from,

@@ -10,7 +10,8 @@
 //   TOKN*  ids, i32
 //   LOGT*  logits of the last computed token, f32, or nothing
 //   SINK   one block (layers, kv_heads, {K, V}, 4, head_dim), if there are tokens
-//   SEGM   first position i64, tokens i64, then the segment's pages with positions; once a segment, each with
+//   SEGM   first position i64, tokens i64, the segment's keys and values (layers, kv_heads, {K, V}, tokens,
+//          head_dim), each one's position (layers, kv_heads, tokens) i32; once a segment, each with
 //   INDX   (layers * kv_heads) × {offset u64, bytes u64, partitions i32}, then the index
 //   TAIL   whole blocks (layers, kv_heads, {K, V}, 64, head_dim); what no token is in is zero
 #include "src/store/session_file.h"
@@ -86,7 +87,17 @@ void write_segment(SectionWriter& to, const Segment& segment) {
   to.section("SEGM", [&](FieldWriter& fields) {
     fields.i64(segment.first_position());
     fields.i64(segment.tokens());
-    fields.raw(segment.pages().data(), segment.pages().bytes());
+    const KvShape& shape = segment.shape();
+    fields.raw(segment.pages().data(), shape.token_bytes() * static_cast<size_t>(segment.tokens()));
+    std::vector<int32_t> positions(static_cast<size_t>(segment.tokens()));
+    for (int32_t layer = 0; layer < shape.layers; ++layer) {
+      for (int32_t head = 0; head < shape.kv_heads; ++head) {
+        const int32_t* places = segment.places(layer, head);
+        for (int32_t i = 0; i < segment.tokens(); ++i)
+          positions[static_cast<size_t>(places[i])] = static_cast<int32_t>(segment.first_position()) + i;
+        fields.raw(positions.data(), positions.size() * sizeof(int32_t));
+      }
+    }
   });
   to.section("INDX", [&](FieldWriter& fields) {
     for (const Segment::HeadIndex& head : segment.heads()) {
@@ -349,34 +360,38 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
   auto segment =
       std::make_shared<Segment>(sequence.pool(), shape, first_position, static_cast<int32_t>(tokens));
   reader_.raw(segment->pages().data(), segment->pages().bytes(), "pages");
-  read_positions(*segment);
+  order_by_position(*segment);
   if (index_version_ == params_.policy->index_version) {
     read_index(sequence, *segment);
   } else {
     reader_.skip("INDX");
-    segment->attach_index({}, std::vector<Segment::HeadIndex>(static_cast<size_t>(planes), {0, 0, 1}));
+    segment->attach_index(sequence.pool(), *params_.policy, {},
+                          std::vector<Segment::HeadIndex>(static_cast<size_t>(planes), {0, 0, 1}));
   }
   sequence.adopt(std::move(segment), sink);
 }
 
-// Positions and indexes are followed without a look while decoding, so they are looked at now.
-void SessionFile::read_positions(const Segment& segment) {
+// From each place's position, as the file has it, to each position's place. Places and indexes are followed
+// without a look while decoding, so they are looked at now.
+void SessionFile::order_by_position(const Segment& segment) {
   const KvShape& shape = segment.shape();
-  std::vector<bool> seen(static_cast<size_t>(segment.tokens()));
+  constexpr int32_t kNone = -1;
+  std::vector<int32_t> place_of(static_cast<size_t>(segment.tokens()));
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
     for (int32_t head = 0; head < shape.kv_heads; ++head) {
       reader_.poll();
-      const int32_t* positions = segment.positions(layer, head);
-      std::fill(seen.begin(), seen.end(), false);
+      int32_t* const positions = segment.places(layer, head);
+      std::fill(place_of.begin(), place_of.end(), kNone);
       for (int32_t i = 0; i < segment.tokens(); ++i) {
         const int64_t at = positions[i] - segment.first_position();
-        reader_.require(at >= 0 && at < segment.tokens() && !seen[static_cast<size_t>(at)], "positions",
-                        ": position ", positions[i], " of layer ", layer, ", head ", head,
+        reader_.require(at >= 0 && at < segment.tokens() && place_of[static_cast<size_t>(at)] == kNone,
+                        "positions", ": position ", positions[i], " of layer ", layer, ", head ", head,
                         " is outside the segment or there twice");
         reader_.require(at == i || !shape.window(layer), "positions", ": position ", positions[i],
                         " of layer ", layer, ", head ", head, " is not in its order");
-        seen[static_cast<size_t>(at)] = true;
+        place_of[static_cast<size_t>(at)] = i;
       }
+      std::copy(place_of.begin(), place_of.end(), positions);
     }
   }
 }
@@ -418,7 +433,7 @@ void SessionFile::read_index(const Sequence& sequence, Segment& segment) {
     reader_.require(valid, "index", " of layer ", layer, ", head ",
                     plane % static_cast<size_t>(shape.kv_heads), " is damaged");
   }
-  segment.attach_index(std::move(index), std::move(heads));
+  segment.attach_index(sequence.pool(), *params_.policy, std::move(index), std::move(heads));
 }
 
 }  // namespace wi

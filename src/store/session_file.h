@@ -67,7 +67,7 @@ class SessionFile {
   void read_tokens();
   void read_segment(Sequence& sequence, const BlockRef& sink);
   void read_index(const Sequence& sequence, Segment& segment);
-  void read_positions(const Segment& segment);
+  void order_by_position(const Segment& segment);
 
   SectionReader reader_;
   FileKind kind_;

@@ -92,7 +92,7 @@ class Tracer {
   void observe(int64_t question, int64_t number, int32_t layer, const wi::Step& step, int64_t end,
                std::vector<Contestant>& contestants);
   void true_weights(const wi::Step& step, int32_t layer, int32_t head, int64_t end);
-  void judge(const Contestant& contestant, const wi::Lane& lane, Losses* heads) const;
+  void judge(const wi::Lane& lane, Losses* heads) const;
   void compare_distributions(int32_t token, const std::vector<float>& reference,
                              std::vector<Contestant>& contestants);
   void dump(const wi::Sequence& sequence) const;
@@ -318,7 +318,7 @@ void Tracer::observe(int64_t question, int64_t number, int32_t layer, const wi::
         wi::attend(step.backend, step.stream, part);
         exact = out;
         wi::estimate(step.stream, part);
-        judge(contestant, lanes_.args().lanes[head], found[c].data() + static_cast<size_t>(head) * group());
+        judge(lanes_.args().lanes[head], found[c].data() + static_cast<size_t>(head) * group());
       }
       const auto error = [&](const std::vector<float>& ours, size_t h) {
         double difference = 0, size = 0;
@@ -391,7 +391,7 @@ void Tracer::true_weights(const wi::Step& step, int32_t layer, int32_t head, int
 }
 
 // What a lane retrieved, against the true weights of its positions. heads: (group)
-void Tracer::judge(const Contestant& contestant, const wi::Lane& lane, Losses* heads) const {
+void Tracer::judge(const wi::Lane& lane, Losses* heads) const {
   const size_t tokens = weights_[0].size();
   std::vector<float> both(tokens, 0.0f);  // summed over the group, which shares what is retrieved
   for (const std::vector<float>& weights : weights_)
@@ -403,24 +403,27 @@ void Tracer::judge(const Contestant& contestant, const wi::Lane& lane, Losses* h
   };
   std::vector<Partition> partitions;
   std::vector<int32_t> indexed;
-  for (int32_t s = 0; s < lane.segment_count; s++) {
+  std::vector<std::vector<int32_t>> positions;  // (segments, tokens) in the stored order
+  for (int32_t s = 0, first = wi::kSinkTokens; s < lane.segment_count; first += lane.segments[s++].tokens) {
     const wi::SegmentView& segment = lane.segments[s];
-    indexed.insert(indexed.end(), segment.positions, segment.positions + segment.tokens);
+    std::vector<int32_t>& own = positions.emplace_back(static_cast<size_t>(segment.tokens));
+    for (int32_t t = 0; t < segment.tokens; t++) own[static_cast<size_t>(segment.places[t])] = first + t;
+    indexed.insert(indexed.end(), own.begin(), own.end());
     for (int32_t p = 0; p < segment.partitions; p++) {
-      Partition one{0, {s, p}, 0, 0};
-      contestant.choice.policy->partition_range(segment, p, &one.begin, &one.end);
+      Partition one{0, {s, p}, segment.offsets[p], segment.offsets[p + 1]};
       for (int32_t t = one.begin; t < one.end; t++)
-        one.density += static_cast<double>(both[static_cast<size_t>(segment.positions[t])]);
+        one.density += static_cast<double>(both[static_cast<size_t>(own[static_cast<size_t>(t)])]);
       one.density /= one.end - one.begin;
       partitions.push_back(one);
     }
   }
   std::vector<bool> retrieved(tokens, false), best(tokens, false), whole(tokens, false);
   for (int32_t i = 0; i < lane.retrieved_count; i++) {
-    const wi::SegmentView& segment = lane.segments[lane.retrieved[i].segment];
-    int32_t begin = 0, end = 0;
-    contestant.choice.policy->partition_range(segment, lane.retrieved[i].partition, &begin, &end);
-    for (int32_t t = begin; t < end; t++) retrieved[static_cast<size_t>(segment.positions[t])] = true;
+    const wi::PartitionRef ref = lane.retrieved[i];
+    const int32_t* offsets = lane.segments[ref.segment].offsets + ref.partition;
+    const std::vector<int32_t>& own = positions[static_cast<size_t>(ref.segment)];
+    for (int32_t t = offsets[0]; t < offsets[1]; t++)
+      retrieved[static_cast<size_t>(own[static_cast<size_t>(t)])] = true;
   }
   std::vector<bool> is_indexed(tokens, false);
   for (int32_t position : indexed) is_indexed[static_cast<size_t>(position)] = true;
@@ -436,7 +439,8 @@ void Tracer::judge(const Contestant& contestant, const wi::Lane& lane, Losses* h
     if (filled + one.end - one.begin > lane.retrieved_tokens) continue;
     filled += one.end - one.begin;
     for (int32_t t = one.begin; t < one.end; t++)
-      whole[static_cast<size_t>(lane.segments[one.ref.segment].positions[t])] = true;
+      whole[static_cast<size_t>(positions[static_cast<size_t>(one.ref.segment)][static_cast<size_t>(t)])] =
+          true;
   }
   for (size_t g = 0; g < weights_.size(); g++) {
     const std::vector<float>& weights = weights_[g];

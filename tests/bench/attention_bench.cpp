@@ -145,7 +145,7 @@ void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Optio
     coverage += double(lane.estimated_coverage) / kKvHeads;
     certified += double(lane.certified_coverage) / kKvHeads;
     retrieved_tokens += lane.retrieved_tokens;
-    index_bytes += policy.index_bytes_read(lane, wave.args);
+    index_bytes += lane.index_bytes_read;
     kv_bytes += (lane.indexed_tokens + kSteady) * kHeadDim * 4;
     clusters += lane.partition_count;
   }

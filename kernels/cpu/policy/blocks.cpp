@@ -199,15 +199,13 @@ void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& 
     lane.retrieved_tokens += page_tokens(lane.segments[ref.segment], ref.partition);
   }
   lane.dropped_count = lane.partition_count - lane.retrieved_count;
+  lane.index_bytes_read =
+      int64_t{lane.partition_count} * 2 * static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
 }
 
 void select(const Stream& stream, const LanesArgs& args) {
   stream.each(args.lane_count,
               [&](int64_t task, int worker) { select_lane(stream, worker, args, args.lanes[task]); });
-}
-
-int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
-  return int64_t{lane.partition_count} * 2 * static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
 }
 
 bool index_valid(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,
@@ -224,13 +222,13 @@ bool index_valid(const void* index, size_t bytes, int32_t partitions, int32_t to
 constinit const Policy blocks_policy = {
     .name = "blocks",
     .index_version = kVersion,
+    .most_partitions = most_pages,
     .index_capacity = index_capacity,
     .index = index,
     .cut = nullptr,
+    .partition_offsets = page_offsets,
     .select = select,
-    .partition_range = page_range,
     .estimate = nullptr,
-    .index_bytes_read = index_bytes_read,
     .index_valid = index_valid,
     .description =
         "Reads the pages of 16 consecutive tokens whose keys may score highest by their bounds (Quest)",

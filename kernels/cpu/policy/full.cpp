@@ -9,6 +9,8 @@
 namespace wi::cpu {
 namespace {
 
+int32_t most_partitions(const PolicyParams&, int32_t) { return 1; }
+
 size_t index_capacity(const PolicyParams&, int32_t, int32_t, DType) { return 0; }
 
 IndexResult index(const Stream&, int, const IndexArgs& args) {
@@ -28,22 +30,17 @@ void select(const Stream&, const LanesArgs& args) {
   }
 }
 
-void partition_range(const SegmentView& segment, int32_t, int32_t* begin, int32_t* end) {
-  *begin = 0;
-  *end = segment.tokens;
-}
-
 }  // namespace
 
 constinit const Policy full_policy = {
     .name = "full",
+    .most_partitions = most_partitions,
     .index_capacity = index_capacity,
     .index = index,
     .cut = nullptr,
+    .partition_offsets = nullptr,
     .select = select,
-    .partition_range = partition_range,
     .estimate = nullptr,
-    .index_bytes_read = nullptr,
     .index_valid = nullptr,
     .description = "Reads every token exactly: the reference, and the slowest",
 };
@@ -59,7 +56,7 @@ void keep_order(const IndexArgs& args) {
     keys += bytes;
     values += bytes;
   }
-  for (int32_t i = 0; i < args.tokens; i++) args.positions[i] = args.first_position + i;
+  for (int32_t i = 0; i < args.tokens; i++) args.places[i] = i;
 }
 
 }  // namespace wi::cpu

@@ -12,13 +12,15 @@ constexpr int32_t kPageTokens = 16;
 
 inline int32_t page_count(int32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
-inline void page_range(const SegmentView& segment, int32_t page, int32_t* begin, int32_t* end) {
-  *begin = page * kPageTokens;
-  *end = std::min(segment.tokens, *begin + kPageTokens);
+inline int32_t most_pages(const PolicyParams&, int32_t tokens) { return page_count(tokens); }
+
+inline void page_offsets(const void*, int32_t pages, int32_t tokens, int32_t* offsets) {
+  for (int32_t page = 0; page < pages; page++) offsets[page] = page * kPageTokens;
+  offsets[pages] = tokens;
 }
 
 inline int32_t page_tokens(const SegmentView& segment, int32_t page) {
-  return std::min(segment.tokens - page * kPageTokens, kPageTokens);
+  return segment.offsets[page + 1] - segment.offsets[page];
 }
 
 // Copies a segment's tokens in their order (full.cpp).

@@ -40,13 +40,13 @@ bool index_valid(const void*, size_t bytes, int32_t partitions, int32_t tokens, 
 
 constinit const Policy streaming_policy = {
     .name = "streaming",
+    .most_partitions = most_pages,
     .index_capacity = index_capacity,
     .index = index,
     .cut = nullptr,
+    .partition_offsets = page_offsets,
     .select = select,
-    .partition_range = page_range,
     .estimate = nullptr,
-    .index_bytes_read = nullptr,
     .index_valid = index_valid,
     .description = "Reads the first and the newest tokens only (StreamingLLM)",
 };

@@ -13,12 +13,10 @@ namespace {
 
 constexpr uint64_t aligned(uint64_t bytes) { return (bytes + 63) & ~uint64_t{63}; }
 
-void partition_range(const SegmentView& segment, int32_t partition, int32_t* begin, int32_t* end) {
-  // Not wave_view(), which looks at every array: this is called for every cluster that is retrieved.
-  const WaveHeader& header = *static_cast<const WaveHeader*>(segment.index);
-  const std::byte* offsets = static_cast<const std::byte*>(segment.index) + header.offsets;
-  *begin = reinterpret_cast<const int32_t*>(offsets)[partition];
-  *end = reinterpret_cast<const int32_t*>(offsets)[partition + 1];
+void partition_offsets(const void* index, int32_t clusters, int32_t, int32_t* offsets) {
+  const WaveIndex view = wave_view(index);
+  offsets[0] = 0;
+  for (int32_t c = 0; c < clusters; c++) offsets[c + 1] = offsets[c] + view.sizes[c];
 }
 
 bool all_finite(const void* numbers, int64_t count, DType kv) {
@@ -34,18 +32,6 @@ bool all_finite(const void* numbers, int64_t count, DType kv) {
 
 constexpr float kMostStored = 1.01f * kWaveMostExtent;  // rounded up
 
-// Select reads every code, scale, size and extent, and the axes of what it looks at twice, about two for
-// each that is retrieved, and the positions of segments in which it looks for wanted tokens; estimate the
-// value means of its zone.
-int64_t index_bytes_read(const Lane& lane, const LanesArgs& args) {
-  const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
-  const int64_t looks = std::min<int64_t>(int64_t{kWaveLooks} * lane.retrieved_count, lane.partition_count);
-  int64_t searched = 0;  // tokens
-  for (int32_t w = 0; w < lane.wanted_count; w++) searched += lane.segments[lane.wanted[w].segment].tokens;
-  return lane.partition_count * (int64_t{args.head_dim} + 12) + looks * (row + 4) +
-         searched * static_cast<int64_t>(sizeof(int32_t)) + lane.estimated_count * row;
-}
-
 }  // namespace
 
 constinit const Policy wave_policy = {
@@ -53,14 +39,14 @@ constinit const Policy wave_policy = {
     .index_version = kWaveVersion,
     .wants_repeats = true,
     .lane_by_lane = true,
+    .most_partitions = wave_most_clusters,
     .index_capacity = wave_index_capacity,
     .index = wave_index,
     .pieces = &wave_index_pieces,
     .cut = wave_cut,
+    .partition_offsets = partition_offsets,
     .select = wave_select,
-    .partition_range = partition_range,
     .estimate = wave_estimate,
-    .index_bytes_read = index_bytes_read,
     .index_valid = wave_index_valid,
     .description = "Clusters keys, reads the best clusters exactly and estimates the next (RetroInfer)",
 };
@@ -85,8 +71,7 @@ WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType
   header.extents = header.sizes + aligned(count * 4);
   header.axes = header.extents + aligned(count * 4);
   header.residuals = header.axes + aligned(count * row_bytes(kv, head_dim));
-  header.offsets = header.residuals + aligned(count * 4);
-  header.bytes = header.offsets + aligned((count + 1) * 4);
+  header.bytes = header.residuals + aligned(count * 4);
   return header;
 }
 
@@ -101,8 +86,7 @@ WaveIndex wave_view(const void* index) {
           .sizes = reinterpret_cast<const int32_t*>(base + header.sizes),
           .extents = reinterpret_cast<const uint32_t*>(base + header.extents),
           .axes = base + header.axes,
-          .residuals = reinterpret_cast<const float*>(base + header.residuals),
-          .offsets = reinterpret_cast<const int32_t*>(base + header.offsets)};
+          .residuals = reinterpret_cast<const float*>(base + header.residuals)};
 }
 
 bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,
@@ -115,16 +99,17 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
   if (std::memcmp(&header, &expected, sizeof(header)) != 0 || expected.bytes > bytes) return false;
 
   const WaveIndex view = wave_view(index);
-  if (view.offsets[0] != 0 || view.offsets[view.clusters] != tokens) return false;
+  int32_t left = tokens;  // for the clusters from i on
   for (int32_t i = 0; i < view.clusters; i++) {
-    if (view.sizes[i] < 1 || view.offsets[i] > tokens - view.sizes[i]) return false;
-    if (view.offsets[i + 1] != view.offsets[i] + view.sizes[i]) return false;
+    if (view.sizes[i] < 1 || view.sizes[i] > left) return false;
+    left -= view.sizes[i];
     const float radius = wave_radius(view.extents[i]), spread = wave_spread(view.extents[i]);
     if (!(radius >= 0 && radius <= kMostStored && spread >= 0 && spread <= kMostStored)) return false;
     if (!(view.residuals[i] >= 0 && view.residuals[i] <= kWaveMostExtent)) return false;
   }
   const int64_t padded = (int64_t{view.clusters} + kWaveTile - 1) / kWaveTile * kWaveTile;
-  return all_finite(view.scales, padded, DType::f32) && all_finite(view.centre, head_dim, DType::f32) &&
+  return left == 0 && all_finite(view.scales, padded, DType::f32) &&
+         all_finite(view.centre, head_dim, DType::f32) &&
          all_finite(view.value_means, int64_t{view.clusters} * head_dim, kv) &&
          all_finite(view.axes, int64_t{view.clusters} * head_dim, kv);
 }

@@ -17,10 +17,10 @@ struct WaveHeader {
   int32_t head_dim;
   int32_t kv;  // DType
   // Where the arrays begin, in bytes from the header's start, and the bytes of all.
-  uint64_t codes, scales, centre, value_means, sizes, extents, axes, residuals, offsets, bytes;
+  uint64_t codes, scales, centre, value_means, sizes, extents, axes, residuals, bytes;
 };
 constexpr uint32_t kWaveMagic = 0x45564157;  // "WAVE"
-constexpr uint32_t kWaveVersion = 5;
+constexpr uint32_t kWaveVersion = 6;
 constexpr int32_t kWaveTile = 16;
 constexpr int32_t kWaveQuad = 4;
 
@@ -73,7 +73,6 @@ struct WaveIndex {
   const uint32_t* extents = nullptr;       // (clusters) radius and spread
   const std::byte* axes = nullptr;  // (clusters, head_dim) KV dtype: a deviation of the keys along their axis
   const float* residuals = nullptr;  // (clusters) their deviation in every other direction, ≤ kWaveMostExtent
-  const int32_t* offsets = nullptr;  // (clusters + 1) into the segment's stored order
 };
 
 // How far a cluster's keys lie from its stored centroid, two bf16 in a word: the greatest distance, rounded
@@ -96,11 +95,12 @@ WaveIndex wave_view(const void* index);
 void wave_centroid(const WaveIndex& index, int32_t cluster, int32_t head_dim, float* out);
 
 // Whether untrusted bytes (64-byte aligned) are an index of this many clusters and tokens that select,
-// estimate and partition_range can read safely.
+// estimate and partition_offsets can read safely.
 bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,
                       DType kv);
 
 // The policy's operations, one file each.
+int32_t wave_most_clusters(const PolicyParams& params, int32_t tokens);
 size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
 IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args);
 extern const IndexPieces wave_index_pieces;

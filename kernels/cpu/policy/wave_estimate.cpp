@@ -298,6 +298,8 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     open_zone(args, lane, zone);
     hide_retrieved(lane);
     HWY_DYNAMIC_DISPATCH(estimate_lane)(args, lane, zone);
+    lane.index_bytes_read +=  // the zone's value means
+        lane.estimated_count * static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
   });
 }
 

@@ -45,7 +45,8 @@ struct Work {
   float* centre;        // (head_dim) mean of the keys
   float* axis;          // (2 · head_dim)
   float* projections;   // (2 · tokens)
-  int32_t* assignment;  // (tokens)
+  int32_t* assignment;  // (tokens) of k-means
+  int32_t* begins;      // (clusters) of each cluster's members, once assignment has served
   int32_t* members;     // (tokens) token numbers, cluster by cluster
   int32_t* ends;        // (centroids) end of each centroid's members
   int32_t* sizes;       // (tokens) of the final clusters
@@ -82,7 +83,7 @@ void describe_keys(const IndexArgs& args, const Work& work, Part part);
 void load_values(const IndexArgs& args, const Work& work, Part part);
 void describe_values(const IndexArgs& args, const Work& work, Part part);
 
-void keep_members(const IndexArgs& args, const Work& work, const SegmentView& whole);
+void keep_members(const IndexArgs& args, const Work& work, const SegmentView& whole, int32_t* stored);
 
 struct Stage {
   void (*run)(const IndexArgs& args, const Work& work, Part part);
@@ -147,9 +148,11 @@ IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args) 
 
 IndexResult wave_cut(const Stream& stream, int worker, const IndexArgs& args, const SegmentView& whole) {
   if (args.tokens == 0) return {};
-  const Work work(stream.worker_array<std::byte>(worker, Work::bytes(args)), args);
+  const size_t bytes = Work::bytes(args), all = static_cast<size_t>(whole.tokens);
+  std::byte* state = stream.worker_array<std::byte>(worker, bytes + all * sizeof(int32_t));
+  const Work work(state, args);
   load_keys(args, work, {});
-  keep_members(args, work, whole);
+  keep_members(args, work, whole, reinterpret_cast<int32_t*>(state + bytes));
   lay_out(args, work, {});
   describe_keys(args, work, {});
   load_values(args, work, {});
@@ -158,10 +161,14 @@ IndexResult wave_cut(const Stream& stream, int worker, const IndexArgs& args, co
 }
 
 // A split piece has at least half of max_cluster_tokens tokens, which bounds their number.
-size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) {
+int32_t wave_most_clusters(const PolicyParams& params, int32_t tokens) {
   const int32_t smallest_piece = std::max(1, (params.max_cluster_tokens + 1) / 2);
   const int64_t most = int64_t{cluster_count(params, tokens)} + tokens / smallest_piece;
-  return wave_header(static_cast<int32_t>(std::min<int64_t>(most, tokens)), tokens, head_dim, kv).bytes;
+  return static_cast<int32_t>(std::min<int64_t>(most, tokens));
+}
+
+size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) {
+  return wave_header(wave_most_clusters(params, tokens), tokens, head_dim, kv).bytes;
 }
 
 namespace {
@@ -199,6 +206,7 @@ Work::Work(std::byte* state, const IndexArgs& args) {
     *array = reinterpret_cast<float*>(state + at), at += counts[i++] * sizeof(float);
   for (int32_t** array : ints)
     *array = reinterpret_cast<int32_t*>(state + at), at += counts[i++] * sizeof(float);
+  begins = assignment;
 }
 
 KmeansArgs kmeans_sizes(const IndexArgs& args) {
@@ -353,15 +361,15 @@ void set_apart(const IndexArgs& args, const Work& work, Part) {
 }
 
 // The clusters of a longer segment as far as the tokens go; those that have none left are left out.
-void keep_members(const IndexArgs& args, const Work& work, const SegmentView& whole) {
-  const WaveIndex index = wave_view(whole.index);
+// stored: scratch (whole.tokens)
+void keep_members(const IndexArgs& args, const Work& work, const SegmentView& whole, int32_t* stored) {
+  std::fill_n(stored, whole.tokens, -1);
+  for (int32_t token = 0; token < args.tokens; token++) stored[whole.places[token]] = token;
   int32_t kept = 0, clusters = 0;
-  for (int32_t c = 0; c < index.clusters; c++) {
+  for (int32_t c = 0; c < whole.partitions; c++) {
     const int32_t first = kept;
-    for (int32_t i = index.offsets[c]; i < index.offsets[c + 1]; i++) {
-      const int32_t token = whole.positions[i] - args.first_position;
-      if (token < args.tokens) work.members[kept++] = token;
-    }
+    for (int32_t i = whole.offsets[c]; i < whole.offsets[c + 1]; i++)
+      if (stored[i] >= 0) work.members[kept++] = stored[i];
     if (kept > first) work.sizes[clusters++] = kept - first;
   }
   work.progress->clusters = clusters;
@@ -381,7 +389,7 @@ void lay_out(const IndexArgs& args, const Work& work, Part part) {
     const size_t from = static_cast<size_t>(token - begin) * row;
     std::memcpy(keys + i * row, static_cast<const std::byte*>(args.runs[run].keys) + from, row);
     std::memcpy(values + i * row, static_cast<const std::byte*>(args.runs[run].values) + from, row);
-    args.positions[i] = args.first_position + static_cast<int32_t>(token);
+    args.places[token] = i;
   }
 }
 
@@ -477,16 +485,14 @@ void describe_keys(const IndexArgs& args, const Work& work, Part part) {
   int32_t* sizes = reinterpret_cast<int32_t*>(base + header.sizes);
   uint32_t* extents = reinterpret_cast<uint32_t*>(base + header.extents);
   float* residuals = reinterpret_cast<float*>(base + header.residuals);
-  int32_t* offsets = reinterpret_cast<int32_t*>(base + header.offsets);
   if (part.number == 0) {
     std::memcpy(args.index, &header, sizeof(header));
     std::copy_n(work.centre, dim, reinterpret_cast<float*>(base + header.centre));
-    offsets[0] = 0;
+    std::exclusive_scan(work.sizes, work.sizes + clusters, work.begins, 0);
   }
   for (int32_t c = part.begin(clusters); c < part.end(clusters); c++) {
-    const int32_t* members = work.members + offsets[c];
+    const int32_t* members = work.members + work.begins[c];
     sizes[c] = work.sizes[c];
-    offsets[c + 1] = offsets[c] + sizes[c];
     mean_row(work.keys, members, sizes[c], dim, work.row);
     store_centroid(base, header, c, work.row);
     const Distances distances = distances_of(work.keys, members, sizes[c], dim, work.row);
@@ -503,7 +509,7 @@ void describe_values(const IndexArgs& args, const Work& work, Part part) {
   std::byte* means = const_cast<std::byte*>(index.value_means);
   const size_t row = row_bytes(args.kv, args.head_dim);
   for (int32_t c = part.begin(index.clusters); c < part.end(index.clusters); c++) {
-    mean_row(work.units, work.members + index.offsets[c], index.sizes[c], args.head_dim, work.row);
+    mean_row(work.units, work.members + work.begins[c], index.sizes[c], args.head_dim, work.row);
     to_kv(work.row, args.kv, means + static_cast<size_t>(c) * row, args.head_dim);
   }
 }

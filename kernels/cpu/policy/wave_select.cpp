@@ -62,10 +62,11 @@ Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted);
 int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens);
 int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters);
 void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_t estimated);
+int64_t bytes_ranked(const LanesArgs& args, const Lane& lane, const Clusters& clusters);
 
 void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& lane) {
   lane.retrieved_count = lane.estimated_count = lane.dropped_count = 0;
-  lane.retrieved_tokens = 0;
+  lane.retrieved_tokens = lane.index_bytes_read = 0;
   if (lane.partition_count == 0) return;
   const PolicyParams& params = *args.params;
   Clusters clusters = scratch_for(stream, worker, args, lane);
@@ -85,6 +86,7 @@ void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& 
     take_wanted(lane, clusters, budget / 2);
     retrieved = collect(clusters, first_ranked(clusters, Count::tokens, budget), &lane.retrieved_tokens);
   }
+  lane.index_bytes_read = bytes_ranked(args, lane, clusters);
   const float share = std::clamp(params.estimation, 0.0f, 1.0f);
   const int64_t estimated = std::lround(share * static_cast<float>(clusters.count));
   write_zones(lane, clusters, retrieved, std::min(estimated, clusters.count - retrieved));
@@ -253,21 +255,16 @@ void set_rank(Clusters& clusters, int32_t cluster, int32_t rank) {
   clusters.buckets[bucket_of(bits)] += bucket_entry(clusters.rank.sizes[cluster]);
 }
 
-// Calls visit(i) for the tokens of the stored order whose positions are in [begin, end).
+// Calls visit(place) for the segment's tokens [begin, end), a few at a time in their stored order.
 template <class Visit>
-void for_each_position(const SegmentView& segment, int32_t begin, int32_t end, Visit visit) {
-  constexpr int32_t kBlock = 64;
-  const uint32_t first_wanted = static_cast<uint32_t>(begin),
-                 length = static_cast<uint32_t>(end) - first_wanted;
-  const auto within = [&](int32_t i) {  // unsigned, for a file may hold any positions
-    return static_cast<uint32_t>(segment.positions[i]) - first_wanted < length;
-  };
-  for (int32_t first = 0; first < segment.tokens; first += kBlock) {
-    const int32_t last = std::min(first + kBlock, segment.tokens);
-    int32_t found = 0;  // without a branch, so that it vectorises
-    for (int32_t i = first; i < last; i++) found |= within(i);
-    for (int32_t i = first; found && i < last; i++)
-      if (within(i)) visit(i);
+void for_each_place(const SegmentView& segment, int32_t begin, int32_t end, Visit visit) {
+  constexpr int32_t kFew = 64;
+  int32_t places[kFew];
+  for (int32_t first = begin; first < end; first += kFew) {
+    const int32_t count = std::min(end - first, kFew);
+    std::copy_n(segment.places + first, count, places);
+    std::sort(places, places + count);
+    for (int32_t i = 0; i < count; i++) visit(places[i]);
   }
 }
 
@@ -299,11 +296,10 @@ void take_wanted(const Lane& lane, Clusters& clusters, int64_t most_tokens) {
   for (int32_t w = 0; w < lane.wanted_count; w++) {
     const WantedTokens& wanted = lane.wanted[w];
     const SegmentView& segment = lane.segments[wanted.segment];
-    if (segment.partitions == 0) continue;
-    const WaveIndex index = wave_view(segment.index);
-    for_each_position(segment, wanted.begin, wanted.end, [&](int32_t token) {
-      const int32_t* end = std::upper_bound(index.offsets, index.offsets + index.clusters, token);
-      const int32_t cluster = clusters.first[wanted.segment] + static_cast<int32_t>(end - index.offsets) - 1;
+    const int32_t *offsets = segment.offsets, count = segment.partitions;
+    for_each_place(segment, wanted.begin, wanted.end, [&](int32_t place) {
+      const int32_t* end = std::upper_bound(offsets, offsets + count, place);
+      const int32_t cluster = clusters.first[wanted.segment] + static_cast<int32_t>(end - offsets) - 1;
       if (clusters.rank.bits[cluster] == kWantedRank || taken + clusters.rank.sizes[cluster] > most_tokens)
         return;
       taken += clusters.rank.sizes[cluster];
@@ -395,6 +391,17 @@ void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_
   }
   lane.estimated_count = static_cast<int32_t>(next - lane.estimated);
   lane.dropped_count = clusters.count - lane.retrieved_count - lane.estimated_count;
+}
+
+// Of the index: every code, scale, size and extent, the axes of what was looked at twice, and where the wanted
+// tokens lie.
+int64_t bytes_ranked(const LanesArgs& args, const Lane& lane, const Clusters& clusters) {
+  const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
+  int64_t wanted = 0;  // tokens
+  for (int32_t w = 0; w < lane.wanted_count; w++) wanted += lane.wanted[w].end - lane.wanted[w].begin;
+  return clusters.count * (int64_t{args.head_dim} + 12) +
+         static_cast<int64_t>(clusters.look.count) * (row + int64_t{sizeof(float)}) +
+         wanted * int64_t{sizeof(int32_t)};
 }
 
 }  // namespace
