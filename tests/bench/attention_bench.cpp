@@ -74,6 +74,7 @@ struct Lanes {
   Lanes(const Layer& layer, size_t segments, bool wave);
   LanesArgs args;
   std::vector<std::vector<SegmentView>> views;
+  int32_t whole[2] = {0, kSegment};  // the offsets of a segment that is one partition
   std::vector<std::unique_ptr<TestLane>> memory;
   std::vector<Lane> lanes;
 };
@@ -253,7 +254,11 @@ Lanes::Lanes(const Layer& layer, size_t segments, bool wave) : views(kKvHeads) {
     lane.partition_count = 0;
     lane.indexed_tokens = 0;
     for (SegmentView& view : views[h]) {
-      if (!wave) view.partitions = 1;
+      if (!wave) {
+        view.partitions = 1;
+        whole[1] = view.tokens;  // all have the same
+        view.offsets = whole;
+      }
       lane.partition_count += view.partitions;
       lane.indexed_tokens += view.tokens;
     }
