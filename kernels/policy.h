@@ -3,6 +3,9 @@
 // backend; a policy's row in the backend's table is all that the rest of the library knows of it.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/types.h"
 
 namespace wi {
@@ -78,10 +81,35 @@ struct WantedTokens {
   int32_t begin, end;
 };
 
+// What a query's zones may take: its session's parameters as numbers.
+struct Zones {
+  int64_t budget = 0;     // tokens to retrieve; with target_mass the most
+  int64_t floor = 0;      // with target_mass: the least
+  float target_mass = 0;  // > 0: until this share of the mass is covered
+  int32_t estimated = 0;  // partitions to estimate
+};
+
+// A share of tokens, as every policy rounds it: up, and in f32, so that 0.1f of 1000 is 100 and not a little
+// more.
+inline int64_t share_of(float share, int64_t tokens) {
+  if (!(share > 0)) return 0;
+  return share >= 1 ? tokens : static_cast<int64_t>(std::ceil(share * static_cast<float>(tokens)));
+}
+
+inline Zones zones_of(const PolicyParams& params, int64_t indexed_tokens, int32_t partitions) {
+  const bool to_target = params.target_mass > 0;
+  const float estimated = std::clamp(params.estimation, 0.0f, 1.0f) * static_cast<float>(partitions);
+  return {.budget = share_of(to_target ? params.budget_ceiling : params.budget, indexed_tokens),
+          .floor = to_target ? share_of(params.budget_floor, indexed_tokens) : 0,
+          .target_mass = to_target ? params.target_mass : 0,
+          .estimated = static_cast<int32_t>(std::lround(estimated))};
+}
+
 // One query position of one session at one KV head: the unit of select, retrieve, attend and estimate.
 // The pipeline fills the inputs, select and retrieve fill the middle, attend and estimate the output.
 struct Lane {
   const float* query = nullptr;  // (group, head_dim) rotated, not scaled
+  Zones zones;
   // sealed past
   const SegmentView* segments = nullptr;
   int32_t segment_count = 0;
@@ -114,7 +142,7 @@ struct Lane {
   float certified_coverage = 1.0f;
 };
 
-// Lanes of one layer of one step. All share head_dim, group, KV type and policy parameters.
+// Lanes of one layer of one step. All share head_dim, group and KV type.
 struct LanesArgs {
   Lane* lanes;
   int32_t lane_count;
@@ -122,7 +150,6 @@ struct LanesArgs {
   int32_t head_dim;
   DType kv;
   float scale;  // 1/√head_dim, applied to every q·k
-  const PolicyParams* params;
 };
 
 struct Policy {

@@ -50,8 +50,7 @@ struct Built {
             .group = problem.group,
             .head_dim = problem.head_dim,
             .kv = problem.kv,
-            .scale = 1 / std::sqrt(static_cast<float>(problem.head_dim)),
-            .params = nullptr};
+            .scale = 1 / std::sqrt(static_cast<float>(problem.head_dim))};
   }
 
   std::vector<AlignedBytes> bytes;

@@ -2,6 +2,7 @@
 // weights of every way that products take.
 #include <vector>
 
+#include "src/pipeline/lanes.h"
 #include "src/session.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
@@ -47,7 +48,10 @@ void compare(DType type, Precision precision) {
   std::vector<std::vector<int32_t>> tokens(kSessions);
   std::vector<std::vector<float>> logits;
   for (size_t i = 0; i < kSessions; ++i) {
-    auto session = Session::create(runtime, model, session_params(runtime, i % 2 ? "full" : "wave"));
+    SessionParams params = session_params(runtime, i % 2 ? "full" : "wave");
+    params.policy_params.budget = 0.02f * static_cast<float>(1 + i / 8);
+    params.policy_params.target_mass = i % 16 ? 0.6f : 0;
+    auto session = Session::create(runtime, model, params);
     std::vector<int32_t> prompt(i % 8 ? 20 + i : 400);
     for (int32_t& id : prompt) id = static_cast<int32_t>(random() % 100);
     session->prefill(prompt, {}, nullptr);
@@ -86,12 +90,40 @@ void nor_do_they_depend_on_it_at_other_precisions(void**) {
   compare(DType::f16, Precision::high);
 }
 
+// What a query's zones may take is a number of its lane, not a reason for a pass of its own.
+void sessions_with_other_parameters_share_a_pass(void**) {
+  auto runtime = Runtime::create({});
+  const auto model = test::random_model(test::shape_named("tiny"), DType::f32, test::seed());
+  const SessionParams params = session_params(runtime, "wave");
+  auto session = Session::create(runtime, model, params);
+  session->prefill(std::vector<int32_t>(400, 7), {}, nullptr);
+  const Sequence& sequence = session->sequence();
+  PolicyParams few = params.policy_params, many = few;
+  few.budget = 0.05f, many.budget = 0.5f, many.estimation = 0;
+  const AttendRow rows[] = {{&sequence, 400, params.policy, &few, nullptr, {}},
+                            {&sequence, 400, params.policy, &many, nullptr, {}}};
+  const auto heads = static_cast<size_t>(model->config.query_heads);
+  std::vector<float> numbers(2 * heads * static_cast<size_t>(model->config.head_dim));
+  Lanes lanes;
+  lanes.open(rows, 0, model->config.group(), numbers.data(), numbers.data(), nullptr);
+  assert_true(lanes.next_pass());
+  const LanesArgs args = lanes.args();
+  assert_int_equal(args.lane_count, 2 * model->config.kv_heads);
+  const Zones& first = args.lanes[0].zones;
+  const Zones& second = args.lanes[model->config.kv_heads].zones;
+  assert_int_equal(first.budget, share_of(0.05f, sequence.indexed_tokens()));
+  assert_int_equal(second.budget, share_of(0.5f, sequence.indexed_tokens()));
+  assert_true(first.budget > 0 && first.estimated > 0 && second.estimated == 0);
+  assert_false(lanes.next_pass());
+}
+
 }  // namespace
 
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(logits_are_the_same_bits_in_any_company),
       cmocka_unit_test(nor_do_they_depend_on_it_at_other_precisions),
+      cmocka_unit_test(sessions_with_other_parameters_share_a_pass),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -233,6 +233,7 @@ struct TestLane {
     lane.segment_count = static_cast<int32_t>(cache.views.size());
     lane.partition_count = cache.partitions;
     lane.indexed_tokens = cache.indexed_tokens;
+    lane.zones = zones_of(cache.params, cache.indexed_tokens, cache.partitions);
     lane.retrieved = retrieved.data();
     lane.estimated = estimated.data();
     lane.scores = scores.data();
@@ -254,8 +255,7 @@ inline LanesArgs lanes_args(const Cache& cache, Lane* lanes, int32_t count, int3
           .group = group,
           .head_dim = cache.head_dim,
           .kv = cache.kv,
-          .scale = 1 / std::sqrt(static_cast<float>(cache.head_dim)),
-          .params = &cache.params};
+          .scale = 1 / std::sqrt(static_cast<float>(cache.head_dim))};
 }
 
 // Which of a segment's tokens lies at each place of the stored order. Throws if two are at one.

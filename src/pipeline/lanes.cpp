@@ -42,8 +42,7 @@ bool Lanes::next_pass() {
   size_t bytes = 0, steady = 0, room = 0;
   for (size_t i = first_; i < rows_.size(); ++i) {
     const AttendRow& row = rows_[i];
-    if (row.policy != head_row.policy || row.params != head_row.params || row.sequence->shape().dtype != kv_)
-      break;
+    if (row.policy != head_row.policy || row.sequence->shape().dtype != kv_) break;
     bytes += lane_bytes(row);
     if (count_ && bytes > kPassBytes) break;
     steady += static_cast<size_t>(steady_room(row)) * static_cast<size_t>(kv_heads_);
@@ -77,6 +76,7 @@ bool Lanes::next_pass() {
         lane->segment_count = static_cast<int32_t>(row.sequence->segments().size());
         lane->partition_count = static_cast<int32_t>(own);
         lane->indexed_tokens = row.sequence->indexed_tokens();
+        lane->zones = zones_of(*row.params, lane->indexed_tokens, lane->partition_count);
         lane->wanted = row.wanted.data();
         lane->wanted_count = static_cast<int32_t>(row.wanted.size());
         lane->steady_count = row.sequence->steady_runs(layer_, head, row.end, steady_at);
@@ -129,7 +129,6 @@ LanesArgs Lanes::args() const {
   args.head_dim = head_dim_;
   args.kv = kv_;
   args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
-  args.params = rows_[first_].params;
   return args;
 }
 

@@ -32,7 +32,8 @@ class Lanes {
   // queries and out: (rows, kv_heads * group, head_dim); lse: (rows, kv_heads * group) or null.
   void open(std::span<const AttendRow> rows, int32_t layer, int32_t group, const float* queries, float* out,
             float* lse);
-  // Fills the lanes of the next rows that share a policy and a KV type and fit the buffers. False: no rows
+  // Fills the lanes of the next rows that share a policy and a KV type and fit the buffers, whatever their
+  // sessions' parameters. False: no rows
   // are left.
   bool next_pass();
 

@@ -262,6 +262,7 @@ Lanes::Lanes(const Layer& layer, size_t segments, bool wave) : views(kKvHeads) {
       lane.partition_count += view.partitions;
       lane.indexed_tokens += view.tokens;
     }
+    lane.zones = zones_of(cache.params, lane.indexed_tokens, lane.partition_count);
     lane.steady = &layer.steady[h];
     lane.steady_count = 1;
     lanes.push_back(lane);

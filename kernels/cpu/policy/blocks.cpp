@@ -109,7 +109,6 @@ HWY_AFTER_NAMESPACE();
 #include <vector>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/policy/budget.h"
 #include "kernels/cpu/policy/pages.h"
 
 namespace wi::cpu {
@@ -188,7 +187,7 @@ void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& 
     for (int32_t p = 0; p < lane.segments[s].partitions; p++) refs[at++] = {.segment = s, .partition = p};
 
   // Only a segment's last page may be short, so that this many pages surely hold the budget.
-  const int64_t budget = share_of(args.params->budget, lane.indexed_tokens);
+  const int64_t budget = lane.zones.budget;
   const int64_t enough = std::min<int64_t>(at, (budget + kPageTokens - 1) / kPageTokens + lane.segment_count);
   std::iota(order, order + at, 0);
   std::partial_sort(order, order + enough, order + at,

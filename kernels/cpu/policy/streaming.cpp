@@ -2,7 +2,6 @@
 // measure the others against. Of the sealed past it retrieves the newest pages that the budget pays for,
 // whatever the query looks for, and estimates nothing.
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/policy/budget.h"
 #include "kernels/cpu/policy/pages.h"
 
 namespace wi::cpu {
@@ -15,12 +14,12 @@ IndexResult index(const Stream&, int, const IndexArgs& args) {
   return {.partitions = page_count(args.tokens), .index_bytes = 0};
 }
 
-void select_lane(const LanesArgs& args, Lane& lane) {
+void select_lane(Lane& lane) {
   lane.retrieved_count = lane.estimated_count = 0;
   lane.retrieved_tokens = 0;
-  const int64_t budget = share_of(args.params->budget, lane.indexed_tokens);
   for (int32_t s = lane.segment_count - 1; s >= 0; s--) {
-    for (int32_t p = lane.segments[s].partitions - 1; p >= 0 && lane.retrieved_tokens < budget; p--) {
+    for (int32_t p = lane.segments[s].partitions - 1; p >= 0 && lane.retrieved_tokens < lane.zones.budget;
+         p--) {
       lane.retrieved[lane.retrieved_count++] = {.segment = s, .partition = p};
       lane.retrieved_tokens += page_tokens(lane.segments[s], p);
     }
@@ -29,7 +28,7 @@ void select_lane(const LanesArgs& args, Lane& lane) {
 }
 
 void select(const Stream&, const LanesArgs& args) {
-  for (int32_t i = 0; i < args.lane_count; i++) select_lane(args, args.lanes[i]);
+  for (int32_t i = 0; i < args.lane_count; i++) select_lane(args.lanes[i]);
 }
 
 bool index_valid(const void*, size_t bytes, int32_t partitions, int32_t tokens, int32_t, DType) {

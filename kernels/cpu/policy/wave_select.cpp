@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/policy/budget.h"
 #include "kernels/cpu/policy/wave.h"
 #include "kernels/cpu/policy/wave_rank.h"
 #include "kernels/cpu/policy/wave_score.h"
@@ -68,28 +67,25 @@ void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& 
   lane.retrieved_count = lane.estimated_count = lane.dropped_count = 0;
   lane.retrieved_tokens = lane.index_bytes_read = 0;
   if (lane.partition_count == 0) return;
-  const PolicyParams& params = *args.params;
+  const Zones& zones = lane.zones;
   Clusters clusters = scratch_for(stream, worker, args, lane);
   rank_partitions(args, lane, clusters.rank);
   number_clusters(lane, clusters);
   fill_buckets(clusters);
 
   int64_t retrieved = 0;
-  if (params.target_mass > 0) {
-    const int64_t ceiling = share_of(params.budget_ceiling, lane.indexed_tokens);
-    look_twice(args, lane, clusters, ceiling);
-    take_wanted(lane, clusters, ceiling / 2);
+  if (zones.target_mass > 0) {
+    look_twice(args, lane, clusters, zones.budget);
+    take_wanted(lane, clusters, zones.budget / 2);
     retrieved = covering(args, lane, clusters);
   } else {
-    const int64_t budget = share_of(params.budget, lane.indexed_tokens);
-    look_twice(args, lane, clusters, kWaveLooks * budget);
-    take_wanted(lane, clusters, budget / 2);
-    retrieved = collect(clusters, first_ranked(clusters, Count::tokens, budget), &lane.retrieved_tokens);
+    look_twice(args, lane, clusters, kWaveLooks * zones.budget);
+    take_wanted(lane, clusters, zones.budget / 2);
+    retrieved =
+        collect(clusters, first_ranked(clusters, Count::tokens, zones.budget), &lane.retrieved_tokens);
   }
   lane.index_bytes_read = bytes_ranked(args, lane, clusters);
-  const float share = std::clamp(params.estimation, 0.0f, 1.0f);
-  const int64_t estimated = std::lround(share * static_cast<float>(clusters.count));
-  write_zones(lane, clusters, retrieved, std::min(estimated, clusters.count - retrieved));
+  write_zones(lane, clusters, retrieved, std::min<int64_t>(zones.estimated, clusters.count - retrieved));
 }
 
 }  // namespace
@@ -104,7 +100,7 @@ namespace {
 Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, const Lane& lane) {
   const size_t n = static_cast<size_t>(lane.partition_count);
   const size_t group = static_cast<size_t>(args.group);
-  const size_t extents = args.params->target_mass > 0 ? n + kRankRoom : 0;
+  const size_t extents = lane.zones.target_mass > 0 ? n + kRankRoom : 0;
   const size_t masses = group * extents;
   const size_t query_bytes = score_query_bytes(args.group, args.head_dim);
   const size_t counts[] = {query_bytes / sizeof(float),
@@ -323,9 +319,7 @@ int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens) {
 // mass (the least covered head decides), not shorter than the floor nor longer than the ceiling; returns its
 // count. Prefixes are tried at doubling budgets, so that what is sorted stays near what is retrieved.
 int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
-  const PolicyParams& params = *args.params;
-  const int64_t floor = share_of(params.budget_floor, lane.indexed_tokens);
-  const int64_t ceiling = std::max(floor, share_of(params.budget_ceiling, lane.indexed_tokens));
+  const int64_t floor = lane.zones.floor, ceiling = std::max(floor, lane.zones.budget);
   const int group = args.group;
   for (int32_t s = 0; s < lane.segment_count; s++) {
     if (lane.segments[s].partitions == 0) continue;
@@ -341,7 +335,7 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
                  steady, total);
   const auto reached = [&] {
     for (int h = 0; h < group; h++)
-      if (covered[h] < params.target_mass * total[h]) return false;
+      if (covered[h] < lane.zones.target_mass * total[h]) return false;
     return true;
   };
   for (int64_t budget = floor;; budget = std::min(ceiling, std::max<int64_t>(64, budget * 2))) {
