@@ -64,6 +64,27 @@ struct SwigluArgs {
   int64_t count;
 };
 
+// Keys and values of new tokens into the KV cache, rounded to nearest even. A run is of consecutive tokens that
+// go where there is room for all of them in one piece.
+struct AppendRun {
+  int64_t row = 0, rows = 0;    // of the input
+  std::byte* keys = nullptr;    // out (rows, head_dim) of KV head 0
+  std::byte* values = nullptr;  // out (rows, head_dim) likewise
+  size_t head_stride = 0;       // bytes from a KV head's rows to those of the next
+  DType kv = DType::f16;
+};
+struct AppendArgs {
+  const float* keys;    // (rows, kv_heads, head_dim), row i at keys + i * stride
+  const float* values;  // likewise
+  int64_t stride;
+  int32_t kv_heads, head_dim;
+  const AppendRun* runs;
+  int64_t run_count;
+  // out (run_count): the bits of the largest magnitude among a run's keys and values, as an f32; a NaN's are
+  // larger than infinity's. kv_holds() says whether all that was written is finite.
+  uint32_t* largest;
+};
+
 // Exact causal attention of a chunk over everything before it and itself, online softmax, one pass.
 // runs[h] lists KV head h's tokens; their total is the same for all heads and the last `rows` of them
 // are the chunk itself, in order. Row i sees all tokens but the last rows - 1 - i, or of those the last
@@ -89,12 +110,9 @@ struct Backend {
   void (*matmul)(const Stream&, const MatmulArgs&);
   void (*rope)(const Stream&, const RopeArgs&);
   void (*swiglu)(const Stream&, const SwigluArgs&);
+  void (*append)(const Stream&, const AppendArgs&);
   void (*attend)(const Stream&, const LanesArgs&);  // exact over steady and runs: writes out and lse
   void (*attend_chunk)(const Stream&, const AttendChunkArgs&);
-  // Rounds to nearest even. Returns the bits of the largest magnitude of `in` as an f32 (0: no numbers); a
-  // NaN's are larger than infinity's. kv_holds() says whether all that was written is finite.
-  uint32_t (*to_kv)(const float* in, DType kv, void* out, int64_t count);
-  void (*from_kv)(const void* in, DType kv, float* out, int64_t count);
   // Natural log of the sum of exponentials, to f32 rounding; NaN counts as -infinity. One thread.
   double (*log_sum_exp)(const float* in, int64_t count);
   void (*dequantize)(const void* in, DType type, float* out, int64_t count);  // whole blocks
@@ -103,7 +121,7 @@ struct Backend {
   int32_t policy_count;
 };
 
-// Whether numbers up to this magnitude (to_kv's) stay finite in the type: below what rounds to infinity.
+// Whether numbers up to this magnitude (AppendArgs::largest) stay finite in the type: below what rounds to infinity.
 constexpr bool kv_holds(DType kv, uint32_t magnitude_bits) {
   return magnitude_bits < (kv == DType::f16 ? 0x477FF000u : kv == DType::bf16 ? 0x7F7F8000u : 0x7F800000u);
 }

@@ -72,14 +72,15 @@ void gather(const Step& step, std::span<const DecodeRow> rows) {
 // Keys and values join the tail before anybody attends: a token sees itself.
 void append(const Step& step, std::span<const DecodeRow> rows, int32_t layer) {
   const int64_t width = int64_t{step.model.config.kv_heads} * step.model.config.head_dim;
+  AppendRoom& room = step.work.append;
+  room.runs.clear();
+  for (size_t i = 0; i < rows.size(); ++i)
+    rows[i].sequence->places(layer, rows[i].position, 1, static_cast<int64_t>(i), room.runs);
+  append(step.backend, step.stream, rows[0].sequence->shape(), step.work.k, step.work.v, width, room);
   for (size_t i = 0; i < rows.size(); ++i) {
-    const size_t offset = i * static_cast<size_t>(width);
-    Sequence& sequence = *rows[i].sequence;
-    const uint32_t largest = sequence.write(step.backend, layer, rows[i].position, 1, step.work.k + offset,
-                                            step.work.v + offset, width);
-    const DType kv = sequence.shape().dtype;
-    if (kv_holds(kv, largest)) continue;
-    check_kv_range(kv, largest, layer,
+    const DType kv = room.runs[i].kv;
+    if (kv_holds(kv, room.largest[i])) continue;
+    check_kv_range(kv, room.largest[i], layer,
                    rows[i].session < 0 ? "" : concat("sessions[", rows[i].session, "]: "));
   }
 }

@@ -40,7 +40,11 @@ void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const flo
   int64_t& written = written_[static_cast<size_t>(layer)];
   const int64_t width = int64_t{params_.shape.kv_heads} * params_.shape.head_dim;
   sequence_.reserve(written + tokens - sequence_.tokens());
-  const uint32_t largest = sequence_.write(runtime_->backend, layer, written, tokens, keys, values, width);
+  uint32_t largest = 0;
+  runtime_->workers.run(nullptr, [&](const Stream& stream) {
+    largest = wi::append(runtime_->backend, stream, sequence_, layer, written, tokens, keys, values, width,
+                         append_room_);
+  });
   check(kv_holds(DType::f32, largest), WI_E_ARGUMENT, "keys or values of layer ", layer, " are not finite");
   check_kv_range(params_.shape.dtype, largest, layer);
   written += tokens;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/cancel.h"
+#include "src/pipeline/append.h"
 #include "src/runtime.h"
 #include "src/stats.h"
 #include "src/store/sequence.h"
@@ -68,6 +69,7 @@ class KvStore {
   std::shared_ptr<Runtime> runtime_;
   KvStoreParams params_;
   Sequence sequence_;
+  AppendRoom append_room_;
   std::vector<int64_t> written_;  // (layers) tokens appended to each
   std::atomic<bool> busy_{false};
   StepStats totals_;

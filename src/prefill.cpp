@@ -33,7 +33,9 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
     rotate(step, rows);
     throw_if_cancelled(step.stream);
     check_kv_range(sequence.shape().dtype,
-                   sequence.write(step.backend, layer, position, rows, work.k, work.v, kv_width), layer);
+                   append(step.backend, step.stream, sequence, layer, position, rows, work.k, work.v,
+                          kv_width, work.append),
+                   layer);
 
     // After the last layer only rows whose logits somebody wants matter.
     const bool last_layer = layer + 1 == model.config.layers;

@@ -221,8 +221,11 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
           float* values = keys + count * width;
           fill(static_cast<int32_t>(layer), first, count, keys, values);
           const auto of = static_cast<int32_t>(layer);
+          AppendRoom places;
           check_kv_range(params_.kv,
-                         sequence_.write(runtime_->backend, of, first, count, keys, values, width), of);
+                         append(runtime_->backend, stream.alone(stream, worker), sequence_, of, first, count,
+                                keys, values, width, places),
+                         of);
         });
         throw_if_cancelled(stream);
         sequence_.commit(count);

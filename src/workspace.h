@@ -7,6 +7,7 @@
 
 #include "src/decode_row.h"
 #include "src/model/model.h"
+#include "src/pipeline/append.h"
 #include "src/pipeline/lanes.h"
 #include "src/sampling/sampler.h"
 #include "src/stats.h"
@@ -25,6 +26,7 @@ class Workspace {
   float *gate = nullptr, *up = nullptr;        // (rows, ffn)
   float *cos = nullptr, *sin = nullptr;        // (rows, rotary / 2)
   std::vector<int32_t> tokens;                 // (rows)
+  AppendRoom append;
   Lanes lanes;
   std::vector<AttendRow> attend_rows;
   std::vector<DecodeRow> decode_rows;

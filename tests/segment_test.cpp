@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/pipeline/append.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/index.h"
 #include "src/session.h"
@@ -97,13 +98,15 @@ struct Keys {
   }
   void append(Sequence& sequence, int64_t count) const {
     sequence.reserve(count);
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
-      const float* row = numbers[layer].data() + sequence.tokens() * 2 * kHeads * kDim;
-      check_kv_range(sequence.shape().dtype,
-                     sequence.write(cpu_backend(), layer, sequence.tokens(), count, row, row + kHeads * kDim,
-                                    2 * kHeads * kDim),
-                     layer);
-    }
+    AppendRoom room;
+    runtime()->workers.run(nullptr, [&](const Stream& stream) {
+      for (int32_t layer = 0; layer < kLayers; ++layer) {
+        const float* row = numbers[layer].data() + sequence.tokens() * 2 * kHeads * kDim;
+        const uint32_t largest = wi::append(cpu_backend(), stream, sequence, layer, sequence.tokens(), count,
+                                            row, row + kHeads * kDim, 2 * kHeads * kDim, room);
+        check_kv_range(sequence.shape().dtype, largest, layer);
+      }
+    });
     sequence.commit(count);
   }
   std::vector<float> numbers[kLayers];

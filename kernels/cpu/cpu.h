@@ -21,9 +21,12 @@ void matmul_decode(const Stream& stream, const MatmulArgs& args);
 // Many rows: bound by arithmetic; weights are unpacked tile by tile.
 void matmul_dense(const Stream& stream, const MatmulArgs& args);
 
+void append(const Stream& stream, const AppendArgs& args);
 void attend(const Stream& stream, const LanesArgs& args);
 void attend_chunk(const Stream& stream, const AttendChunkArgs& args);
 
+// Rounds to nearest even. Returns the bits of the largest magnitude of `in` as an f32 (0: no numbers); a
+// NaN's are larger than infinity's.
 uint32_t to_kv(const float* in, DType kv, void* out, int64_t count);
 void from_kv(const void* in, DType kv, float* out, int64_t count);
 double log_sum_exp(const float* in, int64_t count);

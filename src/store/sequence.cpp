@@ -31,23 +31,17 @@ void Sequence::reserve(int64_t count) {
   while (tail_.size() < tail_blocks) tail_.emplace_back(new TokenBlock(*pool_, shape_, kBlockTokens));
 }
 
-uint32_t Sequence::write(const Backend& backend, int32_t layer, int64_t first, int64_t count,
-                         const float* keys, const float* values, int64_t stride) {
-  const int64_t width = shape_.head_dim;
-  const size_t head_bytes = shape_.head_bytes();
-  uint32_t largest = 0;
-  for (int64_t row = 0; row < count; ++row) {
-    const Slot at = slot(first + row);
-    for (int32_t head = 0; head < shape_.kv_heads; ++head) {
-      const size_t offset = static_cast<size_t>(at.index) * head_bytes;
-      const uint32_t key = backend.to_kv(keys + row * stride + head * width, shape_.dtype,
-                                         (*at.block)->keys(layer, head) + offset, width);
-      const uint32_t value = backend.to_kv(values + row * stride + head * width, shape_.dtype,
-                                           (*at.block)->values(layer, head) + offset, width);
-      largest = std::max({largest, key, value});
-    }
+void Sequence::places(int32_t layer, int64_t first, int64_t count, int64_t row,
+                      std::vector<AppendRun>& runs) {
+  while (count > 0) {
+    const Slot at = slot(first);
+    const TokenBlock& block = **at.block;
+    const int64_t here = std::min<int64_t>(count, block.capacity() - at.index);
+    const size_t offset = static_cast<size_t>(at.index) * shape_.head_bytes();
+    runs.push_back({row, here, block.keys(layer, 0) + offset, block.values(layer, 0) + offset,
+                    block.head_stride(), shape_.dtype});
+    first += here, row += here, count -= here;
   }
-  return largest;
 }
 
 void check_kv_range(DType kv, uint32_t magnitude_bits, int32_t layer, std::string_view whose) {

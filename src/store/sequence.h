@@ -38,12 +38,10 @@ class Sequence {
   size_t bytes() const;
   size_t index_bytes() const;
 
-  // ---- append: reserve, write every layer, commit. Until commit nothing is visible. ----
+  // ---- append: reserve, write every layer where places() says, commit. Until commit nothing is visible. ----
   void reserve(int64_t count);  // room for `count` tokens after tokens(); throws WI_E_BUDGET or WI_E_MEMORY
-  // keys, values: (count, kv_heads, head_dim) f32, row i at + i * stride; first: position of row 0, ≥
-  // tokens(). Returns the largest magnitude written, as to_kv does, for check_kv_range().
-  [[nodiscard]] uint32_t write(const Backend& backend, int32_t layer, int64_t first, int64_t count,
-                               const float* keys, const float* values, int64_t stride);
+  // Adds to `runs` where the tokens [first, first + count) go, first ≥ tokens(); row: that of the first.
+  void places(int32_t layer, int64_t first, int64_t count, int64_t row, std::vector<AppendRun>& runs);
   void commit(int64_t count);
 
   // ---- read ----

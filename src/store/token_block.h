@@ -23,6 +23,7 @@ class TokenBlock {
   // Keys or values of one head: (capacity, head_dim).
   std::byte* keys(int32_t layer, int32_t head) const { return memory_.data() + offset(layer, head); }
   std::byte* values(int32_t layer, int32_t head) const { return keys(layer, head) + plane_bytes_; }
+  size_t head_stride() const { return 2 * plane_bytes_; }  // from a head's keys to those of the next
   void copy_from(const TokenBlock& other);
 
  private:

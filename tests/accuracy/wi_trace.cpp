@@ -17,6 +17,7 @@
 #include <stdexcept>
 
 #include "conversation.h"
+#include "kernels/cpu/cpu.h"
 #include "sample.h"
 #include "src/capi_convert.h"
 #include "src/decode.h"
@@ -231,15 +232,18 @@ void Tracer::follow_up(const wi::Sequence& from, wi::Sequence& to) const {
       const size_t offset = static_cast<size_t>(place % wi::kBlockTokens) * row;
       for (int32_t head = 0; head < shape_.kv_heads; head++) {
         const int64_t at = i * width + head * shape_.head_dim;
-        runtime_->backend.from_kv(block->keys(layer, head) + offset, shape_.dtype, keys.data() + at,
-                                  shape_.head_dim);
-        runtime_->backend.from_kv(block->values(layer, head) + offset, shape_.dtype, values.data() + at,
-                                  shape_.head_dim);
+        wi::cpu::from_kv(block->keys(layer, head) + offset, shape_.dtype, keys.data() + at, shape_.head_dim);
+        wi::cpu::from_kv(block->values(layer, head) + offset, shape_.dtype, values.data() + at,
+                         shape_.head_dim);
       }
     }
-    check_kv_range(shape_.dtype,
-                   to.write(runtime_->backend, layer, first, count, keys.data(), values.data(), width),
-                   layer);
+    runtime_->workers.run(nullptr, [&](const wi::Stream& stream) {
+      wi::AppendRoom room;
+      check_kv_range(shape_.dtype,
+                     wi::append(runtime_->backend, stream, to, layer, first, count, keys.data(),
+                                values.data(), width, room),
+                     layer);
+    });
   }
   to.commit(count);
 }
@@ -266,11 +270,14 @@ int32_t Tracer::step(int64_t question, int64_t number, int32_t token, std::vecto
       const wi::LayerWeights& weights = model_->weights.layers[static_cast<size_t>(layer)];
       wi::project(step, weights, 1);
       wi::rotate(step, 1);
-      check_kv_range(shape_.dtype, reference_.write(step.backend, layer, position, 1, work.k, work.v, width),
+      check_kv_range(shape_.dtype,
+                     wi::append(step.backend, stream, reference_, layer, position, 1, work.k, work.v, width,
+                                work.append),
                      layer);
       for (Contestant& contestant : contestants)
         check_kv_range(contestant.sequence.shape().dtype,
-                       contestant.sequence.write(step.backend, layer, position, 1, work.k, work.v, width),
+                       wi::append(step.backend, stream, contestant.sequence, layer, position, 1, work.k,
+                                  work.v, width, work.append),
                        layer);
       work.lanes.open({&row, 1}, layer, model_->config.group(), work.q, work.attention, nullptr);
       while (work.lanes.next_pass()) {
@@ -374,7 +381,7 @@ void Tracer::true_weights(const wi::Step& step, int32_t layer, int32_t head, int
   std::vector<float> keys;
   for (const wi::KvRun& run : runs) {
     keys.resize(static_cast<size_t>(run.tokens) * dim);
-    step.backend.from_kv(run.keys, shape_.dtype, keys.data(), static_cast<int64_t>(keys.size()));
+    wi::cpu::from_kv(run.keys, shape_.dtype, keys.data(), static_cast<int64_t>(keys.size()));
     for (size_t g = 0; g < group(); g++) {
       const float* query = step.work.q + (static_cast<size_t>(head) * group() + g) * dim;
       for (size_t t = 0; t < static_cast<size_t>(run.tokens); t++)
@@ -534,10 +541,10 @@ void Tracer::dump(const wi::Sequence& sequence) const {
       for (int32_t r = 0; r < count; r++) {
         const size_t floats = static_cast<size_t>(runs[static_cast<size_t>(r)].tokens) * dim;
         keys.resize(keys.size() + floats), values.resize(values.size() + floats);
-        runtime_->backend.from_kv(runs[static_cast<size_t>(r)].keys, shape_.dtype,
-                                  keys.data() + keys.size() - floats, static_cast<int64_t>(floats));
-        runtime_->backend.from_kv(runs[static_cast<size_t>(r)].values, shape_.dtype,
-                                  values.data() + values.size() - floats, static_cast<int64_t>(floats));
+        wi::cpu::from_kv(runs[static_cast<size_t>(r)].keys, shape_.dtype, keys.data() + keys.size() - floats,
+                         static_cast<int64_t>(floats));
+        wi::cpu::from_kv(runs[static_cast<size_t>(r)].values, shape_.dtype,
+                         values.data() + values.size() - floats, static_cast<int64_t>(floats));
       }
     }
     write("k" + std::to_string(layer) + ".f32", keys);

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/cpu/cpu.h"
 #include "src/error.h"
 
 namespace wi::test {
@@ -31,7 +31,7 @@ struct Storage {
 
 uint16_t half(float value) {
   uint16_t bits;
-  cpu_backend().to_kv(&value, DType::f16, &bits, 1);
+  cpu::to_kv(&value, DType::f16, &bits, 1);
   return bits;
 }
 
@@ -46,7 +46,7 @@ void fill(std::byte* out, DType type, int64_t rows, int64_t cols, Random& random
       std::vector<float> row(static_cast<size_t>(cols));
       for (int64_t i = 0; i < rows; ++i) {
         for (float& value : row) value = random.uniform() * scale;
-        cpu_backend().to_kv(row.data(), type, out + static_cast<size_t>(i) * row_bytes(type, cols), cols);
+        cpu::to_kv(row.data(), type, out + static_cast<size_t>(i) * row_bytes(type, cols), cols);
       }
       return;
     }

@@ -1,0 +1,27 @@
+// Append: keys and values of a layer's new tokens join their sequences' tails, before anybody attends.
+#pragma once
+
+#include <vector>
+
+#include "kernels/ops.h"
+#include "src/store/sequence.h"
+
+namespace wi {
+
+// Where a call's tokens go, and how large what was written is; kept, so that a step allocates nothing.
+struct AppendRoom {
+  std::vector<AppendRun> runs;
+  std::vector<uint32_t> largest;  // (runs) AppendArgs::largest
+};
+
+// keys, values: (rows, kv_heads, head_dim) f32, row i at + i * stride, for room.runs.
+void append(const Backend& backend, const Stream& stream, const KvShape& shape, const float* keys,
+            const float* values, int64_t stride, AppendRoom& room);
+
+// The same of one sequence's tokens [first, first + count). Returns the largest magnitude, for
+// check_kv_range().
+[[nodiscard]] uint32_t append(const Backend& backend, const Stream& stream, Sequence& sequence, int32_t layer,
+                              int64_t first, int64_t count, const float* keys, const float* values,
+                              int64_t stride, AppendRoom& room);
+
+}  // namespace wi
