@@ -64,8 +64,8 @@ struct SwigluArgs {
   int64_t count;
 };
 
-// Keys and values of new tokens into the KV cache, rounded to nearest even. A run is of consecutive tokens that
-// go where there is room for all of them in one piece.
+// Keys and values of new tokens into the KV cache, rounded to nearest even. A run is of consecutive tokens
+// that go where there is room for all of them in one piece.
 struct AppendRun {
   int64_t row = 0, rows = 0;    // of the input
   std::byte* keys = nullptr;    // out (rows, head_dim) of KV head 0
@@ -121,7 +121,8 @@ struct Backend {
   int32_t policy_count;
 };
 
-// Whether numbers up to this magnitude (AppendArgs::largest) stay finite in the type: below what rounds to infinity.
+// Whether numbers up to this magnitude (AppendArgs::largest) stay finite in the type: below what rounds to
+// infinity.
 constexpr bool kv_holds(DType kv, uint32_t magnitude_bits) {
   return magnitude_bits < (kv == DType::f16 ? 0x477FF000u : kv == DType::bf16 ? 0x7F7F8000u : 0x7F800000u);
 }

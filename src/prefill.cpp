@@ -36,6 +36,7 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
                    append(step.backend, step.stream, sequence, layer, position, rows, work.k, work.v,
                           kv_width, work.append),
                    layer);
+    throw_if_cancelled(step.stream);  // what append skipped may not be committed, whatever comes after it
 
     // After the last layer only rows whose logits somebody wants matter.
     const bool last_layer = layer + 1 == model.config.layers;

@@ -198,8 +198,9 @@ void statistics_count_what_a_window_shows(void**) {
     assert_true(stats.estimated_coverage == 1 && stats.certified_coverage_min == 1);
   }
   assert_int_equal(run({130, 0}, "full").kv_bytes_read, (130 + 901) * kTokenBytes);
-  // An index is made, and read, for the layer that looks everything up; of the others what orders their tokens is
-  // kept: layers, KV heads; a place for each sealed token, and each of 4 segments' only partition's two ends.
+  // An index is made, and read, for the layer that looks everything up; of the others what orders their
+  // tokens is kept: layers, KV heads; a place for each sealed token, and each of 4 segments' only partition's
+  // two ends.
   constexpr uint64_t kOrder = uint64_t{2} * 2 * (832 + 4 * 2) * sizeof(int32_t);
   const wi_session_stats none = run({130, 40}, "wave"), one = run({130, 0}, "wave"),
                          two = run({0, 0}, "wave");
