@@ -111,7 +111,7 @@ struct Backend {
   void (*rope)(const Stream&, const RopeArgs&);
   void (*swiglu)(const Stream&, const SwigluArgs&);
   void (*append)(const Stream&, const AppendArgs&);
-  void (*attend)(const Stream&, const LanesArgs&);  // exact over steady and runs: writes out and lse
+  void (*attend)(const Stream&, const LookupArgs&);  // exact over steady and runs: writes out and lse
   void (*attend_chunk)(const Stream&, const AttendChunkArgs&);
   // Natural log of the sum of exponentials, to f32 rounding; NaN counts as -infinity. One thread.
   double (*log_sum_exp)(const float* in, int64_t count);

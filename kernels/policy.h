@@ -71,13 +71,13 @@ struct IndexPieces {
 };
 
 struct PartitionRef {
-  int32_t segment;    // in the lane's list
+  int32_t segment;    // in the lookup's list
   int32_t partition;  // in the segment
 };
 
 // Tokens [begin, end) of a segment, in order of position, that a query should see whatever their rank.
 struct WantedTokens {
-  int32_t segment;  // in the lane's list
+  int32_t segment;  // in the lookup's list
   int32_t begin, end;
 };
 
@@ -105,9 +105,22 @@ inline Zones zones_of(const PolicyParams& params, int64_t indexed_tokens, int32_
           .estimated = static_cast<int32_t>(std::lround(estimated))};
 }
 
+// What lookups did, added up by the operations that did it: of one row's KV head, over the layers of a step.
+// alignas: rows' heads are looked up on different workers.
+struct alignas(64) LookupCounters {
+  int64_t attended_tokens = 0;                        // exactly, by attend
+  int64_t retrieved_tokens = 0;                       // of those, what select picked
+  int64_t index_bytes_read = 0;                       // by select and estimate
+  int64_t retrieved = 0, estimated = 0, dropped = 0;  // partitions, by select
+  int64_t misses = 0;                                 // of those retrieved, what was not in the fast tier
+  // By estimate, of lookups' coverage_head: shares of attention mass.
+  double estimated_coverage_sum = 0, certified_coverage_sum = 0, certified_coverage_min = 1;
+  int64_t coverage_count = 0;
+};
+
 // One query position of one session at one KV head: the unit of select, retrieve, attend and estimate.
 // The pipeline fills the inputs, select and retrieve fill the middle, attend and estimate the output.
-struct Lane {
+struct Lookup {
   const float* query = nullptr;  // (group, head_dim) rotated, not scaled
   Zones zones;
   // sealed past
@@ -126,40 +139,45 @@ struct Lane {
   int32_t retrieved_count = 0;
   PartitionRef* estimated = nullptr;
   int32_t estimated_count = 0;
-  // (group, partition_count) q·c/√d, lane order: segments, then partitions. Estimate may spoil them.
+  // (group, partition_count) q·c/√d, lookup order: segments, then partitions. Estimate may spoil them.
   float* scores = nullptr;
   // retrieve writes these: the retrieved partitions as runs in the fast tier; room for partition_count
   KvRun* runs = nullptr;
   int32_t run_count = 0;
   // output: normalised attention and its LSE (natural log) per query head of the group
-  float* out = nullptr;  // (group, head_dim); query head h of the group starts at h * head_dim
-  float* lse = nullptr;  // (group)
-  // report
-  int64_t retrieved_tokens = 0;
-  int64_t index_bytes_read = 0;     // by select and estimate
-  int32_t dropped_count = 0;        // partitions neither retrieved nor estimated
-  float estimated_coverage = 1.0f;  // of coverage_head's attention mass
-  float certified_coverage = 1.0f;
+  float* out = nullptr;                // (group, head_dim); query head h of the group starts at h * head_dim
+  float* lse = nullptr;                // (group)
+  LookupCounters* counters = nullptr;  // added to by select, retrieve, attend and estimate
 };
 
-// Lanes of one layer of one step. All share head_dim, group and KV type.
-struct LanesArgs {
-  Lane* lanes;
-  int32_t lane_count;
+// Lookups of one layer of one step. All share head_dim, group and KV type.
+struct LookupArgs {
+  Lookup* lookups;
+  int32_t count;
   int32_t group;  // query heads per KV head
   int32_t head_dim;
   DType kv;
   float scale;  // 1/√head_dim, applied to every q·k
 };
 
+// Counts what select did. retrieved_tokens: of what it picked.
+inline void count_zones(const Lookup& lookup, int64_t retrieved_tokens, int64_t index_bytes = 0) {
+  LookupCounters& counters = *lookup.counters;
+  counters.retrieved_tokens += retrieved_tokens;
+  counters.retrieved += lookup.retrieved_count;
+  counters.estimated += lookup.estimated_count;
+  counters.dropped += lookup.partition_count - lookup.retrieved_count - lookup.estimated_count;
+  counters.index_bytes_read += index_bytes;
+}
+
 struct Policy {
   const char* name;
   // Of the layout of its index, for indexes in files: one of another version is built anew. 0: it keeps none.
   uint32_t index_version = 0;
-  bool wants_repeats = false;  // whether select looks at the lanes' wanted tokens
-  // Whether a lane's stages have more in common than a lane has parts: one worker then does them all, while
+  bool wants_repeats = false;  // whether select looks at the lookups' wanted tokens
+  // Whether a lookup's stages have more in common than a lookup has parts: one worker then does them all, while
   // its cache has what select wrote and estimate reads.
-  bool lane_by_lane = false;
+  bool depth_first = false;
   // Upper bounds for one head of a segment of this many tokens.
   int32_t (*most_partitions)(const PolicyParams& params, int32_t tokens);
   size_t (*index_capacity)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
@@ -171,12 +189,10 @@ struct Policy {
   IndexResult (*cut)(const Stream& stream, int worker, const IndexArgs& args, const SegmentView& whole);
   // SegmentView's offsets of a layout that index(), pieces or cut() made. Null: a segment is one partition.
   void (*partition_offsets)(const void* index, int32_t partitions, int32_t tokens, int32_t* offsets);
-  // Ranks the partitions and splits them into zones: fills retrieved, estimated, scores and the report's
-  // retrieved_tokens, dropped_count, index_bytes_read.
-  void (*select)(const Stream& stream, const LanesArgs& args);
-  // Merges the estimated partitions into out and lse, and fills the report's coverage. Null: estimates
-  // nothing.
-  void (*estimate)(const Stream& stream, const LanesArgs& args);
+  // Ranks the partitions and splits them into zones: fills retrieved, estimated, scores, and counts.
+  void (*select)(const Stream& stream, const LookupArgs& args);
+  // Merges the estimated partitions into out and lse, and counts coverage. Null: estimates nothing.
+  void (*estimate)(const Stream& stream, const LookupArgs& args);
   // Whether untrusted bytes (of a session file) are an index that the operations above can read safely.
   // Null: the policy keeps none, and a segment is one partition.
   bool (*index_valid)(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,

@@ -69,22 +69,27 @@ void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const Ca
   if (rows == 0) return;
   auto workspace = runtime_->workspace();
   StepStats stats;
-  workspace->attend_rows.assign(static_cast<size_t>(rows),
-                                AttendRow{&sequence_, end, params_.policy, &params_.policy_params, &stats});
+  Row row;
+  row.sequence = &sequence_;
+  row.position = end - 1;
+  row.policy = params_.policy;
+  row.params = &params_.policy_params;
+  row.stats = &stats;
+  workspace->rows.assign(static_cast<size_t>(rows), row);
   runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
-    const Backend& backend = runtime_->backend;
-    Lanes& lanes = workspace->lanes;
-    lanes.open(workspace->attend_rows, layer, params_.query_heads / params_.shape.kv_heads, queries, out,
-               lse);
-    while (lanes.next_pass()) {
-      lanes.run(stream, stats, [&](const Stream& on, const LanePart& part) {
-        select(on, part);
-        retrieve(on, part);
-        wi::attend(backend, on, part);
-        estimate(on, part);
+    Attention& attention = workspace->attention;
+    attention.begin(workspace->rows, params_.query_heads / params_.shape.kv_heads);
+    attention.open(layer, queries, out, lse);
+    while (attention.next_pass()) {
+      attention.run(stream, stats, [&](const Stream& on, const Pass& pass) {
+        select(on, pass);
+        retrieve(on, pass);
+        wi::attend(runtime_->backend, on, pass);
+        estimate(on, pass);
       });
     }
     throw_if_cancelled(stream);
+    attention.finish();
   });
   totals_.add(stats);
   ++attend_calls_;

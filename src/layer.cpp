@@ -78,8 +78,7 @@ void rotate(const Step& step, int64_t rows) {
 
 void project_output(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows) {
   const ModelConfig& config = step.model.config;
-  MatmulArgs args =
-      product(step, step.work.attention + first * config.query_heads * config.head_dim, rows, 1);
+  MatmulArgs args = product(step, step.work.attended + first * config.query_heads * config.head_dim, rows, 1);
   args.parts[0] = {layer.o, layer.o_bias, step.work.hidden + first * config.hidden, true};
   step.backend.matmul(step.stream, args);
 }

@@ -24,7 +24,7 @@ void rotation_tables(const Step& step, int64_t row, int64_t position,
 void project(const Step& step, const LayerWeights& layer,
              int64_t rows);                   // work.hidden -> q, k, v, normed on the way
 void rotate(const Step& step, int64_t rows);  // q and k, in place
-// work.attention -> work.hidden, then the feed-forward block; rows [first, first + rows).
+// work.attended -> work.hidden, then the feed-forward block; rows [first, first + rows).
 void project_output(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows);
 void feed_forward(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows);
 void logits(const Step& step, int64_t first, int64_t rows, float* out);  // out (rows, vocab)

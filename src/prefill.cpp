@@ -89,7 +89,7 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
   args.window = window;
   args.runs = work.runs_of_head.data();
   args.run_count = work.run_counts.data();
-  args.out = work.attention + offset;
+  args.out = work.attended + offset;
   args.lse = nullptr;
   const bool wide = step.model.weights.layers[static_cast<size_t>(layer)].q.type == DType::f32;
   args.precision = wide ? Precision::f32 : step.model.precision;

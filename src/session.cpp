@@ -170,12 +170,18 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
   sequence_.reserve(count);
   const bool sparse = count <= params_.sparse_read_tokens && sequence_.indexed_tokens() > 0;
   if (sparse) {
-    std::vector<DecodeRow> rows;
+    std::vector<Row> rows;
     std::vector<StepStats> row_stats(ids.size());
     for (int64_t i = 0; i < count; ++i) {
       float* out = all ? all_out + static_cast<size_t>(i) * vocab : i + 1 == count ? last_out : nullptr;
-      rows.push_back({&sequence_, sequence_.tokens() + i, ids[static_cast<size_t>(i)], params_.policy,
-                      &params_.policy_params, &row_stats[static_cast<size_t>(i)], out});
+      Row& row = rows.emplace_back();
+      row.sequence = &sequence_;
+      row.position = sequence_.tokens() + i;
+      row.token = ids[static_cast<size_t>(i)];
+      row.policy = params_.policy;
+      row.params = &params_.policy_params;
+      row.stats = &row_stats[static_cast<size_t>(i)];
+      row.logits = out;
     }
     StepStats times;
     decode_step(step, rows, times);

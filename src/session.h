@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "src/cancel.h"
-#include "src/decode_row.h"
 #include "src/event_text.h"
 #include "src/memory/breaks.h"
 #include "src/model/model.h"
 #include "src/pipeline/index.h"
+#include "src/pipeline/row.h"
 #include "src/runtime.h"
 #include "src/sampling/sampler.h"
 #include "src/stats.h"
@@ -128,7 +128,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const SessionParams& params);
   class Use;  // the right to be inside; throws WI_E_BUSY
 
-  DecodeRow pending_row();
+  Row pending_row();
   std::span<const WantedTokens> wanted_tokens(std::span<WantedTokens> room) const;
   struct Company;  // the sessions of one step
   static void compute_pending(const Company& company, Workspace& workspace, const CancelToken* cancel);

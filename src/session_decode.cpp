@@ -116,7 +116,7 @@ void Session::compute_pending(const Company& company, Workspace& workspace, cons
   StepStats times;
   {
     StageTimer timer(elapsed_ns);
-    workspace.decode_rows.clear();
+    workspace.rows.clear();
     workspace.row_stats.assign(sessions.size(), StepStats{});
     workspace.wanted.resize(sessions.size() * kMostWanted);
     if (workspace.row_logits.size() < sessions.size() * vocab)
@@ -126,15 +126,15 @@ void Session::compute_pending(const Company& company, Workspace& workspace, cons
         if (!session.pending()) return;
         session.seal_tail(SealWhen::decoding, stream);
         session.sequence_.reserve(1);
-        const size_t row = workspace.decode_rows.size();
-        DecodeRow& out = workspace.decode_rows.emplace_back(session.pending_row());
+        const size_t row = workspace.rows.size();
+        Row& out = workspace.rows.emplace_back(session.pending_row());
         out.stats = &workspace.row_stats[row];
         out.logits = workspace.row_logits.data() + row * vocab;
         out.session = company.batch ? static_cast<int32_t>(i) : -1;
         StageTimer looking(times.select_ns);
         out.wanted = session.wanted_tokens({workspace.wanted.data() + row * kMostWanted, kMostWanted});
       });
-      decode_step(Step{runtime.backend, stream, model, workspace}, workspace.decode_rows, times);
+      decode_step(Step{runtime.backend, stream, model, workspace}, workspace.rows, times);
     });
     company.each([](Session& session, size_t) {
       if (session.pending()) session.fresh_logits();  // the last thing that can fail
@@ -144,7 +144,7 @@ void Session::compute_pending(const Company& company, Workspace& workspace, cons
   size_t row = 0;
   for (Session* session : sessions) {
     if (!session->pending()) continue;
-    std::memcpy(session->logits_->data(), workspace.decode_rows[row].logits, vocab * sizeof(float));
+    std::memcpy(session->logits_->data(), workspace.rows[row].logits, vocab * sizeof(float));
     session->sequence_.commit(1);
     session->totals_.decode_steps += 1;
     session->totals_.decode_ns += elapsed_ns;
@@ -167,8 +167,8 @@ void Session::compute_exact_pending(Workspace& workspace, const CancelToken* can
   sequence_.commit(1);
 }
 
-DecodeRow Session::pending_row() {
-  DecodeRow row;
+Row Session::pending_row() {
+  Row row;
   row.sequence = &sequence_;
   row.position = sequence_.tokens();
   row.token = tokens_[tokens_.size() - 1];

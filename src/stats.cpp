@@ -28,7 +28,7 @@ void StepStats::add(const StepStats& other) {
 }
 
 void fill_stats(const Sequence& sequence, const StepStats& steps, wi_session_stats& out) {
-  const double lanes = steps.coverage_count ? static_cast<double>(steps.coverage_count) : 1;
+  const double covered = steps.coverage_count ? static_cast<double>(steps.coverage_count) : 1;
   out.segments = static_cast<int32_t>(sequence.segments().size());
   out.tokens = static_cast<uint64_t>(sequence.tokens());
   out.kv_bytes = sequence.bytes();
@@ -46,8 +46,8 @@ void fill_stats(const Sequence& sequence, const StepStats& steps, wi_session_sta
   out.retrieve_ns = steps.retrieve_ns;
   out.attend_ns = steps.attend_ns;
   out.estimate_ns = steps.estimate_ns;
-  out.estimated_coverage = steps.coverage_count ? steps.estimated_coverage_sum / lanes : 1;
-  out.certified_coverage = steps.coverage_count ? steps.certified_coverage_sum / lanes : 1;
+  out.estimated_coverage = steps.coverage_count ? steps.estimated_coverage_sum / covered : 1;
+  out.certified_coverage = steps.coverage_count ? steps.certified_coverage_sum / covered : 1;
   out.certified_coverage_min = steps.certified_coverage_min;
 }
 

@@ -17,7 +17,7 @@ struct StepStats {
   uint64_t buffer_hits = 0, buffer_misses = 0;
   uint64_t sealed_tokens = 0;  // for which an index was made; a cut makes none
   double estimated_coverage_sum = 0, certified_coverage_sum = 0, certified_coverage_min = 1;
-  uint64_t coverage_count = 0;  // lanes summed
+  uint64_t coverage_count = 0;  // lookups summed
 
   void add(const StepStats& other);
 };

@@ -13,7 +13,7 @@ void Workspace::prepare(const ModelConfig& config, int64_t rows) {
   const Piece pieces[] = {{&hidden, n * static_cast<size_t>(config.hidden)},
                           {&normed, n * static_cast<size_t>(config.hidden)},
                           {&q, n * q_width},
-                          {&attention, n * q_width},
+                          {&attended, n * q_width},
                           {&k, n * kv_width},
                           {&v, n * kv_width},
                           {&gate, n * static_cast<size_t>(config.ffn)},
@@ -34,8 +34,8 @@ void Workspace::prepare(const ModelConfig& config, int64_t rows) {
 }
 
 size_t Workspace::bytes() const {
-  return (memory_.size() + row_logits.size()) * sizeof(float) + lanes.bytes() + runs.size() * sizeof(KvRun) +
-         sampling.bytes();
+  return (memory_.size() + row_logits.size()) * sizeof(float) + attention.bytes() +
+         runs.size() * sizeof(KvRun) + sampling.bytes();
 }
 
 }  // namespace wi

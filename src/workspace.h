@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/decode_row.h"
 #include "src/model/model.h"
 #include "src/pipeline/append.h"
-#include "src/pipeline/lanes.h"
+#include "src/pipeline/attention.h"
+#include "src/pipeline/row.h"
 #include "src/sampling/sampler.h"
 #include "src/stats.h"
 
@@ -21,18 +21,17 @@ class Workspace {
   size_t bytes() const;
 
   float *hidden = nullptr, *normed = nullptr;  // (rows, hidden)
-  float *q = nullptr, *attention = nullptr;    // (rows, query_heads * head_dim)
+  float *q = nullptr, *attended = nullptr;     // (rows, query_heads * head_dim)
   float *k = nullptr, *v = nullptr;            // (rows, kv_heads * head_dim)
   float *gate = nullptr, *up = nullptr;        // (rows, ffn)
   float *cos = nullptr, *sin = nullptr;        // (rows, rotary / 2)
   std::vector<int32_t> tokens;                 // (rows)
   AppendRoom append;
-  Lanes lanes;
-  std::vector<AttendRow> attend_rows;
-  std::vector<DecodeRow> decode_rows;
-  std::vector<WantedTokens> wanted;  // (decode rows, kMostWanted)
+  Attention attention;
+  std::vector<Row> rows;
+  std::vector<WantedTokens> wanted;  // (rows, kMostWanted)
   std::vector<StepStats> row_stats;
-  std::vector<float> row_logits;  // (decode rows, vocab)
+  std::vector<float> row_logits;  // (rows, vocab)
   SamplerScratch sampling;
   std::vector<KvRun> runs;  // of prefill: (kv_heads, runs)
   std::vector<const KvRun*> runs_of_head;

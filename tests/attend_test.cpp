@@ -1,5 +1,5 @@
 // attend against softmax attention in f64: head dims, groups, runs, types, chunks, every instruction set.
-#include "lanes.h"
+#include "lookups.h"
 #include "test.h"
 
 namespace {
@@ -38,15 +38,16 @@ struct Built {
     for (float& x : query) x = normal(random);
     out.assign(query.size(), NAN);
     lse.assign(static_cast<size_t>(problem.group), NAN);
-    lane.query = query.data();
-    lane.steady = steady.data();
-    lane.steady_count = static_cast<int32_t>(steady.size());
-    lane.runs = runs.data();
-    lane.run_count = static_cast<int32_t>(runs.size());
-    lane.out = out.data();
-    lane.lse = lse.data();
-    args = {.lanes = &lane,
-            .lane_count = 1,
+    lookup.query = query.data();
+    lookup.steady = steady.data();
+    lookup.steady_count = static_cast<int32_t>(steady.size());
+    lookup.runs = runs.data();
+    lookup.run_count = static_cast<int32_t>(runs.size());
+    lookup.out = out.data();
+    lookup.lse = lse.data();
+    lookup.counters = &counters;
+    args = {.lookups = &lookup,
+            .count = 1,
             .group = problem.group,
             .head_dim = problem.head_dim,
             .kv = problem.kv,
@@ -56,8 +57,9 @@ struct Built {
   std::vector<AlignedBytes> bytes;
   std::vector<float> keys, values, query, out, lse;
   std::vector<KvRun> steady, runs;
-  Lane lane;
-  LanesArgs args;
+  LookupCounters counters;
+  Lookup lookup;
+  LookupArgs args;
 };
 
 void check(const Problem& problem, const char* target, float key_scale = 1) {
@@ -115,29 +117,29 @@ void attend_of_nothing_is_zero_with_lse_minus_infinity(void**) {
 }
 
 void attend_gives_the_same_bits_for_any_workers_and_company(void**) {
-  std::vector<std::unique_ptr<Built>> lanes;
+  std::vector<std::unique_ptr<Built>> lookups;
   for (int i = 0; i < 5; i++) {
-    lanes.push_back(std::make_unique<Built>(Problem{64, 4, DType::f16, {4, 64}, {5000 * i + 3, 17}},
-                                            static_cast<uint64_t>(i)));
+    lookups.push_back(std::make_unique<Built>(Problem{64, 4, DType::f16, {4, 64}, {5000 * i + 3, 17}},
+                                              static_cast<uint64_t>(i)));
     ThreadStream stream(1);
-    cpu::attend(*stream, lanes.back()->args);
+    cpu::attend(*stream, lookups.back()->args);
   }
   for (int workers : {1, 2, 3, 7}) {
-    std::vector<Lane> together;
+    std::vector<Lookup> together;
     std::vector<std::vector<float>> out(5, std::vector<float>(4 * 64)), lse(5, std::vector<float>(4));
     for (size_t i = 0; i < 5; i++) {
-      together.push_back(lanes[i]->lane);
+      together.push_back(lookups[i]->lookup);
       together[i].out = out[i].data();
       together[i].lse = lse[i].data();
     }
-    LanesArgs args = lanes[0]->args;
-    args.lanes = together.data();
-    args.lane_count = 5;
+    LookupArgs args = lookups[0]->args;
+    args.lookups = together.data();
+    args.count = 5;
     ThreadStream stream(workers);
     cpu::attend(*stream, args);
     for (size_t i = 0; i < 5; i++) {
-      assert_memory_equal(out[i].data(), lanes[i]->out.data(), out[i].size() * sizeof(float));
-      assert_memory_equal(lse[i].data(), lanes[i]->lse.data(), lse[i].size() * sizeof(float));
+      assert_memory_equal(out[i].data(), lookups[i]->out.data(), out[i].size() * sizeof(float));
+      assert_memory_equal(lse[i].data(), lookups[i]->lse.data(), lse[i].size() * sizeof(float));
     }
   }
 }

@@ -2,7 +2,7 @@
 // weights of every way that products take.
 #include <vector>
 
-#include "src/pipeline/lanes.h"
+#include "src/pipeline/attention.h"
 #include "src/session.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
@@ -90,31 +90,31 @@ void nor_do_they_depend_on_it_at_other_precisions(void**) {
   compare(DType::f16, Precision::high);
 }
 
-// What a query's zones may take is a number of its lane, not a reason for a pass of its own.
+// What a query's zones may take is a number of its lookup, not a reason for a pass of its own.
 void sessions_with_other_parameters_share_a_pass(void**) {
   auto runtime = Runtime::create({});
   const auto model = test::random_model(test::shape_named("tiny"), DType::f32, test::seed());
   const SessionParams params = session_params(runtime, "wave");
   auto session = Session::create(runtime, model, params);
   session->prefill(std::vector<int32_t>(400, 7), {}, nullptr);
-  const Sequence& sequence = session->sequence();
+  Sequence sequence = session->sequence();
   PolicyParams few = params.policy_params, many = few;
   few.budget = 0.05f, many.budget = 0.5f, many.estimation = 0;
-  const AttendRow rows[] = {{&sequence, 400, params.policy, &few, nullptr, {}},
-                            {&sequence, 400, params.policy, &many, nullptr, {}}};
+  const Row rows[] = {{&sequence, 399, params.policy, &few}, {&sequence, 399, params.policy, &many}};
   const auto heads = static_cast<size_t>(model->config.query_heads);
   std::vector<float> numbers(2 * heads * static_cast<size_t>(model->config.head_dim));
-  Lanes lanes;
-  lanes.open(rows, 0, model->config.group(), numbers.data(), numbers.data(), nullptr);
-  assert_true(lanes.next_pass());
-  const LanesArgs args = lanes.args();
-  assert_int_equal(args.lane_count, 2 * model->config.kv_heads);
-  const Zones& first = args.lanes[0].zones;
-  const Zones& second = args.lanes[model->config.kv_heads].zones;
+  Attention attention;
+  attention.begin(rows, model->config.group());
+  attention.open(0, numbers.data(), numbers.data(), nullptr);
+  assert_true(attention.next_pass());
+  const LookupArgs args = attention.args();
+  assert_int_equal(args.count, 2 * model->config.kv_heads);
+  const Zones& first = args.lookups[0].zones;
+  const Zones& second = args.lookups[model->config.kv_heads].zones;
   assert_int_equal(first.budget, share_of(0.05f, sequence.indexed_tokens()));
   assert_int_equal(second.budget, share_of(0.5f, sequence.indexed_tokens()));
   assert_true(first.budget > 0 && first.estimated > 0 && second.estimated == 0);
-  assert_false(lanes.next_pass());
+  assert_false(attention.next_pass());
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "lanes.h"
+#include "lookups.h"
 #include "test.h"
 
 namespace {
@@ -23,28 +23,30 @@ struct Scene {
     std::normal_distribution<float> normal;
     std::vector<float> query(static_cast<size_t>(group * dim));
     for (float& x : query) x = normal(random);
-    lane = std::make_unique<TestLane>(cache, query);
+    lookup = std::make_unique<TestLookup>(cache, query);
     const std::vector<float> one(static_cast<size_t>(dim), 0.0f);
     steady_bytes = to_kv(one, kv);
     steady = {steady_bytes.data(), steady_bytes.data(), 1};
-    lane->lane.steady = &steady;
-    lane->lane.steady_count = 1;
+    lookup->lookup.steady = &steady;
+    lookup->lookup.steady_count = 1;
   }
   static PolicyParams params_with(float budget) {
     PolicyParams params;
     params.budget = budget;
     return params;
   }
-  LanesArgs args() { return lanes_args(cache, &lane->lane, 1, static_cast<int32_t>(lane->lse.size())); }
-  const Lane& run() {
-    ThreadStream stream(1);
-    decode_lanes(*stream, cache.policy, args());
-    return lane->lane;
+  LookupArgs args() {
+    return lookup_args(cache, &lookup->lookup, 1, static_cast<int32_t>(lookup->lse.size()));
   }
-  std::set<int32_t> positions() const { return retrieved_positions(lane->lane); }
+  const Lookup& run() {
+    ThreadStream stream(1);
+    decode_lookups(*stream, cache.policy, args());
+    return lookup->lookup;
+  }
+  std::set<int32_t> positions() const { return retrieved_positions(lookup->lookup); }
 
   Cache cache;
-  std::unique_ptr<TestLane> lane;
+  std::unique_ptr<TestLookup> lookup;
   AlignedBytes steady_bytes;
   KvRun steady;
 };
@@ -55,14 +57,15 @@ void budget_is_held_to_within_a_page(void**) {
   for (const Policy* policy : kOpponents)
     for (float budget : {0.0f, 1e-6f, 0.009f, 0.018f, 0.3f, 0.999f, 1.0f}) {
       Scene scene(*policy, 4, DType::f16, budget);
-      const Lane& lane = scene.run();
+      const Lookup& lookup = scene.run();
       const int64_t wanted =
-          budget >= 1 ? lane.indexed_tokens
-                      : static_cast<int64_t>(std::ceil(budget * static_cast<float>(lane.indexed_tokens)));
-      assert_true(lane.retrieved_tokens >= wanted && lane.retrieved_tokens < wanted + kPage);
-      assert_int_equal(scene.positions().size(), lane.retrieved_tokens);
-      assert_int_equal(lane.estimated_count, 0);
-      assert_int_equal(lane.retrieved_count + lane.dropped_count, lane.partition_count);
+          budget >= 1 ? lookup.indexed_tokens
+                      : static_cast<int64_t>(std::ceil(budget * static_cast<float>(lookup.indexed_tokens)));
+      assert_true(lookup.counters->retrieved_tokens >= wanted &&
+                  lookup.counters->retrieved_tokens < wanted + kPage);
+      assert_int_equal(scene.positions().size(), lookup.counters->retrieved_tokens);
+      assert_int_equal(lookup.estimated_count, 0);
+      assert_int_equal(lookup.retrieved_count + lookup.counters->dropped, lookup.partition_count);
     }
 }
 
@@ -76,10 +79,10 @@ void everything_retrieved_equals_dense_attention(void**) {
           std::vector<float> keys = rounded(scene.cache.keys, kv), values = rounded(scene.cache.values, kv);
           keys.resize(keys.size() + 64), values.resize(values.size() + 64);  // the steady token
           for (size_t h = 0; h < static_cast<size_t>(group); h++) {
-            const Reference dense = reference_attention(&scene.lane->query[h * 64], keys, values, 64);
+            const Reference dense = reference_attention(&scene.lookup->query[h * 64], keys, values, 64);
             // f32 sums of some thousand terms.
-            assert_true(relative_error(&scene.lane->out[h * 64], dense.out.data(), 64) < 1e-5);
-            assert_true(std::abs(double(scene.lane->lse[h]) - dense.lse) <
+            assert_true(relative_error(&scene.lookup->out[h * 64], dense.out.data(), 64) < 1e-5);
+            assert_true(std::abs(double(scene.lookup->lse[h]) - dense.lse) <
                         1e-5 * std::max(1.0, std::abs(dense.lse)));
           }
         }
@@ -88,10 +91,10 @@ void everything_retrieved_equals_dense_attention(void**) {
 
 void streaming_retrieves_the_newest_tokens(void**) {
   Scene scene(cpu::streaming_policy, 4, DType::f16, 0.1f);
-  const Lane& lane = scene.run();
+  const Lookup& lookup = scene.run();
   const std::set<int32_t> positions = scene.positions();
-  assert_int_equal(*positions.rbegin(), lane.indexed_tokens - 1);
-  assert_int_equal(*positions.begin(), lane.indexed_tokens - lane.retrieved_tokens);
+  assert_int_equal(*positions.rbegin(), lookup.indexed_tokens - 1);
+  assert_int_equal(*positions.begin(), lookup.indexed_tokens - lookup.counters->retrieved_tokens);
 }
 
 void bound_of_a_page_is_never_under_a_score_in_it(void**) {
@@ -101,7 +104,7 @@ void bound_of_a_page_is_never_under_a_score_in_it(void**) {
         for (int32_t dim : {8, 64, 72, 128})
           for (int32_t group : {1, 3, 5}) {
             Scene scene(cpu::blocks_policy, group, kv, 0.1f, dim, {160, 33}, kind);
-            const Lane& lane = scene.run();
+            const Lookup& lookup = scene.run();
             const std::vector<float> keys = rounded(scene.cache.keys, kv);
             int32_t page = 0;
             int64_t token = 0;
@@ -111,11 +114,11 @@ void bound_of_a_page_is_never_under_a_score_in_it(void**) {
                   for (int32_t h = 0; h < group; h++) {
                     double score = 0, size = 0;
                     for (int32_t i = 0; i < dim; i++) {
-                      const double term = double(scene.lane->query[static_cast<size_t>(h * dim + i)]) *
+                      const double term = double(scene.lookup->query[static_cast<size_t>(h * dim + i)]) *
                                           double(keys[static_cast<size_t>(token * dim + i)]);
                       score += term, size += std::abs(term);
                     }
-                    const double bound = double(lane.scores[h * lane.partition_count + page]);
+                    const double bound = double(lookup.scores[h * lookup.partition_count + page]);
                     // The bound is an f32 sum; its rounding goes with the size of the terms.
                     assert_true(bound * std::sqrt(double(dim)) >= score - 1e-5 * size);
                   }
@@ -129,21 +132,21 @@ void blocks_retrieves_the_pages_with_the_highest_bounds(void**) {
   test::for_each_simd([](const char*) {
     for (int32_t group : {1, 2, 3, 4, 7}) {
       Scene scene(cpu::blocks_policy, group, DType::f16, 0.1f);
-      const Lane& lane = scene.run();
-      std::vector<double> ranks(static_cast<size_t>(lane.partition_count));
+      const Lookup& lookup = scene.run();
+      std::vector<double> ranks(static_cast<size_t>(lookup.partition_count));
       for (int32_t h = 0; h < group; h++) {
-        const float* bounds = lane.scores + h * lane.partition_count;
-        const double highest = double(*std::max_element(bounds, bounds + lane.partition_count));
+        const float* bounds = lookup.scores + h * lookup.partition_count;
+        const double highest = double(*std::max_element(bounds, bounds + lookup.partition_count));
         double sum = 0;
         for (size_t i = 0; i < ranks.size(); i++) sum += std::exp(double(bounds[i]) - highest);
         for (size_t i = 0; i < ranks.size(); i++) ranks[i] += std::exp(double(bounds[i]) - highest) / sum;
       }
       double lowest = INFINITY;
       std::set<size_t> taken;
-      for (int32_t i = 0; i < lane.retrieved_count; i++) {
+      for (int32_t i = 0; i < lookup.retrieved_count; i++) {
         const int32_t before[] = {0, 128, 128 + 44};  // pages of the segments before
         const size_t at =
-            static_cast<size_t>(before[lane.retrieved[i].segment] + lane.retrieved[i].partition);
+            static_cast<size_t>(before[lookup.retrieved[i].segment] + lookup.retrieved[i].partition);
         assert_true(ranks[at] <= lowest * (1 + 1e-4));  // f32 ranks differ by rounding
         lowest = std::min(lowest, ranks[at]);
         taken.insert(at);
@@ -157,9 +160,9 @@ void blocks_retrieves_the_pages_with_the_highest_bounds(void**) {
 void not_a_number_selects_within_bounds(void**) {
   for (float bad : {NAN, INFINITY, -INFINITY, 3e38f}) {
     Scene scene(cpu::blocks_policy, 4, DType::f16, 0.018f);
-    scene.lane->query[70] = bad;
-    const Lane& lane = scene.run();
-    assert_int_equal(scene.positions().size(), lane.retrieved_tokens);
+    scene.lookup->query[70] = bad;
+    const Lookup& lookup = scene.run();
+    assert_int_equal(scene.positions().size(), lookup.counters->retrieved_tokens);
   }
 }
 

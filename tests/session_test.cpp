@@ -132,9 +132,9 @@ void a_step_looks_up_where_its_newest_tokens_stood_before(void**) {
     return session->stats().index_bytes_read;
   };
   const uint64_t without = read_by_a_step(0), with = read_by_a_step(2);
-  const auto lanes = static_cast<uint64_t>(config.layers * config.kv_heads);
+  const auto lookups = static_cast<uint64_t>(config.layers * config.kv_heads);
   assert_true(without > 0);
-  assert_int_equal(with - without, lanes * sizeof(int32_t) * static_cast<uint64_t>(kFollowed));
+  assert_int_equal(with - without, lookups * sizeof(int32_t) * static_cast<uint64_t>(kFollowed));
 }
 
 void prefill_and_token_by_token_agree(void**) {

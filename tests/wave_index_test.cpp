@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "kernels/cpu/policy/wave.h"
-#include "lanes.h"
+#include "lookups.h"
 #include "test.h"
 
 namespace {

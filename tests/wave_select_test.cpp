@@ -4,7 +4,7 @@
 #include <set>
 
 #include "kernels/cpu/policy/wave.h"
-#include "lanes.h"
+#include "lookups.h"
 #include "test.h"
 
 namespace {
@@ -24,39 +24,41 @@ struct Scene {
     // Near some key, as a query that looks for something is.
     const size_t near = random() % (cache.keys.size() / 64) * 64;
     for (size_t i = 0; i < query.size(); i++) query[i] = cache.keys[near + i % 64] + normal(random);
-    lane = std::make_unique<TestLane>(cache, query);
+    lookup = std::make_unique<TestLookup>(cache, query);
     steady_keys = to_kv(draw(kind, 68, 64, random), kv);
     steady = {steady_keys.data(), steady_keys.data(), 68};
-    lane->lane.steady = &steady;
-    lane->lane.steady_count = 1;
+    lookup->lookup.steady = &steady;
+    lookup->lookup.steady_count = 1;
   }
-  LanesArgs args() { return lanes_args(cache, &lane->lane, 1, static_cast<int32_t>(lane->lse.size())); }
+  LookupArgs args() {
+    return lookup_args(cache, &lookup->lookup, 1, static_cast<int32_t>(lookup->lse.size()));
+  }
 
   Cache cache;
-  std::unique_ptr<TestLane> lane;
+  std::unique_ptr<TestLookup> lookup;
   AlignedBytes steady_keys;
   KvRun steady;
 };
 
 // Flat number of a partition.
-int32_t number(const Lane& lane, PartitionRef ref) {
+int32_t number(const Lookup& lookup, PartitionRef ref) {
   int32_t at = ref.partition;
-  for (int32_t s = 0; s < ref.segment; s++) at += lane.segments[s].partitions;
+  for (int32_t s = 0; s < ref.segment; s++) at += lookup.segments[s].partitions;
   return at;
 }
-std::vector<int32_t> sizes_of(const Lane& lane) {
+std::vector<int32_t> sizes_of(const Lookup& lookup) {
   std::vector<int32_t> sizes;
-  for (int32_t s = 0; s < lane.segment_count; s++) {
-    const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
+  for (int32_t s = 0; s < lookup.segment_count; s++) {
+    const cpu::WaveIndex index = cpu::wave_view(lookup.segments[s].index);
     sizes.insert(sizes.end(), index.sizes, index.sizes + index.clusters);
   }
   return sizes;
 }
 
-std::vector<double> spreads_of(const Lane& lane) {
+std::vector<double> spreads_of(const Lookup& lookup) {
   std::vector<double> spreads;
-  for (int32_t s = 0; s < lane.segment_count; s++) {
-    const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
+  for (int32_t s = 0; s < lookup.segment_count; s++) {
+    const cpu::WaveIndex index = cpu::wave_view(lookup.segments[s].index);
     for (int32_t c = 0; c < index.clusters; c++)
       spreads.push_back(double(cpu::wave_spread(index.extents[c])));
   }
@@ -88,19 +90,19 @@ std::vector<double> softmax_sums(const std::vector<double>& best, size_t group, 
 }
 
 Ranks reference_ranks(Scene& scene, float looked_share) {
-  const Lane& lane = scene.lane->lane;
-  const size_t group = scene.lane->lse.size();
+  const Lookup& lookup = scene.lookup->lookup;
+  const size_t group = scene.lookup->lse.size();
   const DType kv = scene.args().kv;
   Ranks out;
   std::vector<double> best, best_along;
   std::vector<float> row(64), axis(64);
-  for (int32_t s = 0; s < lane.segment_count; s++) {
-    const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
+  for (int32_t s = 0; s < lookup.segment_count; s++) {
+    const cpu::WaveIndex index = cpu::wave_view(lookup.segments[s].index);
     for (int32_t c = 0; c < index.clusters; c++) {
       cpu::wave_centroid(index, c, 64, row.data());
       cpu::from_kv(index.axes + static_cast<size_t>(c) * row_bytes(kv, 64), kv, axis.data(), 64);
       for (size_t h = 0; h < group; h++) {
-        const float* query = scene.lane->query.data() + h * 64;
+        const float* query = scene.lookup->query.data() + h * 64;
         double score = 0, squares = 0, length = 0, largest = 0, along = 0;
         for (size_t i = 0; i < 64; i++) {
           score += double(query[i]) * double(row[i]);
@@ -124,8 +126,8 @@ Ranks reference_ranks(Scene& scene, float looked_share) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return out.first[a] > out.first[b]; });
-  const std::vector<int32_t> sizes = sizes_of(lane);
-  const double looked = std::ceil(double(looked_share * static_cast<float>(lane.indexed_tokens)));
+  const std::vector<int32_t> sizes = sizes_of(lookup);
+  const double looked = std::ceil(double(looked_share * static_cast<float>(lookup.indexed_tokens)));
   std::vector<bool> twice(count);
   double tokens = 0;
   for (size_t i : order) {
@@ -156,32 +158,33 @@ bool after(const Ranks& ranks, size_t a, size_t b) {
 // Everything that holds of any selection: each partition in one zone, lists in order of place, counts,
 // tokens, no partition in an earlier zone than one that comes before it.
 void check_zones(Scene& scene, const Ranks& ranks) {
-  const Lane& lane = scene.lane->lane;
-  const std::vector<int32_t> sizes = sizes_of(lane);
+  const Lookup& lookup = scene.lookup->lookup;
+  const std::vector<int32_t> sizes = sizes_of(lookup);
   std::vector<int> zone(sizes.size(), 2);
   int64_t tokens = 0;
   const auto enter = [&](const PartitionRef* list, int32_t count, int which) {
     for (int32_t i = 0; i < count; i++) {
-      const size_t at = static_cast<size_t>(number(lane, list[i]));
-      assert_true(zone[at] == 2 && (i == 0 || number(lane, list[i - 1]) < number(lane, list[i])));
+      const size_t at = static_cast<size_t>(number(lookup, list[i]));
+      assert_true(zone[at] == 2 && (i == 0 || number(lookup, list[i - 1]) < number(lookup, list[i])));
       zone[at] = which;
       if (which == 0) tokens += sizes[at];
     }
   };
-  enter(lane.retrieved, lane.retrieved_count, 0);
-  enter(lane.estimated, lane.estimated_count, 1);
-  assert_int_equal(tokens, lane.retrieved_tokens);
-  assert_int_equal(lane.retrieved_count + lane.estimated_count + lane.dropped_count, lane.partition_count);
+  enter(lookup.retrieved, lookup.retrieved_count, 0);
+  enter(lookup.estimated, lookup.estimated_count, 1);
+  assert_int_equal(tokens, lookup.counters->retrieved_tokens);
+  assert_int_equal(lookup.retrieved_count + lookup.estimated_count + lookup.counters->dropped,
+                   lookup.partition_count);
   for (size_t a = 0; a < zone.size(); a++)
     for (size_t b = 0; b < zone.size(); b++)
       if (zone[a] < zone[b]) assert_false(after(ranks, a, b));
 }
 
 // The retrieved partitions any of which may be the last that was taken.
-std::vector<size_t> possibly_last(const Lane& lane, const Ranks& ranks) {
+std::vector<size_t> possibly_last(const Lookup& lookup, const Ranks& ranks) {
   std::vector<size_t> retrieved, out;
-  for (int32_t i = 0; i < lane.retrieved_count; i++)
-    retrieved.push_back(static_cast<size_t>(number(lane, lane.retrieved[i])));
+  for (int32_t i = 0; i < lookup.retrieved_count; i++)
+    retrieved.push_back(static_cast<size_t>(number(lookup, lookup.retrieved[i])));
   for (size_t a : retrieved)
     if (std::none_of(retrieved.begin(), retrieved.end(), [&](size_t b) { return after(ranks, b, a); }))
       out.push_back(a);
@@ -195,23 +198,24 @@ void select_ranks_and_splits_as_the_reference_does(void**) {
         for (int32_t group : {1, 2, 3, 4, 5, 7, 8}) {
           Scene scene(kind, group, kv);
           ThreadStream stream(1);
-          cpu::wave_policy.select(*stream, scene.args());
+          select_lookups(*stream, cpu::wave_policy, scene.args());
           const Ranks ranks = reference_ranks(scene, cpu::kWaveLooks * 0.018f);
-          const Lane& lane = scene.lane->lane;
+          const Lookup& lookup = scene.lookup->lookup;
           const size_t heads = static_cast<size_t>(group), count = ranks.first.size();
           for (size_t i = 0; i < ranks.scores.size(); i++) {
-            const double score = ranks.scores[i], got = double(lane.scores[i % heads * count + i / heads]);
+            const double score = ranks.scores[i], got = double(lookup.scores[i % heads * count + i / heads]);
             assert_true(std::abs(score - got) < ranks.doubts[i] + 1e-5 * std::max(1.0, std::abs(score)));
           }
           check_zones(scene, ranks);
           const int64_t budget =
-              static_cast<int64_t>(std::ceil(0.018f * static_cast<float>(lane.indexed_tokens)));
-          const std::vector<int32_t> sizes = sizes_of(lane);
+              static_cast<int64_t>(std::ceil(0.018f * static_cast<float>(lookup.indexed_tokens)));
+          const std::vector<int32_t> sizes = sizes_of(lookup);
           int32_t last = 0;
-          for (size_t at : possibly_last(lane, ranks)) last = std::max(last, sizes[at]);
-          assert_true(lane.retrieved_tokens >= budget && lane.retrieved_tokens - last < budget);
-          assert_int_equal(lane.estimated_count,
-                           std::lround(0.232f * static_cast<float>(lane.partition_count)));
+          for (size_t at : possibly_last(lookup, ranks)) last = std::max(last, sizes[at]);
+          assert_true(lookup.counters->retrieved_tokens >= budget &&
+                      lookup.counters->retrieved_tokens - last < budget);
+          assert_int_equal(lookup.estimated_count,
+                           std::lround(0.232f * static_cast<float>(lookup.partition_count)));
         }
   });
 }
@@ -224,15 +228,15 @@ void budgets_from_nothing_to_everything_are_respected(void**) {
       params.estimation = estimation;
       Scene scene(Keys::clustered, 4, DType::f16, params);
       ThreadStream stream(1);
-      cpu::wave_policy.select(*stream, scene.args());
+      select_lookups(*stream, cpu::wave_policy, scene.args());
       check_zones(scene, reference_ranks(scene, static_cast<float>(cpu::kWaveLooks) * budget));
-      const Lane& lane = scene.lane->lane;
-      if (budget == 0) assert_int_equal(lane.retrieved_count, 0);
-      if (budget >= 1) assert_int_equal(lane.retrieved_tokens, lane.indexed_tokens);
-      if (estimation <= 0) assert_int_equal(lane.estimated_count, 0);
-      if (estimation == 1) assert_int_equal(lane.dropped_count, 0);
-      assert_true(static_cast<float>(lane.retrieved_tokens) >=
-                  std::min(1.0f, budget) * static_cast<float>(lane.indexed_tokens) - 1);
+      const Lookup& lookup = scene.lookup->lookup;
+      if (budget == 0) assert_int_equal(lookup.retrieved_count, 0);
+      if (budget >= 1) assert_int_equal(lookup.counters->retrieved_tokens, lookup.indexed_tokens);
+      if (estimation <= 0) assert_int_equal(lookup.estimated_count, 0);
+      if (estimation == 1) assert_int_equal(lookup.counters->dropped, 0);
+      assert_true(static_cast<float>(lookup.counters->retrieved_tokens) >=
+                  std::min(1.0f, budget) * static_cast<float>(lookup.indexed_tokens) - 1);
     }
 }
 
@@ -240,13 +244,14 @@ void equal_ranks_go_to_the_lower_partition(void**) {
   PolicyParams params;
   params.budget = 0.25f;
   Scene scene(Keys::clustered, 4, DType::f16, params);
-  std::fill(scene.lane->query.begin(), scene.lane->query.end(), 0.0f);  // every score is 0
+  std::fill(scene.lookup->query.begin(), scene.lookup->query.end(), 0.0f);  // every score is 0
   ThreadStream stream(1);
-  cpu::wave_policy.select(*stream, scene.args());
-  const Lane& lane = scene.lane->lane;
-  for (int32_t i = 0; i < lane.retrieved_count; i++) assert_int_equal(number(lane, lane.retrieved[i]), i);
-  for (int32_t i = 0; i < lane.estimated_count; i++) {
-    assert_int_equal(number(lane, lane.estimated[i]), lane.retrieved_count + i);
+  select_lookups(*stream, cpu::wave_policy, scene.args());
+  const Lookup& lookup = scene.lookup->lookup;
+  for (int32_t i = 0; i < lookup.retrieved_count; i++)
+    assert_int_equal(number(lookup, lookup.retrieved[i]), i);
+  for (int32_t i = 0; i < lookup.estimated_count; i++) {
+    assert_int_equal(number(lookup, lookup.estimated[i]), lookup.retrieved_count + i);
   }
 }
 
@@ -256,26 +261,27 @@ void wanted_tokens_are_retrieved_whatever_their_rank(void**) {
     params.budget = 0.1f;
     params.target_mass = target;
     Scene scene(Keys::clustered, 4, DType::f16, params);
-    Lane& lane = scene.lane->lane;
+    Lookup& lookup = scene.lookup->lookup;
     ThreadStream stream(1);
-    cpu::wave_policy.select(*stream, scene.args());
-    const std::set<int32_t> before = retrieved_positions(lane);
+    select_lookups(*stream, cpu::wave_policy, scene.args());
+    const std::set<int32_t> before = retrieved_positions(lookup);
     // Two that were left out, at either end of a segment, and one that is there anyway.
     std::vector<WantedTokens> wanted;
-    const int32_t first[] = {0, lane.segments[0].tokens};  // positions
+    const int32_t first[] = {0, lookup.segments[0].tokens};  // positions
     for (int32_t s : {0, 1}) {
-      const int32_t tokens = lane.segments[s].tokens;
+      const int32_t tokens = lookup.segments[s].tokens;
       int32_t left_out = s == 0 ? 0 : tokens - 1;
       while (before.count(first[s] + left_out)) left_out += s == 0 ? 1 : -1;
       assert_in_range(left_out, 0, tokens - 1);
       wanted.push_back({s, left_out, left_out + 1});
     }
-    lane.wanted = wanted.data();
-    lane.wanted_count = static_cast<int32_t>(wanted.size());
-    cpu::wave_policy.select(*stream, scene.args());
-    const std::set<int32_t> after = retrieved_positions(lane);
+    lookup.wanted = wanted.data();
+    lookup.wanted_count = static_cast<int32_t>(wanted.size());
+    select_lookups(*stream, cpu::wave_policy, scene.args());
+    const std::set<int32_t> after = retrieved_positions(lookup);
     for (const WantedTokens& one : wanted) assert_true(after.count(first[one.segment] + one.begin));
-    assert_int_equal(lane.retrieved_count + lane.estimated_count + lane.dropped_count, lane.partition_count);
+    assert_int_equal(lookup.retrieved_count + lookup.estimated_count + lookup.counters->dropped,
+                     lookup.partition_count);
   }
 }
 
@@ -283,30 +289,33 @@ void wanted_tokens_take_at_most_half_of_the_budget(void**) {
   PolicyParams params;
   params.budget = 0.1f;
   Scene scene(Keys::clustered, 4, DType::f16, params);
-  Lane& lane = scene.lane->lane;
+  Lookup& lookup = scene.lookup->lookup;
   ThreadStream stream(1);
-  cpu::wave_policy.select(*stream, scene.args());
-  const std::set<int32_t> before = retrieved_positions(lane);
-  const std::vector<WantedTokens> wanted = {{0, 0, lane.segments[0].tokens}, {1, 0, lane.segments[1].tokens}};
-  lane.wanted = wanted.data();
-  lane.wanted_count = 2;
-  cpu::wave_policy.select(*stream, scene.args());
+  select_lookups(*stream, cpu::wave_policy, scene.args());
+  const std::set<int32_t> before = retrieved_positions(lookup);
+  const std::vector<WantedTokens> wanted = {{0, 0, lookup.segments[0].tokens},
+                                            {1, 0, lookup.segments[1].tokens}};
+  lookup.wanted = wanted.data();
+  lookup.wanted_count = 2;
+  select_lookups(*stream, cpu::wave_policy, scene.args());
   size_t kept = 0;
-  for (int32_t position : retrieved_positions(lane)) kept += before.count(position);
+  for (int32_t position : retrieved_positions(lookup)) kept += before.count(position);
   // What ranks best without being wanted has the other half, but for a cluster that was wanted, too.
   assert_true(static_cast<double>(kept) >=
               0.5 * static_cast<double>(before.size()) - params.max_cluster_tokens);
-  assert_true(lane.retrieved_tokens < static_cast<int64_t>(before.size()) + params.max_cluster_tokens);
+  assert_true(lookup.counters->retrieved_tokens <
+              static_cast<int64_t>(before.size()) + params.max_cluster_tokens);
 }
 
 void not_a_number_selects_within_bounds(void**) {
   for (float bad : {NAN, INFINITY, -INFINITY, 3e38f}) {
     Scene scene(Keys::clustered, 4, DType::f16);
-    scene.lane->query[70] = bad;
+    scene.lookup->query[70] = bad;
     ThreadStream stream(1);
-    decode_lanes(*stream, cpu::wave_policy, scene.args());
-    const Lane& lane = scene.lane->lane;
-    assert_int_equal(lane.retrieved_count + lane.estimated_count + lane.dropped_count, lane.partition_count);
+    decode_lookups(*stream, cpu::wave_policy, scene.args());
+    const Lookup& lookup = scene.lookup->lookup;
+    assert_int_equal(lookup.retrieved_count + lookup.estimated_count + lookup.counters->dropped,
+                     lookup.partition_count);
   }
 }
 
@@ -319,31 +328,31 @@ void target_mass_is_reached_or_the_ceiling_is(void**) {
         params.budget_ceiling = 0.3f;
         Scene scene(kind, group, DType::f16, params);
         ThreadStream stream(1);
-        cpu::wave_policy.select(*stream, scene.args());
+        select_lookups(*stream, cpu::wave_policy, scene.args());
         const Ranks ranks = reference_ranks(scene, params.budget_ceiling);
         check_zones(scene, ranks);
 
-        const Lane& lane = scene.lane->lane;
-        const std::vector<int32_t> sizes = sizes_of(lane);
+        const Lookup& lookup = scene.lookup->lookup;
+        const std::vector<int32_t> sizes = sizes_of(lookup);
         std::vector<float> steady(68 * 64);
         cpu::from_kv(scene.steady.keys, DType::f16, steady.data(), 68 * 64);
-        const std::vector<size_t> last = possibly_last(lane, ranks);
+        const std::vector<size_t> last = possibly_last(lookup, ranks);
         double least = 1;
         std::vector<double> least_without(last.size(), 1.0);
-        const std::vector<double> spreads = spreads_of(lane);
+        const std::vector<double> spreads = spreads_of(lookup);
         for (size_t h = 0; h < static_cast<size_t>(group); h++) {
           const double exact =
-              std::exp(reference_attention(scene.lane->query.data() + h * 64, steady, steady, 64).lse);
+              std::exp(reference_attention(scene.lookup->query.data() + h * 64, steady, steady, 64).lse);
           double squares = 0;
-          for (size_t i = 0; i < 64; i++) squares += std::pow(double(scene.lane->query[h * 64 + i]), 2);
+          for (size_t i = 0; i < 64; i++) squares += std::pow(double(scene.lookup->query[h * 64 + i]), 2);
           const auto mass_of = [&](size_t at) {
             return sizes[at] * std::exp(ranks.scores[at * static_cast<size_t>(group) + h] +
                                         mass_above_centroid(std::sqrt(squares), spreads[at], 64));
           };
           double all = exact, covered = exact;
           for (size_t i = 0; i < ranks.first.size(); i++) all += mass_of(i);
-          for (int32_t i = 0; i < lane.retrieved_count; i++) {
-            const size_t at = static_cast<size_t>(number(lane, lane.retrieved[i]));
+          for (int32_t i = 0; i < lookup.retrieved_count; i++) {
+            const size_t at = static_cast<size_t>(number(lookup, lookup.retrieved[i]));
             covered += mass_of(at);
           }
           least = std::min(least, covered / all);
@@ -351,9 +360,9 @@ void target_mass_is_reached_or_the_ceiling_is(void**) {
             least_without[i] = std::min(least_without[i], (covered - mass_of(last[i])) / all);
           }
         }
-        const double floor = std::ceil(params.budget_floor * static_cast<float>(lane.indexed_tokens));
-        const double ceiling = std::ceil(params.budget_ceiling * static_cast<float>(lane.indexed_tokens));
-        const double tokens = static_cast<double>(lane.retrieved_tokens);
+        const double floor = std::ceil(params.budget_floor * static_cast<float>(lookup.indexed_tokens));
+        const double ceiling = std::ceil(params.budget_ceiling * static_cast<float>(lookup.indexed_tokens));
+        const double tokens = static_cast<double>(lookup.counters->retrieved_tokens);
         assert_true(tokens >= floor && tokens < ceiling + params.max_cluster_tokens);
         assert_true(least >= double(target) * (1 - 1e-4) || tokens >= ceiling);
         // and no further than needed

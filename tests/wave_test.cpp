@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "lanes.h"
+#include "lookups.h"
 #include "test.h"
 
 namespace {
@@ -38,20 +38,22 @@ struct Scene {
     std::vector<float> query(static_cast<size_t>(group) * 64);
     const size_t near = random() % (cache.keys.size() / 64) * 64;
     for (size_t i = 0; i < query.size(); i++) query[i] = 0.7f * cache.keys[near + i % 64] + normal(random);
-    lane = std::make_unique<TestLane>(cache, query);
-    lane->lane.steady = &steady;
-    lane->lane.steady_count = 1;
+    lookup = std::make_unique<TestLookup>(cache, query);
+    lookup->lookup.steady = &steady;
+    lookup->lookup.steady_count = 1;
   }
-  LanesArgs args() { return lanes_args(cache, &lane->lane, 1, static_cast<int32_t>(lane->lse.size())); }
+  LookupArgs args() {
+    return lookup_args(cache, &lookup->lookup, 1, static_cast<int32_t>(lookup->lse.size()));
+  }
   Reference dense(size_t head) const {
-    return reference_attention(lane->query.data() + head * 64, all_keys, all_values, 64);
+    return reference_attention(lookup->query.data() + head * 64, all_keys, all_values, 64);
   }
 
   Cache cache;
   std::vector<float> steady_keys, steady_values, all_keys, all_values;
   AlignedBytes steady_key_bytes, steady_value_bytes;
   KvRun steady;
-  std::unique_ptr<TestLane> lane;
+  std::unique_ptr<TestLookup> lookup;
 };
 
 // f32 sums of some thousand terms.
@@ -67,14 +69,15 @@ void all_retrieved_equals_dense_attention(void**) {
         for (int32_t group : {1, 3, 4, 8}) {
           Scene scene(kind, group, kv, params, {2048, 700, 33});
           ThreadStream stream(2);
-          decode_lanes(*stream, cpu::wave_policy, scene.args());
+          decode_lookups(*stream, cpu::wave_policy, scene.args());
           for (size_t h = 0; h < static_cast<size_t>(group); h++) {
             const Reference dense = scene.dense(h);
-            assert_true(relative_error(scene.lane->out.data() + h * 64, dense.out.data(), 64) < kRounding);
-            assert_true(std::abs(double(scene.lane->lse[h]) - dense.lse) <
+            assert_true(relative_error(scene.lookup->out.data() + h * 64, dense.out.data(), 64) < kRounding);
+            assert_true(std::abs(double(scene.lookup->lse[h]) - dense.lse) <
                         kRounding * std::max(1.0, std::abs(dense.lse)));
           }
-          assert_true(scene.lane->lane.estimated_coverage == 1 && scene.lane->lane.certified_coverage == 1);
+          assert_true(scene.lookup->lookup.counters->estimated_coverage_sum == 1 &&
+                      scene.lookup->lookup.counters->certified_coverage_sum == 1);
         }
   });
 }
@@ -87,27 +90,27 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
         for (int32_t group : {1, 2, 3, 4, 7, 8}) {
           Scene scene(kind, group, kv, {}, {2048, 700, 33}, static_cast<uint64_t>(group));
-          scene.lane->lane.coverage_head = group / 2;
+          scene.lookup->lookup.coverage_head = group / 2;
           ThreadStream stream(1);
-          decode_lanes(*stream, cpu::wave_policy, scene.args());
-          const Lane& lane = scene.lane->lane;
+          decode_lookups(*stream, cpu::wave_policy, scene.args());
+          const Lookup& lookup = scene.lookup->lookup;
           double coverage = 0, jensen = 0, certified = 0, least_certified = 0, truth = 0;
           for (size_t h = 0; h < static_cast<size_t>(group); h++) {
-            const float* query = scene.lane->query.data() + h * 64;
+            const float* query = scene.lookup->query.data() + h * 64;
             const Reference dense = scene.dense(h);
             std::vector<float> keys = scene.steady_keys, values = scene.steady_values;
             std::set<std::pair<int32_t, int32_t>> retrieved, estimated;
-            for (int32_t i = 0; i < lane.retrieved_count; i++) {
-              const PartitionRef ref = lane.retrieved[i];
+            for (int32_t i = 0; i < lookup.retrieved_count; i++) {
+              const PartitionRef ref = lookup.retrieved[i];
               retrieved.insert({ref.segment, ref.partition});
-              std::vector<float> rows(static_cast<size_t>(lane.runs[i].tokens) * 64);
-              cpu::from_kv(lane.runs[i].keys, kv, rows.data(), static_cast<int64_t>(rows.size()));
+              std::vector<float> rows(static_cast<size_t>(lookup.runs[i].tokens) * 64);
+              cpu::from_kv(lookup.runs[i].keys, kv, rows.data(), static_cast<int64_t>(rows.size()));
               keys.insert(keys.end(), rows.begin(), rows.end());
-              cpu::from_kv(lane.runs[i].values, kv, rows.data(), static_cast<int64_t>(rows.size()));
+              cpu::from_kv(lookup.runs[i].values, kv, rows.data(), static_cast<int64_t>(rows.size()));
               values.insert(values.end(), rows.begin(), rows.end());
             }
-            for (int32_t i = 0; i < lane.estimated_count; i++) {
-              estimated.insert({lane.estimated[i].segment, lane.estimated[i].partition});
+            for (int32_t i = 0; i < lookup.estimated_count; i++) {
+              estimated.insert({lookup.estimated[i].segment, lookup.estimated[i].partition});
             }
             const Reference exact = reference_attention(query, keys, values, 64);
             double norm = 0;
@@ -116,8 +119,8 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
             double missing = 0, at_centroids = 0, most = 0, mass = 1;  // in units of exp(exact.lse)
             std::vector<double> out = exact.out;
             std::vector<float> centroid(64), mean(64);
-            for (int32_t s = 0; s < lane.segment_count; s++) {
-              const cpu::WaveIndex index = cpu::wave_view(lane.segments[s].index);
+            for (int32_t s = 0; s < lookup.segment_count; s++) {
+              const cpu::WaveIndex index = cpu::wave_view(lookup.segments[s].index);
               for (int32_t c = 0; c < index.clusters; c++) {
                 if (retrieved.count({s, c})) continue;
                 const size_t at = static_cast<size_t>(c) * row_bytes(kv, 64);
@@ -139,20 +142,20 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
               }
             }
             for (double& x : out) x /= mass;
-            assert_true(relative_error(scene.lane->out.data() + h * 64, out.data(), 64) < 2 * kRounding);
+            assert_true(relative_error(scene.lookup->out.data() + h * 64, out.data(), 64) < 2 * kRounding);
             const double lse = exact.lse + std::log(mass);
-            assert_true(std::abs(double(scene.lane->lse[h]) - lse) <
+            assert_true(std::abs(double(scene.lookup->lse[h]) - lse) <
                         kRounding * std::max(1.0, std::abs(lse)));
-            if (static_cast<int32_t>(h) != lane.coverage_head) continue;
+            if (static_cast<int32_t>(h) != lookup.coverage_head) continue;
             coverage = 1 / (1 + missing);
             jensen = 1 / (1 + at_centroids);
             certified = 1 / (1 + most);
             least_certified = 1 / (1 + 1.062 * most);  // its exp is up to 6.2 % too high
             truth = std::exp(exact.lse - dense.lse);
           }
-          assert_true(std::abs(double(lane.estimated_coverage) - coverage) < 1e-4);
-          assert_true(double(lane.certified_coverage) < certified + 1e-5);
-          assert_true(double(lane.certified_coverage) > least_certified - 1e-5);
+          assert_true(std::abs(lookup.counters->estimated_coverage_sum - coverage) < 1e-4);
+          assert_true(lookup.counters->certified_coverage_sum < certified + 1e-5);
+          assert_true(lookup.counters->certified_coverage_sum > least_certified - 1e-5);
           off += std::abs(coverage - truth);
           off_by_jensen += std::abs(jensen - truth);
           assert_true(certified <= truth + 1e-6);
@@ -165,14 +168,15 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
 void huge_scores_leave_everything_finite(void**) {
   for (float factor : {30.0f, 1000.0f}) {
     Scene scene(Keys::clustered, 4, DType::f16, {}, {1500});
-    for (float& x : scene.lane->query) x *= factor;
+    for (float& x : scene.lookup->query) x *= factor;
     ThreadStream stream(1);
-    decode_lanes(*stream, cpu::wave_policy, scene.args());
-    for (float x : scene.lane->out) assert_true(std::isfinite(x));
-    for (float x : scene.lane->lse) assert_true(std::isfinite(x));
-    const Lane& lane = scene.lane->lane;
-    assert_true(lane.estimated_coverage >= 0 && lane.estimated_coverage <= 1);
-    assert_true(lane.certified_coverage >= 0 && lane.certified_coverage <= lane.estimated_coverage);
+    decode_lookups(*stream, cpu::wave_policy, scene.args());
+    for (float x : scene.lookup->out) assert_true(std::isfinite(x));
+    for (float x : scene.lookup->lse) assert_true(std::isfinite(x));
+    const Lookup& lookup = scene.lookup->lookup;
+    assert_true(lookup.counters->estimated_coverage_sum >= 0 && lookup.counters->estimated_coverage_sum <= 1);
+    assert_true(lookup.counters->certified_coverage_sum >= 0 &&
+                lookup.counters->certified_coverage_sum <= lookup.counters->estimated_coverage_sum);
   }
 }
 
@@ -180,21 +184,21 @@ void steps_give_the_same_bits_for_any_workers(void**) {
   std::vector<std::unique_ptr<Scene>> scenes;
   std::vector<std::vector<float>> expected;
   for (int workers : {1, 2, 5}) {
-    std::vector<Lane> lanes;
+    std::vector<Lookup> lookups;
     for (uint64_t i = 0; i < 6; i++) {
       if (workers == 1)
         scenes.push_back(std::make_unique<Scene>(Keys::clustered, 4, DType::f16, PolicyParams{},
                                                  std::vector<int32_t>{1500, 1024}, i));
-      lanes.push_back(scenes[i]->lane->lane);
+      lookups.push_back(scenes[i]->lookup->lookup);
     }
-    LanesArgs args = scenes[0]->args();
-    args.lanes = lanes.data();
-    args.lane_count = 6;
+    LookupArgs args = scenes[0]->args();
+    args.lookups = lookups.data();
+    args.count = 6;
     ThreadStream stream(workers);
-    decode_lanes(*stream, cpu::wave_policy, args);
+    decode_lookups(*stream, cpu::wave_policy, args);
     for (size_t i = 0; i < 6; i++) {
-      if (workers == 1) expected.push_back(scenes[i]->lane->out);
-      assert_memory_equal(scenes[i]->lane->out.data(), expected[i].data(), 256 * sizeof(float));
+      if (workers == 1) expected.push_back(scenes[i]->lookup->out);
+      assert_memory_equal(scenes[i]->lookup->out.data(), expected[i].data(), 256 * sizeof(float));
     }
   }
 }
@@ -218,16 +222,16 @@ void recall_and_error_are_bounded_on_every_kind_of_keys(void**) {
     for (int q = 0; q < kQueries; q++) {
       Scene scene(bound.kind, 4, DType::f16, {}, {8192, 8192}, static_cast<uint64_t>(q));
       ThreadStream stream(1);
-      const LanesArgs args = scene.args();
-      cpu::wave_policy.select(*stream, args);
+      const LookupArgs args = scene.args();
+      select_lookups(*stream, cpu::wave_policy, args);
       retrieve(args);
       cpu::attend(*stream, args);
-      const std::vector<float> exact_only = scene.lane->out;
+      const std::vector<float> exact_only = scene.lookup->out;
       cpu::wave_policy.estimate(*stream, args);
-      const Lane& lane = scene.lane->lane;
+      const Lookup& lookup = scene.lookup->lookup;
       std::vector<bool> attended(scene.all_keys.size() / 64);
       for (size_t i = 0; i < 68; i++) attended[attended.size() - 1 - i] = true;
-      for (int32_t position : retrieved_positions(lane)) attended[static_cast<size_t>(position)] = true;
+      for (int32_t position : retrieved_positions(lookup)) attended[static_cast<size_t>(position)] = true;
       for (size_t h = 0; h < 4; h++) {
         const Reference dense = scene.dense(h);
         std::vector<size_t> order(dense.weights.size());
@@ -235,11 +239,11 @@ void recall_and_error_are_bounded_on_every_kind_of_keys(void**) {
         std::partial_sort(order.begin(), order.begin() + 100, order.end(),
                           [&](size_t a, size_t b) { return dense.weights[a] > dense.weights[b]; });
         for (size_t i = 0; i < 100; i++) recall += attended[order[i]] / (400.0 * kQueries);
-        error += relative_error(scene.lane->out.data() + h * 64, dense.out.data(), 64) / (4 * kQueries);
+        error += relative_error(scene.lookup->out.data() + h * 64, dense.out.data(), 64) / (4 * kQueries);
         unestimated += relative_error(exact_only.data() + h * 64, dense.out.data(), 64) / (4 * kQueries);
       }
-      coverage += double(lane.estimated_coverage) / kQueries;
-      certified += double(lane.certified_coverage) / kQueries;
+      coverage += lookup.counters->estimated_coverage_sum / kQueries;
+      certified += lookup.counters->certified_coverage_sum / kQueries;
     }
     std::printf(
         "%-12s recall@100 %.3f  output error %.4f (%.4f without estimation)  coverage %.3f certified %.3f\n",

@@ -1,10 +1,10 @@
-// Exact attention of lanes (one query position at one KV head each) over their steady zone and retrieved
+// Exact attention of lookups (one query position at one KV head each) over their steady zone and retrieved
 // runs: softmax(q·k/√d)·v with an online softmax, f32 throughout. What the full policy spends its time in
 // and wave runs over its retrieved clusters (RetroInfer §4.2).
 //
-// A lane is cut into chunks of a fixed number of tokens (flash-decoding), so that a few long lanes keep
-// many workers busy; whoever finishes a lane's last chunk merges them in order. The cut depends on nothing
-// but the lane, so results are the same bit for bit whatever the workers.
+// A lookup is cut into chunks of a fixed number of tokens (flash-decoding), so that a few long lookups keep
+// many workers busy; whoever finishes a lookup's last chunk merges them in order. The cut depends on nothing
+// but the lookup, so results are the same bit for bit whatever the workers.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h
@@ -18,18 +18,18 @@ namespace {
 constexpr size_t kBlockTokens = 64;
 constexpr size_t kAhead = 1;
 
-// Rows of some tokens of a lane.
+// Rows of some tokens of a lookup.
 struct Block {
   size_t count;  // ≤ kBlockTokens; the lists are full in any case
   const std::byte* keys[kBlockTokens];
   const std::byte* values[kBlockTokens];
 };
 
-// Rows of the next kBlockTokens tokens of a lane, from one run to the next.
+// Rows of the next kBlockTokens tokens of a lookup, from one run to the next.
 class Rows {
  public:
-  Rows(const Lane& lane, int64_t begin, int64_t end, size_t row_bytes)
-      : lane_(lane), left_(end - begin), row_bytes_(row_bytes) {
+  Rows(const Lookup& lookup, int64_t begin, int64_t end, size_t row_bytes)
+      : lookup_(lookup), left_(end - begin), row_bytes_(row_bytes) {
     open(0);
     while (begin >= run_.tokens && left_ > 0) {
       begin -= run_.tokens;
@@ -68,17 +68,17 @@ class Rows {
   void open(int32_t index) {
     index_ = index;
     at_ = 0;
-    if (index < lane_.steady_count) {
-      run_ = lane_.steady[index];
-    } else if (index < lane_.steady_count + lane_.run_count) {
-      run_ = lane_.runs[index - lane_.steady_count];
+    if (index < lookup_.steady_count) {
+      run_ = lookup_.steady[index];
+    } else if (index < lookup_.steady_count + lookup_.run_count) {
+      run_ = lookup_.runs[index - lookup_.steady_count];
     } else {
       run_ = {};
       left_ = 0;
     }
   }
 
-  const Lane& lane_;
+  const Lookup& lookup_;
   KvRun run_;
   int32_t index_ = 0;
   int64_t at_ = 0;
@@ -142,9 +142,9 @@ void attend_block(const float* query, size_t head_dim, const Block& block, const
                         ahead ? ahead->values : nullptr);
 }
 
-// Attends tokens [begin, end) of a lane. partial: acc (group, head_dim), not normalised, then max (group),
+// Attends tokens [begin, end) of a lookup. partial: acc (group, head_dim), not normalised, then max (group),
 // then sum (group). scratch: attend_scratch_floats().
-void attend_tokens(const LanesArgs& args, const Lane& lane, int64_t begin, int64_t end, float* scratch,
+void attend_tokens(const LookupArgs& args, const Lookup& lookup, int64_t begin, int64_t end, float* scratch,
                    float* partial) {
   const size_t head_dim = static_cast<size_t>(args.head_dim);
   const size_t stride = padded_dim(head_dim);
@@ -152,7 +152,7 @@ void attend_tokens(const LanesArgs& args, const Lane& lane, int64_t begin, int64
   const int blocks = head_blocks(group);
   HeadState* states = reinterpret_cast<HeadState*>(scratch);
   float* query = scratch + blocks * sizeof(HeadState) / sizeof(float);
-  float* acc = query + pack_query(lane.query, group, head_dim, args.scale, query) * stride;
+  float* acc = query + pack_query(lookup.query, group, head_dim, args.scale, query) * stride;
   std::memset(acc, 0, blocks * kBlockHeads * stride * sizeof(float));
   for (int b = 0; b < blocks; b++) {
     states[b].acc = acc + b * kBlockHeads * stride;
@@ -164,7 +164,7 @@ void attend_tokens(const LanesArgs& args, const Lane& lane, int64_t begin, int64
 
   // Blocks ahead of the one that is worked on have their rows on the way.
   Block ring[kAhead + 1];
-  Rows rows(lane, begin, end, row_bytes(args.kv, args.head_dim));
+  Rows rows(lookup, begin, end, row_bytes(args.kv, args.head_dim));
   for (size_t i = 0; i < kAhead; i++) rows.next(ring[i]);
   for (size_t now = 0; ring[now].count > 0; now = (now + 1) % (kAhead + 1)) {
     const Block& block = ring[now];
@@ -190,7 +190,7 @@ void attend_tokens(const LanesArgs& args, const Lane& lane, int64_t begin, int64
   }
 }
 
-size_t attend_scratch_floats(const LanesArgs& args) {
+size_t attend_scratch_floats(const LookupArgs& args) {
   const size_t blocks = static_cast<size_t>(head_blocks(args.group));
   return blocks * (sizeof(HeadState) / sizeof(float) + 2 * kBlockHeads * padded_dim(args.head_dim));
 }
@@ -212,18 +212,20 @@ HWY_EXPORT(attend_scratch_floats);
 
 constexpr int64_t kChunkTokens = 4096;
 
-int64_t lane_tokens(const Lane& lane) {
+int64_t tokens_of(const Lookup& lookup) {
   int64_t tokens = 0;
-  for (int32_t i = 0; i < lane.steady_count; i++) tokens += lane.steady[i].tokens;
-  for (int32_t i = 0; i < lane.run_count; i++) tokens += lane.runs[i].tokens;
+  for (int32_t i = 0; i < lookup.steady_count; i++) tokens += lookup.steady[i].tokens;
+  for (int32_t i = 0; i < lookup.run_count; i++) tokens += lookup.runs[i].tokens;
   return tokens;
 }
 
-size_t partial_floats(const LanesArgs& args) { return static_cast<size_t>(args.group) * (args.head_dim + 2); }
+size_t partial_floats(const LookupArgs& args) {
+  return static_cast<size_t>(args.group) * (args.head_dim + 2);
+}
 
-void merge(const LanesArgs& args, Lane& lane, const float* partials, int64_t chunks);
+void merge(const LookupArgs& args, Lookup& lookup, const float* partials, int64_t chunks);
 
-struct LanePlan {
+struct LookupPlan {
   int64_t tokens;
   int64_t first_task;  // one task per chunk, at least one
   std::atomic<int64_t> unfinished;
@@ -231,47 +233,48 @@ struct LanePlan {
 
 }  // namespace
 
-void attend(const Stream& stream, const LanesArgs& args) {
-  if (args.lane_count == 0) return;
+void attend(const Stream& stream, const LookupArgs& args) {
+  if (args.count == 0) return;
   int64_t tasks = 0;
-  for (int32_t i = 0; i < args.lane_count; i++) {
-    tasks += std::max<int64_t>(1, (lane_tokens(args.lanes[i]) + kChunkTokens - 1) / kChunkTokens);
+  for (int32_t i = 0; i < args.count; i++) {
+    tasks += std::max<int64_t>(1, (tokens_of(args.lookups[i]) + kChunkTokens - 1) / kChunkTokens);
   }
-  const size_t plan_bytes = sizeof(LanePlan) * args.lane_count;
+  const size_t plan_bytes = sizeof(LookupPlan) * args.count;
   std::byte* shared =
       stream.shared_array<std::byte>(plan_bytes + sizeof(float) * partial_floats(args) * tasks);
-  LanePlan* plans = reinterpret_cast<LanePlan*>(shared);
+  LookupPlan* plans = reinterpret_cast<LookupPlan*>(shared);
   float* partials = reinterpret_cast<float*>(shared + plan_bytes);  // (tasks, partial_floats)
   tasks = 0;
-  for (int32_t i = 0; i < args.lane_count; i++) {
-    LanePlan* plan = new (&plans[i]) LanePlan{lane_tokens(args.lanes[i]), tasks, {}};
+  for (int32_t i = 0; i < args.count; i++) {
+    LookupPlan* plan = new (&plans[i]) LookupPlan{tokens_of(args.lookups[i]), tasks, {}};
+    args.lookups[i].counters->attended_tokens += plan->tokens;
     const int64_t chunks = std::max<int64_t>(1, (plan->tokens + kChunkTokens - 1) / kChunkTokens);
     plan->unfinished.store(chunks, std::memory_order_relaxed);
     tasks += chunks;
   }
 
   stream.each(tasks, [&](int64_t task, int worker) {
-    const LanePlan* after =
-        std::upper_bound(plans, plans + args.lane_count, task,
-                         [](int64_t t, const LanePlan& plan) { return t < plan.first_task; });
-    LanePlan& plan = plans[after - plans - 1];
-    Lane& lane = args.lanes[&plan - plans];
+    const LookupPlan* after =
+        std::upper_bound(plans, plans + args.count, task,
+                         [](int64_t t, const LookupPlan& plan) { return t < plan.first_task; });
+    LookupPlan& plan = plans[after - plans - 1];
+    Lookup& lookup = args.lookups[&plan - plans];
     const int64_t begin = (task - plan.first_task) * kChunkTokens;
     const int64_t end = std::min(plan.tokens, begin + kChunkTokens);
     float* scratch = stream.worker_array<float>(worker, HWY_DYNAMIC_DISPATCH(attend_scratch_floats)(args));
     HWY_DYNAMIC_DISPATCH(attend_tokens)
-    (args, lane, begin, end, scratch, partials + task * partial_floats(args));
+    (args, lookup, begin, end, scratch, partials + task * partial_floats(args));
     if (plan.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       const int64_t chunks = std::max<int64_t>(1, (plan.tokens + kChunkTokens - 1) / kChunkTokens);
-      merge(args, lane, partials + plan.first_task * partial_floats(args), chunks);
+      merge(args, lookup, partials + plan.first_task * partial_floats(args), chunks);
     }
   });
 }
 
 namespace {
 
-// Partial softmaxes of a lane's chunks to its output, in the order of the chunks.
-void merge(const LanesArgs& args, Lane& lane, const float* partials, int64_t chunks) {
+// Partial softmaxes of a lookup's chunks to its output, in the order of the chunks.
+void merge(const LookupArgs& args, Lookup& lookup, const float* partials, int64_t chunks) {
   const int64_t dim = args.head_dim;
   const float* maxima = partials + args.group * dim;
   const float* sums = maxima + args.group;
@@ -280,7 +283,7 @@ void merge(const LanesArgs& args, Lane& lane, const float* partials, int64_t chu
     float max = maxima[h];
     for (int64_t c = 1; c < chunks; c++) max = std::max(max, maxima[c * stride + h]);
     float sum = 0;
-    float* out = lane.out + h * dim;
+    float* out = lookup.out + h * dim;
     std::fill(out, out + dim, 0.0f);
     for (int64_t c = 0; c < chunks; c++) {
       const float factor = std::exp(maxima[c * stride + h] - max);
@@ -290,7 +293,7 @@ void merge(const LanesArgs& args, Lane& lane, const float* partials, int64_t chu
     }
     const float inverse = sum == 0 ? 0 : 1 / sum;
     for (int64_t i = 0; i < dim; i++) out[i] *= inverse;
-    lane.lse[h] = max + std::log(sum);
+    lookup.lse[h] = max + std::log(sum);
   }
 }
 

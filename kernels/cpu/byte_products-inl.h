@@ -17,7 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr bool kByteProducts = true;
 
-// Lane i of sums += Σ over its four bytes of unsigned · signed, the same four signed ones for each lane. As
+// Lookup i of sums += Σ over its four bytes of unsigned · signed, the same four signed ones for each lane. As
 // an instruction and not by its intrinsic, around which GCC 12 moves and spills every sum (twice the time).
 HWY_INLINE void add_byte_products(hn::Vec<hn::ScalableTag<uint8_t>> unsigned_bytes,
                                   const int32_t& signed_bytes, hn::Vec<hn::ScalableTag<int32_t>>& sums) {

@@ -22,7 +22,7 @@ void matmul_decode(const Stream& stream, const MatmulArgs& args);
 void matmul_dense(const Stream& stream, const MatmulArgs& args);
 
 void append(const Stream& stream, const AppendArgs& args);
-void attend(const Stream& stream, const LanesArgs& args);
+void attend(const Stream& stream, const LookupArgs& args);
 void attend_chunk(const Stream& stream, const AttendChunkArgs& args);
 
 // Rounds to nearest even. Returns the bits of the largest magnitude of `in` as an f32 (0: no numbers); a

@@ -75,7 +75,7 @@ HWY_INLINE hn::Vec<D16Pairs> SpreadScale(const uint32_t* scales) {
   return hn::BitCast(D16Pairs(), scale);
 }
 
-// Lane by lane a part of S of one block, for R rows, in words of 65536 or, of bytes, of 256.
+// Lookup by lane a part of S of one block, for R rows, in words of 65536 or, of bytes, of 256.
 template <int R>
 struct Words {
   V32 high[R], low[R];

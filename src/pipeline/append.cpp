@@ -5,10 +5,9 @@
 namespace wi {
 
 void append(const Backend& backend, const Stream& stream, const KvShape& shape, const float* keys,
-            const float* values, int64_t stride, AppendRoom& room) {
-  room.largest.resize(room.runs.size());
-  backend.append(stream, {keys, values, stride, shape.kv_heads, shape.head_dim, room.runs.data(),
-                          static_cast<int64_t>(room.runs.size()), room.largest.data()});
+            const float* values, int64_t stride, std::span<const AppendRun> runs, uint32_t* largest) {
+  backend.append(stream, {keys, values, stride, shape.kv_heads, shape.head_dim, runs.data(),
+                          static_cast<int64_t>(runs.size()), largest});
 }
 
 uint32_t append(const Backend& backend, const Stream& stream, Sequence& sequence, int32_t layer,
@@ -16,7 +15,8 @@ uint32_t append(const Backend& backend, const Stream& stream, Sequence& sequence
                 AppendRoom& room) {
   room.runs.clear();
   sequence.places(layer, first, count, 0, room.runs);
-  append(backend, stream, sequence.shape(), keys, values, stride, room);
+  room.largest.resize(room.runs.size());
+  append(backend, stream, sequence.shape(), keys, values, stride, room.runs, room.largest.data());
   return room.largest.empty() ? 0 : *std::max_element(room.largest.begin(), room.largest.end());
 }
 

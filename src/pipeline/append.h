@@ -1,6 +1,7 @@
 // Append: keys and values of a layer's new tokens join their sequences' tails, before anybody attends.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -11,12 +12,13 @@ namespace wi {
 // Where a call's tokens go, and how large what was written is; kept, so that a step allocates nothing.
 struct AppendRoom {
   std::vector<AppendRun> runs;
-  std::vector<uint32_t> largest;  // (runs) AppendArgs::largest
+  std::vector<uint32_t> largest;  // AppendArgs::largest; of a decode step (layers, rows)
 };
 
-// keys, values: (rows, kv_heads, head_dim) f32, row i at + i * stride, for room.runs.
+// keys, values: (rows, kv_heads, head_dim) f32, row i at + i * stride. largest: out (runs), for
+// check_kv_range().
 void append(const Backend& backend, const Stream& stream, const KvShape& shape, const float* keys,
-            const float* values, int64_t stride, AppendRoom& room);
+            const float* values, int64_t stride, std::span<const AppendRun> runs, uint32_t* largest);
 
 // The same of one sequence's tokens [first, first + count). Returns the largest magnitude, for
 // check_kv_range().

@@ -4,15 +4,15 @@
 
 namespace wi {
 
-void attend(const Backend& backend, const Stream& stream, const LanePart& part) {
-  StageTimer timer(part.times.attend_ns);
-  backend.attend(stream, part.args);
+void attend(const Backend& backend, const Stream& stream, const Pass& pass) {
+  StageTimer timer(pass.times.attend_ns);
+  backend.attend(stream, pass.args);
 }
 
-void estimate(const Stream& stream, const LanePart& part) {
-  if (!part.policy.estimate) return;
-  StageTimer timer(part.times.estimate_ns);
-  part.policy.estimate(stream, part.args);
+void estimate(const Stream& stream, const Pass& pass) {
+  if (!pass.policy.estimate) return;
+  StageTimer timer(pass.times.estimate_ns);
+  pass.policy.estimate(stream, pass.args);
 }
 
 }  // namespace wi

@@ -4,15 +4,15 @@
 
 namespace wi {
 
-void retrieve(const Stream& stream, const LanePart& part) {
-  StageTimer timer(part.times.retrieve_ns);
-  const LanesArgs& args = part.args;
+void retrieve(const Stream& stream, const Pass& pass) {
+  StageTimer timer(pass.times.retrieve_ns);
+  const LookupArgs& args = pass.args;
   const size_t bytes = row_bytes(args.kv, args.head_dim);
-  stream.each(args.lane_count, [&](int64_t i, int) {
-    Lane& lane = args.lanes[i];
-    for (int32_t r = 0; r < lane.retrieved_count; ++r)
-      lane.runs[r] = lane.segments[lane.retrieved[r].segment].run(lane.retrieved[r].partition, bytes);
-    lane.run_count = lane.retrieved_count;
+  stream.each(args.count, [&](int64_t i, int) {
+    Lookup& lookup = args.lookups[i];
+    for (int32_t r = 0; r < lookup.retrieved_count; ++r)
+      lookup.runs[r] = lookup.segments[lookup.retrieved[r].segment].run(lookup.retrieved[r].partition, bytes);
+    lookup.run_count = lookup.retrieved_count;
   });
 }
 

@@ -1,11 +1,11 @@
-// Select: the policy ranks the partitions of every lane's segments and splits them into zones.
+// Select: the policy ranks the partitions of every lookup's segments and splits them into zones.
 #include "src/pipeline/pipeline.h"
 
 namespace wi {
 
-void select(const Stream& stream, const LanePart& part) {
-  StageTimer timer(part.times.select_ns);
-  part.policy.select(stream, part.args);
+void select(const Stream& stream, const Pass& pass) {
+  StageTimer timer(pass.times.select_ns);
+  pass.policy.select(stream, pass.args);
 }
 
 }  // namespace wi

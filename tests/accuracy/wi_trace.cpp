@@ -93,7 +93,7 @@ class Tracer {
   void observe(int64_t question, int64_t number, int32_t layer, const wi::Step& step, int64_t end,
                std::vector<Contestant>& contestants);
   void true_weights(const wi::Step& step, int32_t layer, int32_t head, int64_t end);
-  void judge(const wi::Lane& lane, Losses* heads) const;
+  void judge(const wi::Lookup& lookup, Losses* heads) const;
   void compare_distributions(int32_t token, const std::vector<float>& reference,
                              std::vector<Contestant>& contestants);
   void dump(const wi::Sequence& sequence) const;
@@ -116,7 +116,7 @@ class Tracer {
   std::vector<float> rest_;  // dumped: (steps, layers, query heads) LSE of the tokens behind the document
   int64_t document_tokens_ = 0;
   std::vector<float> logits_;
-  wi::Lanes lanes_;
+  wi::Attention attention_;
   std::map<std::string, std::map<std::pair<int32_t, int32_t>, Losses>> losses_;  // policy; layer, head
   std::map<std::string, Divergence> divergences_;
   std::unique_ptr<sample::OutputFile> out_;
@@ -265,7 +265,7 @@ int32_t Tracer::step(int64_t question, int64_t number, int32_t token, std::vecto
     work.tokens[0] = token;
     wi::rotation_tables(step, 0, position, 1);
     wi::embed(step, 1);
-    const wi::AttendRow row{&reference_, position + 1, full_, &full_params_, &stats};
+    const wi::Row row{&reference_, position, full_, &full_params_, &stats};
     for (int32_t layer = 0; layer < shape_.layers; layer++) {
       const wi::LayerWeights& weights = model_->weights.layers[static_cast<size_t>(layer)];
       wi::project(step, weights, 1);
@@ -279,12 +279,13 @@ int32_t Tracer::step(int64_t question, int64_t number, int32_t token, std::vecto
                        wi::append(step.backend, stream, contestant.sequence, layer, position, 1, work.k,
                                   work.v, width, work.append),
                        layer);
-      work.lanes.open({&row, 1}, layer, model_->config.group(), work.q, work.attention, nullptr);
-      while (work.lanes.next_pass()) {
-        const wi::LanePart part = {*full_, work.lanes.args(), stats};
-        wi::select(stream, part);
-        wi::retrieve(stream, part);
-        wi::attend(step.backend, stream, part);
+      work.attention.begin({&row, 1}, model_->config.group());
+      work.attention.open(layer, work.q, work.attended, nullptr);
+      while (work.attention.next_pass()) {
+        const wi::Pass pass = {*full_, work.attention.args(), stats};
+        wi::select(stream, pass);
+        wi::retrieve(stream, pass);
+        wi::attend(step.backend, stream, pass);
       }
       observe(question, number, layer, step, position + 1, contestants);
       wi::project_output(step, weights, 0, 1);
@@ -298,7 +299,7 @@ int32_t Tracer::step(int64_t question, int64_t number, int32_t token, std::vecto
   return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
 }
 
-// Every contestant attends with this layer's queries; work.attention is what full attention made of them.
+// Every contestant attends with this layer's queries; work.attended is what full attention made of them.
 void Tracer::observe(int64_t question, int64_t number, int32_t layer, const wi::Step& step, int64_t end,
                      std::vector<Contestant>& contestants) {
   const size_t dim = static_cast<size_t>(shape_.head_dim);
@@ -315,22 +316,23 @@ void Tracer::observe(int64_t question, int64_t number, int32_t layer, const wi::
     for (size_t c = 0; c < contestants.size(); c++) {
       Contestant& contestant = contestants[c];
       wi::StepStats stats;
-      const wi::AttendRow row{&contestant.sequence, end, contestant.choice.policy, &contestant.choice.params,
-                              &stats};
-      lanes_.open({&row, 1}, layer, model_->config.group(), step.work.q, out.data(), nullptr);
-      while (lanes_.next_pass()) {
-        const wi::LanePart part = {*contestant.choice.policy, lanes_.args(), stats};
-        wi::select(step.stream, part);
-        wi::retrieve(step.stream, part);
-        wi::attend(step.backend, step.stream, part);
+      const wi::Row row{&contestant.sequence, end - 1, contestant.choice.policy, &contestant.choice.params,
+                        &stats};
+      attention_.begin({&row, 1}, model_->config.group());
+      attention_.open(layer, step.work.q, out.data(), nullptr);
+      while (attention_.next_pass()) {
+        const wi::Pass pass = {*contestant.choice.policy, attention_.args(), stats};
+        wi::select(step.stream, pass);
+        wi::retrieve(step.stream, pass);
+        wi::attend(step.backend, step.stream, pass);
         exact = out;
-        wi::estimate(step.stream, part);
-        judge(lanes_.args().lanes[head], found[c].data() + static_cast<size_t>(head) * group());
+        wi::estimate(step.stream, pass);
+        judge(attention_.args().lookups[head], found[c].data() + static_cast<size_t>(head) * group());
       }
       const auto error = [&](const std::vector<float>& ours, size_t h) {
         double difference = 0, size = 0;
         for (size_t i = h * dim; i < (h + 1) * dim; i++) {
-          const double of = static_cast<double>(step.work.attention[i]);
+          const double of = static_cast<double>(step.work.attended[i]);
           difference += (static_cast<double>(ours[i]) - of) * (static_cast<double>(ours[i]) - of);
           size += of * of;
         }
@@ -397,8 +399,8 @@ void Tracer::true_weights(const wi::Step& step, int32_t layer, int32_t head, int
   }
 }
 
-// What a lane retrieved, against the true weights of its positions. heads: (group)
-void Tracer::judge(const wi::Lane& lane, Losses* heads) const {
+// What a lookup retrieved, against the true weights of its positions. heads: (group)
+void Tracer::judge(const wi::Lookup& lookup, Losses* heads) const {
   const size_t tokens = weights_[0].size();
   std::vector<float> both(tokens, 0.0f);  // summed over the group, which shares what is retrieved
   for (const std::vector<float>& weights : weights_)
@@ -411,8 +413,9 @@ void Tracer::judge(const wi::Lane& lane, Losses* heads) const {
   std::vector<Partition> partitions;
   std::vector<int32_t> indexed;
   std::vector<std::vector<int32_t>> positions;  // (segments, tokens) in the stored order
-  for (int32_t s = 0, first = wi::kSinkTokens; s < lane.segment_count; first += lane.segments[s++].tokens) {
-    const wi::SegmentView& segment = lane.segments[s];
+  for (int32_t s = 0, first = wi::kSinkTokens; s < lookup.segment_count;
+       first += lookup.segments[s++].tokens) {
+    const wi::SegmentView& segment = lookup.segments[s];
     std::vector<int32_t>& own = positions.emplace_back(static_cast<size_t>(segment.tokens));
     for (int32_t t = 0; t < segment.tokens; t++) own[static_cast<size_t>(segment.places[t])] = first + t;
     indexed.insert(indexed.end(), own.begin(), own.end());
@@ -425,16 +428,16 @@ void Tracer::judge(const wi::Lane& lane, Losses* heads) const {
     }
   }
   std::vector<bool> retrieved(tokens, false), best(tokens, false), whole(tokens, false);
-  for (int32_t i = 0; i < lane.retrieved_count; i++) {
-    const wi::PartitionRef ref = lane.retrieved[i];
-    const int32_t* offsets = lane.segments[ref.segment].offsets + ref.partition;
+  for (int32_t i = 0; i < lookup.retrieved_count; i++) {
+    const wi::PartitionRef ref = lookup.retrieved[i];
+    const int32_t* offsets = lookup.segments[ref.segment].offsets + ref.partition;
     const std::vector<int32_t>& own = positions[static_cast<size_t>(ref.segment)];
     for (int32_t t = offsets[0]; t < offsets[1]; t++)
       retrieved[static_cast<size_t>(own[static_cast<size_t>(t)])] = true;
   }
   std::vector<bool> is_indexed(tokens, false);
   for (int32_t position : indexed) is_indexed[static_cast<size_t>(position)] = true;
-  const auto take = std::min<size_t>(indexed.size(), static_cast<size_t>(lane.retrieved_tokens));
+  const auto take = std::min<size_t>(indexed.size(), static_cast<size_t>(lookup.counters->retrieved_tokens));
   std::partial_sort(
       indexed.begin(), indexed.begin() + static_cast<std::ptrdiff_t>(take), indexed.end(),
       [&](int32_t a, int32_t b) { return both[static_cast<size_t>(a)] > both[static_cast<size_t>(b)]; });
@@ -443,7 +446,7 @@ void Tracer::judge(const wi::Lane& lane, Losses* heads) const {
             [](const Partition& a, const Partition& b) { return a.density > b.density; });
   int64_t filled = 0;
   for (const Partition& one : partitions) {
-    if (filled + one.end - one.begin > lane.retrieved_tokens) continue;
+    if (filled + one.end - one.begin > lookup.counters->retrieved_tokens) continue;
     filled += one.end - one.begin;
     for (int32_t t = one.begin; t < one.end; t++)
       whole[static_cast<size_t>(positions[static_cast<size_t>(one.ref.segment)][static_cast<size_t>(t)])] =
@@ -488,9 +491,9 @@ void Tracer::compare_distributions(int32_t token, const std::vector<float>& refe
       wi::Sequence copy = contestants[c].sequence;
       copy.reserve(1);
       wi::StepStats stats, times;
-      const wi::DecodeRow row{
-          &copy,  copy.tokens(),     token, contestants[c].choice.policy, &contestants[c].choice.params,
-          &stats, computed[c].data()};
+      wi::Row row{&copy, copy.tokens(), contestants[c].choice.policy, &contestants[c].choice.params, &stats};
+      row.token = token;
+      row.logits = computed[c].data();
       runtime_->workers.run(nullptr, [&](const wi::Stream& stream) {
         wi::decode_step(wi::Step{runtime_->backend, stream, *model_, *workspace}, {&row, 1}, times);
       });

@@ -17,7 +17,7 @@
 #include "src/memory/workers.h"
 #include "src/pipeline/pipeline.h"
 #include "tests/bench/help.h"
-#include "tests/lanes.h"
+#include "tests/lookups.h"
 
 using namespace wi;
 using namespace wi::test;
@@ -59,7 +59,7 @@ std::byte* huge_pages(size_t bytes) {
   return memory;
 }
 
-// The heads' caches, queries and lanes of one layer.
+// The heads' caches, queries and lookups of one layer.
 struct Layer {
   std::vector<std::unique_ptr<Cache>> heads;
   std::vector<std::vector<float>> queries;
@@ -69,14 +69,14 @@ struct Layer {
 };
 Layer build(int64_t tokens, const Options& options);
 
-// Lanes over the first `segments` segments, as wave or as full sees them.
-struct Lanes {
-  Lanes(const Layer& layer, size_t segments, bool wave);
-  LanesArgs args;
+// Lookups over the first `segments` segments, as wave or as full sees them.
+struct Lookups {
+  Lookups(const Layer& layer, size_t segments, bool wave);
+  LookupArgs args;
   std::vector<std::vector<SegmentView>> views;
   int32_t whole[2] = {0, kSegment};  // the offsets of a segment that is one partition
-  std::vector<std::unique_ptr<TestLane>> memory;
-  std::vector<Lane> lanes;
+  std::vector<std::unique_ptr<TestLookup>> memory;
+  std::vector<Lookup> lookups;
 };
 
 void move_to_huge_pages(Cache& cache);
@@ -116,39 +116,41 @@ struct Times {
 };
 
 // The stages as the decode step has them, and their times.
-StepStats run_stages(const Stream& stream, StageRunner& runner, const Policy& policy, const LanesArgs& args) {
+StepStats run_stages(const Stream& stream, Attention& attention, const Policy& policy,
+                     const LookupArgs& args) {
+  for (int32_t i = 0; i < args.count; i++) *args.lookups[i].counters = {};
   StepStats times;
-  runner.run(stream, policy, args, times, [](const Stream& on, const LanePart& part) {
-    select(on, part);
-    wi::retrieve(on, part);
-    attend(cpu_backend(), on, part);
-    estimate(on, part);
+  attention.run(stream, policy, args, times, [](const Stream& on, const Pass& pass) {
+    select(on, pass);
+    wi::retrieve(on, pass);
+    attend(cpu_backend(), on, pass);
+    estimate(on, pass);
   });
   return times;
 }
 
 void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Options& options) {
   const size_t segments = static_cast<size_t>(std::max<int64_t>(1, tokens / kSegment));
-  Lanes full(layer, segments, false), wave(layer, segments, true);
+  Lookups full(layer, segments, false), wave(layer, segments, true);
   const Policy& policy = cpu::wave_policy;
   std::vector<uint64_t> other(size_t{1} << 25);  // 256 MB
   std::iota(other.begin(), other.end(), uint64_t{0});
 
-  StageRunner runner;
-  run_stages(stream, runner, cpu::full_policy, full.args);
-  run_stages(stream, runner, policy, wave.args);
+  Attention attention;
+  run_stages(stream, attention, cpu::full_policy, full.args);
+  run_stages(stream, attention, policy, wave.args);
   double error = 0, coverage = 0, certified = 0;
   int64_t retrieved_tokens = 0, index_bytes = 0, kv_bytes = 0, clusters = 0;
   for (size_t h = 0; h < kKvHeads; h++) {
-    const Lane& lane = wave.lanes[h];
+    const Lookup& lookup = wave.lookups[h];
     error +=
         relative_error(wave.memory[h]->out.data(), full.memory[h]->out.data(), kGroup * kHeadDim) / kKvHeads;
-    coverage += double(lane.estimated_coverage) / kKvHeads;
-    certified += double(lane.certified_coverage) / kKvHeads;
-    retrieved_tokens += lane.retrieved_tokens;
-    index_bytes += lane.index_bytes_read;
-    kv_bytes += (lane.indexed_tokens + kSteady) * kHeadDim * 4;
-    clusters += lane.partition_count;
+    coverage += lookup.counters->estimated_coverage_sum / kKvHeads;
+    certified += lookup.counters->certified_coverage_sum / kKvHeads;
+    retrieved_tokens += lookup.counters->retrieved_tokens;
+    index_bytes += lookup.counters->index_bytes_read;
+    kv_bytes += (lookup.indexed_tokens + kSteady) * kHeadDim * 4;
+    clusters += lookup.partition_count;
   }
   if (!(error < 0.3)) std::exit(std::fprintf(stderr, "wave differs from full by %g\n", error));
 
@@ -156,14 +158,14 @@ void bench(const Stream& stream, const Layer& layer, int64_t tokens, const Optio
   double sum = 0;
   for (int i = 0; i < options.repeat; i++) {
     times.read.push_back(seconds([&] { sum += read_all(stream, other); }));
-    times.full.push_back(seconds([&] { run_stages(stream, runner, cpu::full_policy, full.args); }));
+    times.full.push_back(seconds([&] { run_stages(stream, attention, cpu::full_policy, full.args); }));
     if (options.hot) {
-      for (int warm = 0; warm < 3; warm++) run_stages(stream, runner, policy, wave.args);
+      for (int warm = 0; warm < 3; warm++) run_stages(stream, attention, policy, wave.args);
     } else {
       sum += read_all(stream, other);
     }
     StepStats stages;
-    times.wave.push_back(seconds([&] { stages = run_stages(stream, runner, policy, wave.args); }));
+    times.wave.push_back(seconds([&] { stages = run_stages(stream, attention, policy, wave.args); }));
     times.select.push_back(static_cast<double>(stages.select_ns) * 1e-9);
     times.retrieve.push_back(static_cast<double>(stages.retrieve_ns) * 1e-9);
     times.attend.push_back(static_cast<double>(stages.attend_ns) * 1e-9);
@@ -243,31 +245,31 @@ void move_to_huge_pages(Cache& cache) {
   }
 }
 
-Lanes::Lanes(const Layer& layer, size_t segments, bool wave) : views(kKvHeads) {
+Lookups::Lookups(const Layer& layer, size_t segments, bool wave) : views(kKvHeads) {
   for (size_t h = 0; h < kKvHeads; h++) {
     const Cache& cache = *layer.heads[h];
     views[h].assign(cache.views.begin(), cache.views.begin() + static_cast<int64_t>(segments));
-    memory.push_back(std::make_unique<TestLane>(cache, layer.queries[h]));
-    Lane& lane = memory.back()->lane;
-    lane.segments = views[h].data();
-    lane.segment_count = static_cast<int32_t>(segments);
-    lane.partition_count = 0;
-    lane.indexed_tokens = 0;
+    memory.push_back(std::make_unique<TestLookup>(cache, layer.queries[h]));
+    Lookup& lookup = memory.back()->lookup;
+    lookup.segments = views[h].data();
+    lookup.segment_count = static_cast<int32_t>(segments);
+    lookup.partition_count = 0;
+    lookup.indexed_tokens = 0;
     for (SegmentView& view : views[h]) {
       if (!wave) {
         view.partitions = 1;
         whole[1] = view.tokens;  // all have the same
         view.offsets = whole;
       }
-      lane.partition_count += view.partitions;
-      lane.indexed_tokens += view.tokens;
+      lookup.partition_count += view.partitions;
+      lookup.indexed_tokens += view.tokens;
     }
-    lane.zones = zones_of(cache.params, lane.indexed_tokens, lane.partition_count);
-    lane.steady = &layer.steady[h];
-    lane.steady_count = 1;
-    lanes.push_back(lane);
+    lookup.zones = zones_of(cache.params, lookup.indexed_tokens, lookup.partition_count);
+    lookup.steady = &layer.steady[h];
+    lookup.steady_count = 1;
+    lookups.push_back(lookup);
   }
-  args = lanes_args(*layer.heads[0], lanes.data(), kKvHeads, kGroup);
+  args = lookup_args(*layer.heads[0], lookups.data(), kKvHeads, kGroup);
 }
 
 double read_all(const Stream& stream, const std::vector<uint64_t>& memory) {

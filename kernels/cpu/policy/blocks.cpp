@@ -47,19 +47,20 @@ HWY_INLINE void bound_page(Floats d, const float* HWY_RESTRICT query, const std:
 #endif
 }
 
-// Fills lane.scores with the bounds of all pages.
-void bound_lane(const LanesArgs& args, const Lane& lane, float* query) {
+// Fills lookup.scores with the bounds of all pages.
+void bound_one(const LookupArgs& args, const Lookup& lookup, float* query) {
   const Floats d;
   const size_t head_dim = static_cast<size_t>(args.head_dim);
-  const size_t count = static_cast<size_t>(lane.partition_count);
+  const size_t count = static_cast<size_t>(lookup.partition_count);
   const size_t page_bytes = 2 * row_bytes(args.kv, args.head_dim);
-  pack_query(lane.query, args.group, head_dim, args.scale, query);
+  pack_query(lookup.query, args.group, head_dim, args.scale, query);
   for (int first = 0; first < args.group; first += kBlockHeads) {
     with_type_and_width(args.kv, block_width(args.group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
-      float* scores = lane.scores + first * count;
-      for (int32_t s = 0; s < lane.segment_count; s++) {
-        const std::byte* page = static_cast<const std::byte*>(lane.segments[s].index) + sizeof(BlocksHeader);
-        for (int32_t p = 0; p < lane.segments[s].partitions; p++, page += page_bytes, scores++) {
+      float* scores = lookup.scores + first * count;
+      for (int32_t s = 0; s < lookup.segment_count; s++) {
+        const std::byte* page =
+            static_cast<const std::byte*>(lookup.segments[s].index) + sizeof(BlocksHeader);
+        for (int32_t p = 0; p < lookup.segments[s].partitions; p++, page += page_bytes, scores++) {
           Vector sums[kHeads];
           bound_page<kKv, kHeads>(d, query + first * padded_dim(head_dim), page, head_dim, sums);
           for (int h = 0; h < HWY_MIN(kHeads, args.group - first); h++)
@@ -71,13 +72,13 @@ void bound_lane(const LanesArgs& args, const Lane& lane, float* query) {
 }
 
 // rank = Σ over the group of softmax(scores); a score that is no number counts as none.
-void rank_lane(const LanesArgs& args, const Lane& lane, float* weights, float* rank) {
+void rank_one(const LookupArgs& args, const Lookup& lookup, float* weights, float* rank) {
   const Floats d;
-  const size_t count = static_cast<size_t>(lane.partition_count);
+  const size_t count = static_cast<size_t>(lookup.partition_count);
   const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
   std::memset(rank, 0, padded * sizeof(float));
   for (int h = 0; h < args.group; h++) {
-    const float* scores = lane.scores + h * count;
+    const float* scores = lookup.scores + h * count;
     float highest = kLowest;
     for (size_t i = 0; i < count; i++) highest = HWY_MAX(highest, scores[i]);
     for (size_t i = 0; i < padded; i++) weights[i] = i < count ? scores[i] - highest : -INFINITY;
@@ -95,7 +96,7 @@ void rank_lane(const LanesArgs& args, const Lane& lane, float* weights, float* r
   }
 }
 
-size_t query_floats_of(const LanesArgs& args) {
+size_t query_floats_of(const LookupArgs& args) {
   return static_cast<size_t>(head_blocks(args.group)) * kBlockHeads * padded_dim(args.head_dim);
 }
 
@@ -114,8 +115,8 @@ HWY_AFTER_NAMESPACE();
 namespace wi::cpu {
 namespace {
 
-HWY_EXPORT(bound_lane);
-HWY_EXPORT(rank_lane);
+HWY_EXPORT(bound_one);
+HWY_EXPORT(rank_one);
 HWY_EXPORT(query_floats_of);
 
 constexpr uint32_t kMagic = 0x534b4c42;  // "BLKS"
@@ -168,11 +169,10 @@ IndexResult index(const Stream& stream, int worker, const IndexArgs& args) {
   return {.partitions = page_count(args.tokens), .index_bytes = index_bytes_for(args.tokens, dim, args.kv)};
 }
 
-void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& lane) {
-  lane.retrieved_count = lane.estimated_count = lane.dropped_count = 0;
-  lane.retrieved_tokens = 0;
-  if (lane.partition_count == 0) return;
-  const size_t pages = static_cast<size_t>(lane.partition_count);
+void select_one(const Stream& stream, int worker, const LookupArgs& args, Lookup& lookup) {
+  lookup.retrieved_count = lookup.estimated_count = 0;
+  if (lookup.partition_count == 0) return;
+  const size_t pages = static_cast<size_t>(lookup.partition_count);
   const size_t padded = (pages + 31) / 16 * 16;
   const size_t query_floats = (HWY_DYNAMIC_DISPATCH(query_floats_of)(args) + 15) / 16 * 16;
   float* query = stream.worker_array<float>(worker, query_floats + 3 * padded + 2 * pages);
@@ -180,31 +180,32 @@ void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& 
   float* weights = rank + padded;
   int32_t* order = reinterpret_cast<int32_t*>(weights + padded);
   PartitionRef* refs = reinterpret_cast<PartitionRef*>(weights + 2 * padded);
-  HWY_DYNAMIC_DISPATCH(bound_lane)(args, lane, query);
-  HWY_DYNAMIC_DISPATCH(rank_lane)(args, lane, weights, rank);
+  HWY_DYNAMIC_DISPATCH(bound_one)(args, lookup, query);
+  HWY_DYNAMIC_DISPATCH(rank_one)(args, lookup, weights, rank);
   int32_t at = 0;
-  for (int32_t s = 0; s < lane.segment_count; s++)
-    for (int32_t p = 0; p < lane.segments[s].partitions; p++) refs[at++] = {.segment = s, .partition = p};
+  for (int32_t s = 0; s < lookup.segment_count; s++)
+    for (int32_t p = 0; p < lookup.segments[s].partitions; p++) refs[at++] = {.segment = s, .partition = p};
 
   // Only a segment's last page may be short, so that this many pages surely hold the budget.
-  const int64_t budget = lane.zones.budget;
-  const int64_t enough = std::min<int64_t>(at, (budget + kPageTokens - 1) / kPageTokens + lane.segment_count);
+  const int64_t budget = lookup.zones.budget;
+  const int64_t enough =
+      std::min<int64_t>(at, (budget + kPageTokens - 1) / kPageTokens + lookup.segment_count);
   std::iota(order, order + at, 0);
   std::partial_sort(order, order + enough, order + at,
                     [&](int32_t a, int32_t b) { return rank[a] != rank[b] ? rank[a] > rank[b] : a < b; });
-  for (int64_t i = 0; i < enough && lane.retrieved_tokens < budget; i++) {
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < enough && tokens < budget; i++) {
     const PartitionRef ref = refs[order[i]];
-    lane.retrieved[lane.retrieved_count++] = ref;
-    lane.retrieved_tokens += page_tokens(lane.segments[ref.segment], ref.partition);
+    lookup.retrieved[lookup.retrieved_count++] = ref;
+    tokens += page_tokens(lookup.segments[ref.segment], ref.partition);
   }
-  lane.dropped_count = lane.partition_count - lane.retrieved_count;
-  lane.index_bytes_read =
-      int64_t{lane.partition_count} * 2 * static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
+  count_zones(lookup, tokens,
+              int64_t{lookup.partition_count} * 2 * static_cast<int64_t>(row_bytes(args.kv, args.head_dim)));
 }
 
-void select(const Stream& stream, const LanesArgs& args) {
-  stream.each(args.lane_count,
-              [&](int64_t task, int worker) { select_lane(stream, worker, args, args.lanes[task]); });
+void select(const Stream& stream, const LookupArgs& args) {
+  stream.each(args.count,
+              [&](int64_t task, int worker) { select_one(stream, worker, args, args.lookups[task]); });
 }
 
 bool index_valid(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,

@@ -18,15 +18,14 @@ IndexResult index(const Stream&, int, const IndexArgs& args) {
   return {.partitions = args.tokens > 0 ? 1 : 0, .index_bytes = 0};
 }
 
-void select(const Stream&, const LanesArgs& args) {
-  for (int32_t i = 0; i < args.lane_count; i++) {
-    Lane& lane = args.lanes[i];
-    lane.retrieved_count = lane.estimated_count = lane.dropped_count = 0;
-    lane.retrieved_tokens = lane.indexed_tokens;
-    lane.estimated_coverage = lane.certified_coverage = 1.0f;
-    for (int32_t s = 0; s < lane.segment_count; s++)
-      for (int32_t p = 0; p < lane.segments[s].partitions; p++)
-        lane.retrieved[lane.retrieved_count++] = {.segment = s, .partition = p};
+void select(const Stream&, const LookupArgs& args) {
+  for (int32_t i = 0; i < args.count; i++) {
+    Lookup& lookup = args.lookups[i];
+    lookup.retrieved_count = lookup.estimated_count = 0;
+    for (int32_t s = 0; s < lookup.segment_count; s++)
+      for (int32_t p = 0; p < lookup.segments[s].partitions; p++)
+        lookup.retrieved[lookup.retrieved_count++] = {.segment = s, .partition = p};
+    count_zones(lookup, lookup.indexed_tokens);
   }
 }
 

@@ -14,21 +14,20 @@ IndexResult index(const Stream&, int, const IndexArgs& args) {
   return {.partitions = page_count(args.tokens), .index_bytes = 0};
 }
 
-void select_lane(Lane& lane) {
-  lane.retrieved_count = lane.estimated_count = 0;
-  lane.retrieved_tokens = 0;
-  for (int32_t s = lane.segment_count - 1; s >= 0; s--) {
-    for (int32_t p = lane.segments[s].partitions - 1; p >= 0 && lane.retrieved_tokens < lane.zones.budget;
-         p--) {
-      lane.retrieved[lane.retrieved_count++] = {.segment = s, .partition = p};
-      lane.retrieved_tokens += page_tokens(lane.segments[s], p);
+void select_one(Lookup& lookup) {
+  lookup.retrieved_count = lookup.estimated_count = 0;
+  int64_t tokens = 0;
+  for (int32_t s = lookup.segment_count - 1; s >= 0; s--) {
+    for (int32_t p = lookup.segments[s].partitions - 1; p >= 0 && tokens < lookup.zones.budget; p--) {
+      lookup.retrieved[lookup.retrieved_count++] = {.segment = s, .partition = p};
+      tokens += page_tokens(lookup.segments[s], p);
     }
   }
-  lane.dropped_count = lane.partition_count - lane.retrieved_count;
+  count_zones(lookup, tokens);
 }
 
-void select(const Stream&, const LanesArgs& args) {
-  for (int32_t i = 0; i < args.lane_count; i++) select_lane(args.lanes[i]);
+void select(const Stream&, const LookupArgs& args) {
+  for (int32_t i = 0; i < args.count; i++) select_one(args.lookups[i]);
 }
 
 bool index_valid(const void*, size_t bytes, int32_t partitions, int32_t tokens, int32_t, DType) {

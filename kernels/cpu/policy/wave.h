@@ -105,7 +105,7 @@ size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t h
 IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args);
 extern const IndexPieces wave_index_pieces;
 IndexResult wave_cut(const Stream& stream, int worker, const IndexArgs& args, const SegmentView& whole);
-void wave_select(const Stream& stream, const LanesArgs& args);
-void wave_estimate(const Stream& stream, const LanesArgs& args);
+void wave_select(const Stream& stream, const LookupArgs& args);
+void wave_estimate(const Stream& stream, const LookupArgs& args);
 
 }  // namespace wi::cpu

@@ -41,18 +41,18 @@ struct Head {
 };
 
 // Calls visit(index, i, number, members, kept) for vectors of clusters: those of a segment from its i-th, the
-// lane's from `number`, with a mask of those in the zone and how many came before. Every fourth cluster or so
+// lookup's from `number`, with a mask of those in the zone and how many came before. Every fourth cluster or so
 // is in it: to compress whole vectors takes less than to collect them one by one.
 template <class Visit>
-HWY_INLINE void for_each_vector(const Lane& lane, const EstimateScratch& zone, Visit visit) {
+HWY_INLINE void for_each_vector(const Lookup& lookup, const EstimateScratch& zone, Visit visit) {
   const Floats d;
   static_assert(kLanes <= 32);
   const uint64_t* members = zone.members;
   size_t first = 0, kept = 0;
   if (zone.count == 0) return;
-  for (int32_t s = 0; s < lane.segment_count; s++) {
-    if (lane.segments[s].partitions == 0) continue;
-    const WaveIndex index = wave_view(lane.segments[s].index);
+  for (int32_t s = 0; s < lookup.segment_count; s++) {
+    if (lookup.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lookup.segments[s].index);
     const size_t count = static_cast<size_t>(index.clusters);
     for (size_t i = 0; i < count; i += kLanes) {
       const uint64_t bits = members[i / 64] >> (i % 64) & ((uint64_t{1} << kLanes) - 1);
@@ -67,10 +67,10 @@ HWY_INLINE void for_each_vector(const Lane& lane, const EstimateScratch& zone, V
 }
 
 // Fills zone.sizes and zone.spreads.
-void gather_extents(const Lane& lane, const EstimateScratch& zone) {
+void gather_extents(const Lookup& lookup, const EstimateScratch& zone) {
   const Floats d;
   const Ints di;
-  for_each_vector(lane, zone,
+  for_each_vector(lookup, zone,
                   [&](const WaveIndex& index, size_t i, size_t, auto members, size_t kept) HWY_ATTR {
                     const size_t left = static_cast<size_t>(index.clusters) - i;
                     const Vector size = hn::ConvertTo(d, load_some(di, index.sizes + i, left, 0));
@@ -84,11 +84,11 @@ void gather_extents(const Lane& lane, const EstimateScratch& zone) {
 
 // zone.kept becomes the zone's scores of a block of heads from `first`.
 template <int kHeads>
-void gather_scores(const Lane& lane, const EstimateScratch& zone, int first, int real_heads) {
+void gather_scores(const Lookup& lookup, const EstimateScratch& zone, int first, int real_heads) {
   const Floats d;
-  const size_t plane = static_cast<size_t>(lane.partition_count);
-  const float* scores = lane.scores + static_cast<size_t>(first) * plane;
-  for_each_vector(lane, zone,
+  const size_t plane = static_cast<size_t>(lookup.partition_count);
+  const float* scores = lookup.scores + static_cast<size_t>(first) * plane;
+  for_each_vector(lookup, zone,
                   [&](const WaveIndex&, size_t, size_t number, auto members, size_t kept) HWY_ATTR {
                     HWY_UNROLL(4)
                     for (int h = 0; h < kHeads; h++) {
@@ -166,16 +166,16 @@ struct Wanted {
 };
 
 // The coverages of one head, from the scores of all clusters, where retrieved ones have kLowest.
-void cover(Lane& lane, const float* scores, float reach, const Head& head, Wanted& wanted) {
+void cover(const Lookup& lookup, const float* scores, float reach, const Head& head, Wanted& wanted) {
   const Floats d;
   const Ints di;
   const Vector unit = hn::Set(d, head.shift);
   const Vector slope = hn::Set(d, reach), deviation_slope = hn::Set(d, head.deviation);
   const Vector limit = hn::Set(d, kMostLogMass);
   Vector missing = hn::Zero(d), most = hn::Zero(d);  // by centroid and spread; by radius
-  for (int32_t s = 0; s < lane.segment_count; s++) {
-    if (lane.segments[s].partitions == 0) continue;
-    const WaveIndex index = wave_view(lane.segments[s].index);
+  for (int32_t s = 0; s < lookup.segment_count; s++) {
+    if (lookup.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lookup.segments[s].index);
     const size_t count = static_cast<size_t>(index.clusters);
     for (size_t i = 0; i < count; i += kLanes) {
       wanted.step();
@@ -190,8 +190,13 @@ void cover(Lane& lane, const float* scores, float reach, const Head& head, Wante
     }
     scores += count;
   }
-  lane.estimated_coverage = head.exact / (head.exact + hn::GetLane(hn::SumOfLanes(d, missing)));
-  lane.certified_coverage = head.exact / (head.exact + hn::GetLane(hn::SumOfLanes(d, most)));
+  const float estimated = head.exact / (head.exact + hn::GetLane(hn::SumOfLanes(d, missing)));
+  const float certified = head.exact / (head.exact + hn::GetLane(hn::SumOfLanes(d, most)));
+  LookupCounters& counters = *lookup.counters;
+  counters.estimated_coverage_sum += double{estimated};
+  counters.certified_coverage_sum += double{certified};
+  counters.certified_coverage_min = HWY_MIN(counters.certified_coverage_min, double{certified});
+  counters.coverage_count++;
 }
 
 float length(const float* query, size_t head_dim) {
@@ -206,31 +211,31 @@ void merge(const Head& head, const float* acc, size_t head_dim, float* out, floa
   *lse = head.shift + std::log(all);
 }
 
-// A block of heads from `first`; the lane's coverages, if its head is among them.
+// A block of heads from `first`; the lookup's coverages, if its head is among them.
 template <DType kKv, int kHeads>
-void estimate_heads(const LanesArgs& args, Lane& lane, const EstimateScratch& zone, int first) {
+void estimate_heads(const LookupArgs& args, Lookup& lookup, const EstimateScratch& zone, int first) {
   const size_t head_dim = static_cast<size_t>(args.head_dim);
   const size_t stride = padded_dim(head_dim);
-  const size_t plane = static_cast<size_t>(lane.partition_count);
+  const size_t plane = static_cast<size_t>(lookup.partition_count);
   const size_t bytes = row_bytes(kKv, args.head_dim);
   const int real_heads = HWY_MIN(kHeads, args.group - first);
   Head heads[kHeads];
-  gather_scores<kHeads>(lane, zone, first, real_heads);
+  gather_scores<kHeads>(lookup, zone, first, real_heads);
   for (int h = 0; h < real_heads; h++) {
     const size_t head = static_cast<size_t>(first + h);
-    heads[h].deviation = deviation_per_spread(lane.query + head * head_dim, head_dim, args.scale);
-    open_head(zone.kept + static_cast<size_t>(h) * zone.kept_stride, zone.count, lane.lse[head], heads[h]);
+    heads[h].deviation = deviation_per_spread(lookup.query + head * head_dim, head_dim, args.scale);
+    open_head(zone.kept + static_cast<size_t>(h) * zone.kept_stride, zone.count, lookup.lse[head], heads[h]);
   }
   const size_t kept = weigh_zone<kHeads>(zone, real_heads, heads);
 
   Wanted wanted = {.rows = zone.kept_rows, .count = 0, .row_bytes = bytes, .per_step = 0};
-  const int covered = lane.coverage_head - first;
+  const int covered = lookup.coverage_head - first;
   if (covered >= 0 && covered < real_heads) {
-    const size_t head = static_cast<size_t>(lane.coverage_head);
+    const size_t head = static_cast<size_t>(lookup.coverage_head);
     wanted.count = HWY_MIN(kept, kPrefetchBytes / bytes);
     wanted.per_step = wanted.count * kLanes / plane + 1;
-    const float reach = length(lane.query + head * head_dim, head_dim) * args.scale;
-    cover(lane, lane.scores + head * plane, reach, heads[covered], wanted);
+    const float reach = length(lookup.query + head * head_dim, head_dim) * args.scale;
+    cover(lookup, lookup.scores + head * plane, reach, heads[covered], wanted);
   }
 
   std::memset(zone.acc, 0, kHeads * stride * sizeof(float));
@@ -241,20 +246,21 @@ void estimate_heads(const LanesArgs& args, Lane& lane, const EstimateScratch& zo
                           head_dim, zone.acc, ahead ? rows + kBlock : nullptr);
   }
   for (int h = 0; h < real_heads; h++) {
-    merge(heads[h], zone.acc + h * stride, head_dim, lane.out + (first + h) * head_dim, &lane.lse[first + h]);
+    merge(heads[h], zone.acc + h * stride, head_dim, lookup.out + (first + h) * head_dim,
+          &lookup.lse[first + h]);
   }
 }
 
-void estimate_lane(const LanesArgs& args, Lane& lane, const EstimateScratch& zone) {
-  gather_extents(lane, zone);
+void estimate_one(const LookupArgs& args, Lookup& lookup, const EstimateScratch& zone) {
+  gather_extents(lookup, zone);
   for (int first = 0; first < args.group; first += kBlockHeads) {
     with_type_and_width(args.kv, block_width(args.group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
-      estimate_heads<kKv, kHeads>(args, lane, zone, first);
+      estimate_heads<kKv, kHeads>(args, lookup, zone, first);
     });
   }
 }
 
-size_t acc_floats(const LanesArgs& args) { return kBlockHeads * padded_dim(args.head_dim); }
+size_t acc_floats(const LookupArgs& args) { return kBlockHeads * padded_dim(args.head_dim); }
 
 }  // namespace
 }  // namespace wi::cpu::HWY_NAMESPACE
@@ -265,27 +271,26 @@ HWY_AFTER_NAMESPACE();
 namespace wi::cpu {
 namespace {
 
-HWY_EXPORT(estimate_lane);
+HWY_EXPORT(estimate_one);
 HWY_EXPORT(acc_floats);
 
-void open_zone(const LanesArgs& args, const Lane& lane, EstimateScratch& zone);
-void hide_retrieved(Lane& lane);
+void open_zone(const LookupArgs& args, const Lookup& lookup, EstimateScratch& zone);
+void hide_retrieved(Lookup& lookup);
 
 }  // namespace
 
-void wave_estimate(const Stream& stream, const LanesArgs& args) {
-  stream.each(args.lane_count, [&](int64_t number, int worker) {
-    Lane& lane = args.lanes[number];
-    lane.estimated_coverage = lane.certified_coverage = 1;
-    if (lane.partition_count == 0) return;
+void wave_estimate(const Stream& stream, const LookupArgs& args) {
+  stream.each(args.count, [&](int64_t number, int worker) {
+    Lookup& lookup = args.lookups[number];
+    if (lookup.partition_count == 0) return;
     const auto rounded = [](size_t floats) { return (floats + 15) / 16 * 16; };
     const size_t acc = rounded(HWY_DYNAMIC_DISPATCH(acc_floats)(args));
-    const size_t estimated = rounded(static_cast<size_t>(lane.estimated_count) + 16);
+    const size_t estimated = rounded(static_cast<size_t>(lookup.estimated_count) + 16);
     const size_t words =
-        static_cast<size_t>(lane.partition_count) / 64 + static_cast<size_t>(lane.segment_count);
+        static_cast<size_t>(lookup.partition_count) / 64 + static_cast<size_t>(lookup.segment_count);
     float* at = stream.worker_array<float>(worker, acc + rounded(2 * words) + 10 * estimated);
     EstimateScratch zone;
-    zone.count = static_cast<size_t>(lane.estimated_count);
+    zone.count = static_cast<size_t>(lookup.estimated_count);
     zone.acc = at;
     zone.sizes = at + acc;
     zone.spreads = zone.sizes + estimated;
@@ -295,41 +300,41 @@ void wave_estimate(const Stream& stream, const LanesArgs& args) {
     zone.kept_rows = zone.rows + estimated;
     zone.members = reinterpret_cast<uint64_t*>(zone.kept_rows + estimated);
     std::fill_n(zone.members, words, 0);
-    open_zone(args, lane, zone);
-    hide_retrieved(lane);
-    HWY_DYNAMIC_DISPATCH(estimate_lane)(args, lane, zone);
-    lane.index_bytes_read +=  // the zone's value means
-        lane.estimated_count * static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
+    open_zone(args, lookup, zone);
+    hide_retrieved(lookup);
+    HWY_DYNAMIC_DISPATCH(estimate_one)(args, lookup, zone);
+    lookup.counters->index_bytes_read +=  // the zone's value means
+        lookup.estimated_count * static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
   });
 }
 
 namespace {
 
 // Fills members and rows. Select lists clusters by number.
-void open_zone(const LanesArgs& args, const Lane& lane, EstimateScratch& zone) {
+void open_zone(const LookupArgs& args, const Lookup& lookup, EstimateScratch& zone) {
   const size_t bytes = row_bytes(args.kv, args.head_dim);
   uint64_t* members = zone.members;
-  const PartitionRef* ref = lane.estimated;
-  const PartitionRef* const end = ref + lane.estimated_count;
+  const PartitionRef* ref = lookup.estimated;
+  const PartitionRef* const end = ref + lookup.estimated_count;
   const std::byte** row = zone.rows;
-  for (int32_t s = 0; s < lane.segment_count && ref < end; s++) {
-    if (lane.segments[s].partitions == 0) continue;
-    const std::byte* means = wave_view(lane.segments[s].index).value_means;
+  for (int32_t s = 0; s < lookup.segment_count && ref < end; s++) {
+    if (lookup.segments[s].partitions == 0) continue;
+    const std::byte* means = wave_view(lookup.segments[s].index).value_means;
     for (; ref < end && ref->segment == s; ref++) {
       const size_t partition = static_cast<size_t>(ref->partition);
       members[partition / 64] |= uint64_t{1} << (partition % 64);
       *row++ = means + partition * bytes;
     }
-    members += (static_cast<size_t>(lane.segments[s].partitions) + 63) / 64;
+    members += (static_cast<size_t>(lookup.segments[s].partitions) + 63) / 64;
   }
 }
 
-void hide_retrieved(Lane& lane) {
-  float* scores = lane.scores + int64_t{lane.coverage_head} * lane.partition_count;
-  const PartitionRef* const end = lane.retrieved + lane.retrieved_count;
+void hide_retrieved(Lookup& lookup) {
+  float* scores = lookup.scores + int64_t{lookup.coverage_head} * lookup.partition_count;
+  const PartitionRef* const end = lookup.retrieved + lookup.retrieved_count;
   int32_t segment = 0;
-  for (const PartitionRef* ref = lane.retrieved; ref < end; ref++) {
-    while (segment < ref->segment) scores += lane.segments[segment++].partitions;
+  for (const PartitionRef* ref = lookup.retrieved; ref < end; ref++) {
+    while (segment < ref->segment) scores += lookup.segments[segment++].partitions;
     scores[ref->partition] = std::numeric_limits<float>::lowest();
   }
 }

@@ -1,4 +1,4 @@
-// One lane's working memory in wave_estimate.cpp: its estimation zone.
+// One lookup's working memory in wave_estimate.cpp: its estimation zone.
 #pragma once
 
 #include <cstddef>

@@ -19,15 +19,16 @@ namespace {
 // One block of up to kBlockHeads heads: weights, (heads, n + kRankRoom), = scores + reach · radius, the
 // likely scores of each cluster's best token; and the highest of each head.
 template <int kHeads>
-void best_scores(const Lane& lane, const float* scores, const float* reach, float* weights, float* highest) {
+void best_scores(const Lookup& lookup, const float* scores, const float* reach, float* weights,
+                 float* highest) {
   const Floats d;
-  const size_t plane = static_cast<size_t>(lane.partition_count);
+  const size_t plane = static_cast<size_t>(lookup.partition_count);
   const Vector limit = hn::Set(d, 1e30f);  // so that sums stay finite
   Vector max[kHeads];
   for (int h = 0; h < kHeads; h++) max[h] = hn::Set(d, kLowest);
-  for (int32_t s = 0; s < lane.segment_count; s++) {
-    if (lane.segments[s].partitions == 0) continue;
-    const WaveIndex index = wave_view(lane.segments[s].index);
+  for (int32_t s = 0; s < lookup.segment_count; s++) {
+    if (lookup.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lookup.segments[s].index);
     const size_t count = static_cast<size_t>(index.clusters);
     for (size_t i = 0; i < count; i += kLanes) {
       const Vector radius = radius_in(d, load_some(Words(), index.extents + i, count - i, 0u));
@@ -86,21 +87,21 @@ void add_ranks(const float* weights, const float* shares, bool first, size_t cou
   }
 }
 
-// Fills scratch.bits from lane.scores.
-void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
-  const size_t count = static_cast<size_t>(lane.partition_count);
+// Fills scratch.bits from lookup.scores.
+void rank_one(const LookupArgs& args, const Lookup& lookup, const RankScratch& scratch) {
+  const size_t count = static_cast<size_t>(lookup.partition_count);
   const size_t head_dim = static_cast<size_t>(args.head_dim);
   for (int first = 0; first < args.group; first += kBlockHeads) {
     const int heads = HWY_MIN(kBlockHeads, args.group - first);
     float reach[kBlockHeads], highest[kBlockHeads], shares[kBlockHeads];
     for (int h = 0; h < heads; h++) {
-      const float* query = lane.query + static_cast<size_t>(first + h) * head_dim;
+      const float* query = lookup.query + static_cast<size_t>(first + h) * head_dim;
       reach[h] = kWaveBestAbove * args.scale *
                  std::sqrt(squared_length(query, head_dim) / static_cast<float>(head_dim));
     }
-    const float* scores = lane.scores + static_cast<size_t>(first) * count;
+    const float* scores = lookup.scores + static_cast<size_t>(first) * count;
     with_heads(heads, [&]<int kHeads>() HWY_ATTR {
-      best_scores<kHeads>(lane, scores, reach, scratch.weights, highest);
+      best_scores<kHeads>(lookup, scores, reach, scratch.weights, highest);
       softmax_weights<kHeads>(count, highest, scratch.weights, shares);
       add_ranks<kHeads>(scratch.weights, shares, first == 0, count, scratch.bits);
     });
@@ -110,13 +111,14 @@ void rank_lane(const LanesArgs& args, const Lane& lane, const RankScratch& scrat
 // One block of up to kBlockHeads heads: look.scores, (rows, heads), becomes each row's softmax, and its sum
 // over the heads is added to the rank, or begins it.
 template <DType kKv, int kHeads>
-void look_along_axes(const LanesArgs& args, const Lane& lane, const SecondLook& look, int first) {
+void look_along_axes(const LookupArgs& args, const Lookup& lookup, const SecondLook& look, int first) {
   const Floats d;
   constexpr size_t kRows = kLanes / kHeads;
   const size_t head_dim = static_cast<size_t>(args.head_dim);
   const int heads = HWY_MIN(kHeads, args.group - first);
   const float* query = look.query + static_cast<size_t>(first) * padded_dim(head_dim);
-  const float* plane = lane.scores + static_cast<size_t>(first) * static_cast<size_t>(lane.partition_count);
+  const float* plane =
+      lookup.scores + static_cast<size_t>(first) * static_cast<size_t>(lookup.partition_count);
   HWY_ALIGN float lengths[kLanes];  // of the lane's head's scaled query
   for (size_t i = 0; i < kLanes; i++) {
     lengths[i] = std::sqrt(squared_length(query + i % kHeads * padded_dim(head_dim), head_dim));
@@ -130,7 +132,7 @@ void look_along_axes(const LanesArgs& args, const Lane& lane, const SecondLook& 
       for (int h = 0; h < kHeads; h++) {
         const bool real = row + r < look.count && h < heads;
         const size_t at = r * kHeads + static_cast<size_t>(h);
-        scores[at] = real ? plane[static_cast<size_t>(h) * static_cast<size_t>(lane.partition_count) +
+        scores[at] = real ? plane[static_cast<size_t>(h) * static_cast<size_t>(lookup.partition_count) +
                                   static_cast<size_t>(look.numbers[row + r])]
                           : kLowest;
         residuals[at] = look.residuals[row + r];
@@ -163,21 +165,21 @@ void look_along_axes(const LanesArgs& args, const Lane& lane, const SecondLook& 
   }
 }
 
-void look_again(const LanesArgs& args, const Lane& lane, const SecondLook& look) {
+void look_again(const LookupArgs& args, const Lookup& lookup, const SecondLook& look) {
   if (look.count == 0) return;
   const size_t head_dim = static_cast<size_t>(args.head_dim);
-  pack_query(lane.query, args.group, head_dim, args.scale, look.query);
+  pack_query(lookup.query, args.group, head_dim, args.scale, look.query);
   for (size_t i = 0; i < kRankRoom; i++) {  // whole tiles
     look.rows[look.count + i] = look.rows[0];
     look.residuals[look.count + i] = 0;
   }
   for (int first = 0; first < args.group; first += kBlockHeads)
     with_type_and_width(args.kv, block_width(args.group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
-      look_along_axes<kKv, kHeads>(args, lane, look, first);
+      look_along_axes<kKv, kHeads>(args, lookup, look, first);
     });
 }
 
-size_t padded_query_floats(const LanesArgs& args) {
+size_t padded_query_floats(const LookupArgs& args) {
   return static_cast<size_t>(head_blocks(args.group)) * kBlockHeads * padded_dim(args.head_dim);
 }
 
@@ -191,10 +193,10 @@ int64_t weight_from(const int32_t* bits, const int32_t* weights, size_t count, i
     const auto above = hn::Gt(hn::LoadU(di, bits + i), least);
     sum = hn::Add(sum, hn::IfThenElseZero(above, weights ? hn::LoadU(di, weights + i) : one));
   }
-  HWY_ALIGN int32_t lanes[kLanes];
-  hn::Store(sum, di, lanes);
+  HWY_ALIGN int32_t lookups[kLanes];
+  hn::Store(sum, di, lookups);
   int64_t total = 0;
-  for (int32_t lane : lanes) total += lane;
+  for (int32_t lookup : lookups) total += lookup;
   for (; i < count; i++)
     if (bits[i] >= pivot) total += weights ? weights[i] : 1;
   return total;
@@ -263,24 +265,24 @@ double head_masses(const float* scores, const int32_t* sizes, const uint32_t* ex
   return total;
 }
 
-float mass_slope(const LanesArgs& args, const Lane& lane, int head) {
+float mass_slope(const LookupArgs& args, const Lookup& lookup, int head) {
   const size_t head_dim = static_cast<size_t>(args.head_dim);
-  return deviation_per_spread(lane.query + static_cast<size_t>(head) * head_dim, head_dim, args.scale);
+  return deviation_per_spread(lookup.query + static_cast<size_t>(head) * head_dim, head_dim, args.scale);
 }
 
 // Natural log of Σ exp(q·k) over the steady zone, for each query head of the group. query: scratch.
-void steady_lse(const LanesArgs& args, const Lane& lane, float* query, double* lse) {
+void steady_lse(const LookupArgs& args, const Lookup& lookup, float* query, double* lse) {
   const Floats d;
   const size_t head_dim = static_cast<size_t>(args.head_dim);
-  pack_query(lane.query, args.group, head_dim, args.scale, query);
+  pack_query(lookup.query, args.group, head_dim, args.scale, query);
   const size_t bytes = row_bytes(args.kv, args.head_dim);
   for (int first = 0; first < args.group; first += kBlockHeads) {
     with_type_and_width(args.kv, block_width(args.group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
       constexpr int64_t kTile = kLanes / kHeads;
       Vector max = hn::Set(d, kLowest);
       Vector sum = hn::Zero(d);
-      for (int32_t r = 0; r < lane.steady_count; r++) {
-        const KvRun& run = lane.steady[r];
+      for (int32_t r = 0; r < lookup.steady_count; r++) {
+        const KvRun& run = lookup.steady[r];
         for (int64_t token = 0; token < run.tokens; token += kTile) {
           const std::byte* rows[kTile];
           for (int64_t i = 0; i < kTile; i++) {
@@ -318,7 +320,7 @@ HWY_AFTER_NAMESPACE();
 
 namespace wi::cpu {
 
-HWY_EXPORT(rank_lane);
+HWY_EXPORT(rank_one);
 HWY_EXPORT(look_again);
 HWY_EXPORT(padded_query_floats);
 HWY_EXPORT(weight_from);
@@ -328,28 +330,28 @@ HWY_EXPORT(head_masses);
 HWY_EXPORT(mass_slope);
 HWY_EXPORT(steady_lse);
 
-size_t query_floats(const LanesArgs& args) { return HWY_DYNAMIC_DISPATCH(padded_query_floats)(args); }
-void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch) {
+size_t query_floats(const LookupArgs& args) { return HWY_DYNAMIC_DISPATCH(padded_query_floats)(args); }
+void rank_partitions(const LookupArgs& args, const Lookup& lookup, const RankScratch& scratch) {
   // The headers tell where everything else is: ask for all of them at once.
-  for (int32_t s = 0; s < lane.segment_count; s++)
+  for (int32_t s = 0; s < lookup.segment_count; s++)
     for (size_t line = 0; line < sizeof(WaveHeader); line += 64)
-      __builtin_prefetch(static_cast<const std::byte*>(lane.segments[s].index) + line);
-  pack_score_query(lane.query, args.group, args.head_dim, args.scale, scratch.query);
+      __builtin_prefetch(static_cast<const std::byte*>(lookup.segments[s].index) + line);
+  pack_score_query(lookup.query, args.group, args.head_dim, args.scale, scratch.query);
   size_t at = 0;
-  for (int32_t s = 0; s < lane.segment_count; s++) {
-    if (lane.segments[s].partitions == 0) continue;
-    const WaveIndex index = wave_view(lane.segments[s].index);
-    const bool more = s + 1 < lane.segment_count && lane.segments[s + 1].partitions > 0;
+  for (int32_t s = 0; s < lookup.segment_count; s++) {
+    if (lookup.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lookup.segments[s].index);
+    const bool more = s + 1 < lookup.segment_count && lookup.segments[s + 1].partitions > 0;
     score_centroids(scratch.query, args.group, args.head_dim, index,
-                    more ? wave_view(lane.segments[s + 1].index) : index, lane.scores + at,
-                    static_cast<size_t>(lane.partition_count));
+                    more ? wave_view(lookup.segments[s + 1].index) : index, lookup.scores + at,
+                    static_cast<size_t>(lookup.partition_count));
     std::copy_n(index.sizes, index.clusters, scratch.sizes + at);  // while it is in the cache
     at += static_cast<size_t>(index.clusters);
   }
-  HWY_DYNAMIC_DISPATCH(rank_lane)(args, lane, scratch);
+  HWY_DYNAMIC_DISPATCH(rank_one)(args, lookup, scratch);
 }
-void rank_again(const LanesArgs& args, const Lane& lane, const SecondLook& look) {
-  HWY_DYNAMIC_DISPATCH(look_again)(args, lane, look);
+void rank_again(const LookupArgs& args, const Lookup& lookup, const SecondLook& look) {
+  HWY_DYNAMIC_DISPATCH(look_again)(args, lookup, look);
 }
 int64_t weight_ranked_from(const int32_t* bits, const int32_t* weights, size_t count, int32_t pivot) {
   return HWY_DYNAMIC_DISPATCH(weight_from)(bits, weights, count, pivot);
@@ -363,13 +365,13 @@ size_t ranked_between(const int32_t* bits, const int32_t* weights, size_t count,
   return HWY_DYNAMIC_DISPATCH(entries_between)(bits, weights, count, low, high, out_bits, out_weights);
 }
 
-void cluster_masses(const LanesArgs& args, const Lane& lane, float* query, const int32_t* sizes,
+void cluster_masses(const LookupArgs& args, const Lookup& lookup, float* query, const int32_t* sizes,
                     const uint32_t* extents, float* masses, double* steady, double* total) {
-  HWY_DYNAMIC_DISPATCH(steady_lse)(args, lane, query, steady);
-  const size_t count = static_cast<size_t>(lane.partition_count), plane = count + kRankRoom;
+  HWY_DYNAMIC_DISPATCH(steady_lse)(args, lookup, query, steady);
+  const size_t count = static_cast<size_t>(lookup.partition_count), plane = count + kRankRoom;
   for (int h = 0; h < args.group; h++) {
-    const float slope = HWY_DYNAMIC_DISPATCH(mass_slope)(args, lane, h);
-    total[h] = HWY_DYNAMIC_DISPATCH(head_masses)(lane.scores + h * count, sizes, extents, slope, count,
+    const float slope = HWY_DYNAMIC_DISPATCH(mass_slope)(args, lookup, h);
+    total[h] = HWY_DYNAMIC_DISPATCH(head_masses)(lookup.scores + h * count, sizes, extents, slope, count,
                                                  masses + h * plane, &steady[h]);
   }
 }

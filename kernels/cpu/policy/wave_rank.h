@@ -1,11 +1,11 @@
-// What wave_select.cpp asks of its vector half (wave_rank.cpp): one lane at a time, on the calling worker.
+// What wave_select.cpp asks of its vector half (wave_rank.cpp): one lookup at a time, on the calling worker.
 #pragma once
 
 #include "kernels/policy.h"
 
 namespace wi::cpu {
 
-// A lane's working memory, n = lane.partition_count.
+// A lookup's working memory, n = lookup.partition_count.
 constexpr size_t kRankRoom = 16;  // of any vector
 constexpr int kRankHeads = 4;     // at a time
 constexpr float kRankLimit = 0x1p15f;
@@ -16,24 +16,24 @@ struct RankScratch {
   int32_t* sizes;    // (n + kRankRoom)
 };
 
-// Fills lane.scores, the partitions' sizes, and each partition's rank: the sum over the group of the softmax,
-// over the lane's partitions, of what its best token likely scores, q·c/√d + kWaveBestAbove · |q| · radius /
+// Fills lookup.scores, the partitions' sizes, and each partition's rank: the sum over the group of the softmax,
+// over the lookup's partitions, of what its best token likely scores, q·c/√d + kWaveBestAbove · |q| · radius /
 // d; as the bits of a float in [0, kRankLimit], which compare as the ranks do (NaN counts as 0).
-void rank_partitions(const LanesArgs& args, const Lane& lane, const RankScratch& scratch);
+void rank_partitions(const LookupArgs& args, const Lookup& lookup, const RankScratch& scratch);
 
 // A second look at some clusters: rank_again() fills bits with their ranks among each other, the sum over the
 // group of the softmax of what their best tokens likely score, knowing their axes; in [0, kRankLimit]
 // likewise. The lists have room for kRankRoom more.
 struct SecondLook {
   size_t count;
-  int32_t* numbers;        // in the lane
+  int32_t* numbers;        // in the lookup
   const std::byte** rows;  // their axes, on their way into the cache
   float* residuals;
   float* query;   // query_floats()
   float* scores;  // (kRankHeads, count + kRankRoom)
   int32_t* bits;  // out
 };
-void rank_again(const LanesArgs& args, const Lane& lane, const SecondLook& look);
+void rank_again(const LookupArgs& args, const Lookup& lookup, const SecondLook& look);
 
 // Σ weights[i] over bits[i] ≥ pivot ≥ 0; null weights count 1 each. All weights together fit 31 bits.
 int64_t weight_ranked_from(const int32_t* bits, const int32_t* weights, size_t count, int32_t pivot);
@@ -49,8 +49,8 @@ size_t ranked_between(const int32_t* bits, const int32_t* weights, size_t count,
 // Estimated attention mass per cluster and query head, masses (group, n + 16) (wave_mass-inl.h), of the
 // steady zone (group), exact, and of all together (group); each head in a unit of its own. query: scratch,
 // query_floats(). sizes and extents have room for 16 more.
-size_t query_floats(const LanesArgs& args);
-void cluster_masses(const LanesArgs& args, const Lane& lane, float* query, const int32_t* sizes,
+size_t query_floats(const LookupArgs& args);
+void cluster_masses(const LookupArgs& args, const Lookup& lookup, float* query, const int32_t* sizes,
                     const uint32_t* extents, float* masses, double* steady, double* total);
 
 }  // namespace wi::cpu

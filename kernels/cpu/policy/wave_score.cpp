@@ -112,9 +112,9 @@ HWY_INLINE void store_scores(const WaveIndex& index, size_t column, const Head& 
   const Vector unit = hn::Mul(hn::LoadU(d, index.scales + column), hn::Set(d, head.step));
   const Vector score = hn::MulAdd(number, unit, hn::Set(d, centre));
   if (HWY_LIKELY(count - column >= kLanes)) return hn::StoreU(score, d, scores + column);
-  HWY_ALIGN float lanes[kLanes];
-  hn::Store(score, d, lanes);
-  std::memcpy(scores + column, lanes, (count - column) * sizeof(float));
+  HWY_ALIGN float lookups[kLanes];
+  hn::Store(score, d, lookups);
+  std::memcpy(scores + column, lookups, (count - column) * sizeof(float));
 }
 
 #if HWY_TARGET == HWY_AVX3_DL

@@ -5,7 +5,7 @@
 
 namespace wi::cpu {
 
-// A lane's queries (group, head_dim), scaled and rounded to 16 bits of their largest number, in the order
+// A lookup's queries (group, head_dim), scaled and rounded to 16 bits of their largest number, in the order
 // that this processor's score_centroids reads. out: score_query_bytes(), 64-byte aligned.
 size_t score_query_bytes(int32_t group, int32_t head_dim);
 void pack_score_query(const float* query, int32_t group, int32_t head_dim, float scale, std::byte* out);

@@ -1,4 +1,4 @@
-// The wave policy's Select (RetroInfer §4.2): ranks a lane's clusters and splits them into the retrieval
+// The wave policy's Select (RetroInfer §4.2): ranks a lookup's clusters and splits them into the retrieval
 // zone (in order of rank, until the token budget or the target coverage is reached), the estimation zone
 // (the next ones) and the dropped rest. Equal ranks: the lower cluster first. Nothing is sorted: where a
 // zone ends is looked up in a histogram of the ranks, then bisected among the few clusters of one bucket; the
@@ -28,7 +28,7 @@ constexpr int32_t kBuckets = kFirstLooks + (((127 + 16) << 3) + 1) / 2;
 int32_t second_rank(int32_t bits) { return kSecondLook + (bits >> 1); }
 constexpr int32_t kWantedRank = kSecondLook + ((127 + 16) << 22) - 1;  // above all of those
 
-// Clusters of a lane, numbered through its segments.
+// Clusters of a lookup, numbered through its segments.
 struct Clusters {
   int32_t count;
   RankScratch rank;
@@ -51,63 +51,61 @@ struct Zone {
   int64_t ties = 0;
 };
 
-Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, const Lane& lane);
-void number_clusters(const Lane& lane, Clusters& clusters);
+Clusters scratch_for(const Stream& stream, int worker, const LookupArgs& args, const Lookup& lookup);
+void number_clusters(const Lookup& lookup, Clusters& clusters);
 void fill_buckets(const Clusters& clusters);
-void look_twice(const LanesArgs& args, const Lane& lane, Clusters& clusters, int64_t tokens);
-void take_wanted(const Lane& lane, Clusters& clusters, int64_t most_tokens);
+void look_twice(const LookupArgs& args, const Lookup& lookup, Clusters& clusters, int64_t tokens);
+void take_wanted(const Lookup& lookup, Clusters& clusters, int64_t most_tokens);
 enum class Count { clusters, tokens };
 Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted);
 int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens);
-int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters);
-void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_t estimated);
-int64_t bytes_ranked(const LanesArgs& args, const Lane& lane, const Clusters& clusters);
+int64_t covering(const LookupArgs& args, const Lookup& lookup, Clusters& clusters, int64_t* tokens);
+void write_zones(Lookup& lookup, const Clusters& clusters, int64_t retrieved, int64_t estimated);
+int64_t bytes_ranked(const LookupArgs& args, const Lookup& lookup, const Clusters& clusters);
 
-void select_lane(const Stream& stream, int worker, const LanesArgs& args, Lane& lane) {
-  lane.retrieved_count = lane.estimated_count = lane.dropped_count = 0;
-  lane.retrieved_tokens = lane.index_bytes_read = 0;
-  if (lane.partition_count == 0) return;
-  const Zones& zones = lane.zones;
-  Clusters clusters = scratch_for(stream, worker, args, lane);
-  rank_partitions(args, lane, clusters.rank);
-  number_clusters(lane, clusters);
+void select_one(const Stream& stream, int worker, const LookupArgs& args, Lookup& lookup) {
+  lookup.retrieved_count = lookup.estimated_count = 0;
+  if (lookup.partition_count == 0) return;
+  const Zones& zones = lookup.zones;
+  Clusters clusters = scratch_for(stream, worker, args, lookup);
+  rank_partitions(args, lookup, clusters.rank);
+  number_clusters(lookup, clusters);
   fill_buckets(clusters);
 
-  int64_t retrieved = 0;
+  int64_t retrieved = 0, tokens = 0;
   if (zones.target_mass > 0) {
-    look_twice(args, lane, clusters, zones.budget);
-    take_wanted(lane, clusters, zones.budget / 2);
-    retrieved = covering(args, lane, clusters);
+    look_twice(args, lookup, clusters, zones.budget);
+    take_wanted(lookup, clusters, zones.budget / 2);
+    retrieved = covering(args, lookup, clusters, &tokens);
   } else {
-    look_twice(args, lane, clusters, kWaveLooks * zones.budget);
-    take_wanted(lane, clusters, zones.budget / 2);
-    retrieved =
-        collect(clusters, first_ranked(clusters, Count::tokens, zones.budget), &lane.retrieved_tokens);
+    look_twice(args, lookup, clusters, kWaveLooks * zones.budget);
+    take_wanted(lookup, clusters, zones.budget / 2);
+    retrieved = collect(clusters, first_ranked(clusters, Count::tokens, zones.budget), &tokens);
   }
-  lane.index_bytes_read = bytes_ranked(args, lane, clusters);
-  write_zones(lane, clusters, retrieved, std::min<int64_t>(zones.estimated, clusters.count - retrieved));
+  write_zones(lookup, clusters, retrieved, std::min<int64_t>(zones.estimated, clusters.count - retrieved));
+  count_zones(lookup, tokens, bytes_ranked(args, lookup, clusters));
 }
 
 }  // namespace
 
-void wave_select(const Stream& stream, const LanesArgs& args) {
-  stream.each(args.lane_count,
-              [&](int64_t task, int worker) { select_lane(stream, worker, args, args.lanes[task]); });
+void wave_select(const Stream& stream, const LookupArgs& args) {
+  stream.each(args.count,
+              [&](int64_t task, int worker) { select_one(stream, worker, args, args.lookups[task]); });
 }
 
 namespace {
 
-Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, const Lane& lane) {
-  const size_t n = static_cast<size_t>(lane.partition_count);
+Clusters scratch_for(const Stream& stream, int worker, const LookupArgs& args, const Lookup& lookup) {
+  const size_t n = static_cast<size_t>(lookup.partition_count);
   const size_t group = static_cast<size_t>(args.group);
-  const size_t extents = lane.zones.target_mass > 0 ? n + kRankRoom : 0;
+  const size_t extents = lookup.zones.target_mass > 0 ? n + kRankRoom : 0;
   const size_t masses = group * extents;
   const size_t query_bytes = score_query_bytes(args.group, args.head_dim);
   const size_t counts[] = {query_bytes / sizeof(float),
                            kRankHeads * (n + kRankRoom),
                            n + kRankRoom,
                            n + kRankRoom,
-                           static_cast<size_t>(lane.segment_count) + 1,
+                           static_cast<size_t>(lookup.segment_count) + 1,
                            n + kRankRoom,
                            n + kRankRoom,
                            n + kRankRoom,
@@ -131,7 +129,7 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   };
   const auto take_ints = [&] { return reinterpret_cast<int32_t*>(take()); };
   Clusters clusters;
-  clusters.count = lane.partition_count;
+  clusters.count = lookup.partition_count;
   clusters.rank.query = reinterpret_cast<std::byte*>(take());
   clusters.rank.weights = take();
   clusters.rank.bits = take_ints();
@@ -156,13 +154,13 @@ Clusters scratch_for(const Stream& stream, int worker, const LanesArgs& args, co
   return clusters;
 }
 
-void number_clusters(const Lane& lane, Clusters& clusters) {
+void number_clusters(const Lookup& lookup, Clusters& clusters) {
   int32_t at = 0;
-  for (int32_t s = 0; s < lane.segment_count; s++) {
+  for (int32_t s = 0; s < lookup.segment_count; s++) {
     clusters.first[s] = at;
-    at += lane.segments[s].partitions;
+    at += lookup.segments[s].partitions;
   }
-  clusters.first[lane.segment_count] = at;
+  clusters.first[lookup.segment_count] = at;
 }
 
 int32_t bucket_of(int32_t bits) { return std::max((bits >> kBucketShift) - kFirstBucket, 0); }
@@ -265,7 +263,7 @@ void for_each_place(const SegmentView& segment, int32_t begin, int32_t end, Visi
 }
 
 // The best ranked clusters, of so many tokens, get their ranks anew, above all others'.
-void look_twice(const LanesArgs& args, const Lane& lane, Clusters& clusters, int64_t tokens) {
+void look_twice(const LookupArgs& args, const Lookup& lookup, Clusters& clusters, int64_t tokens) {
   SecondLook& look = clusters.look;
   int32_t segment = -1;
   WaveIndex index;
@@ -273,7 +271,7 @@ void look_twice(const LanesArgs& args, const Lane& lane, Clusters& clusters, int
   look.count = 0;
   for_each(clusters, first_ranked(clusters, Count::tokens, tokens), [&](int32_t cluster) {
     while (segment < 0 || cluster >= clusters.first[segment + 1])
-      if (lane.segments[++segment].partitions > 0) index = wave_view(lane.segments[segment].index);
+      if (lookup.segments[++segment].partitions > 0) index = wave_view(lookup.segments[segment].index);
     const size_t at = static_cast<size_t>(cluster - clusters.first[segment]);
     look.numbers[look.count] = cluster;
     look.rows[look.count] = index.axes + at * row;
@@ -282,16 +280,16 @@ void look_twice(const LanesArgs& args, const Lane& lane, Clusters& clusters, int
     __builtin_prefetch(index.residuals + at, 0, 2);
     look.residuals[look.count++] = index.residuals[at];
   });
-  rank_again(args, lane, look);
+  rank_again(args, lookup, look);
   for (size_t i = 0; i < look.count; i++) set_rank(clusters, look.numbers[i], second_rank(look.bits[i]));
 }
 
 // Clusters with wanted tokens rank above all others, until they have `most_tokens`.
-void take_wanted(const Lane& lane, Clusters& clusters, int64_t most_tokens) {
+void take_wanted(const Lookup& lookup, Clusters& clusters, int64_t most_tokens) {
   int64_t taken = 0;
-  for (int32_t w = 0; w < lane.wanted_count; w++) {
-    const WantedTokens& wanted = lane.wanted[w];
-    const SegmentView& segment = lane.segments[wanted.segment];
+  for (int32_t w = 0; w < lookup.wanted_count; w++) {
+    const WantedTokens& wanted = lookup.wanted[w];
+    const SegmentView& segment = lookup.segments[wanted.segment];
     const int32_t *offsets = segment.offsets, count = segment.partitions;
     for_each_place(segment, wanted.begin, wanted.end, [&](int32_t place) {
       const int32_t* end = std::upper_bound(offsets, offsets + count, place);
@@ -317,13 +315,13 @@ int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens) {
 
 // Puts into order, by number, the shortest prefix that covers target_mass of every head's estimated attention
 // mass (the least covered head decides), not shorter than the floor nor longer than the ceiling; returns its
-// count. Prefixes are tried at doubling budgets, so that what is sorted stays near what is retrieved.
-int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
-  const int64_t floor = lane.zones.floor, ceiling = std::max(floor, lane.zones.budget);
+// count, and its tokens in *tokens. Prefixes are tried at doubling budgets, so that what is sorted stays near what is retrieved.
+int64_t covering(const LookupArgs& args, const Lookup& lookup, Clusters& clusters, int64_t* tokens) {
+  const int64_t floor = lookup.zones.floor, ceiling = std::max(floor, lookup.zones.budget);
   const int group = args.group;
-  for (int32_t s = 0; s < lane.segment_count; s++) {
-    if (lane.segments[s].partitions == 0) continue;
-    const WaveIndex index = wave_view(lane.segments[s].index);
+  for (int32_t s = 0; s < lookup.segment_count; s++) {
+    if (lookup.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lookup.segments[s].index);
     std::copy_n(index.extents, index.clusters, clusters.extents + clusters.first[s]);
   }
   std::fill_n(clusters.extents + clusters.count, kRankRoom, 0u);
@@ -331,22 +329,22 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
   double* total = clusters.mass_sums;
   double* covered = total + group;
   double* steady = covered + group;
-  cluster_masses(args, lane, clusters.look.query, clusters.rank.sizes, clusters.extents, clusters.masses,
+  cluster_masses(args, lookup, clusters.look.query, clusters.rank.sizes, clusters.extents, clusters.masses,
                  steady, total);
   const auto reached = [&] {
     for (int h = 0; h < group; h++)
-      if (covered[h] < lane.zones.target_mass * total[h]) return false;
+      if (covered[h] < lookup.zones.target_mass * total[h]) return false;
     return true;
   };
   for (int64_t budget = floor;; budget = std::min(ceiling, std::max<int64_t>(64, budget * 2))) {
-    int64_t tokens = 0;
-    const int64_t most = collect(clusters, first_ranked(clusters, Count::tokens, budget), &tokens);
+    int64_t collected = 0;
+    const int64_t most = collect(clusters, first_ranked(clusters, Count::tokens, budget), &collected);
     std::sort(clusters.order, clusters.order + most);
     std::copy_n(steady, group, covered);
     int64_t count = 0;
-    for (lane.retrieved_tokens = 0; count < most && (lane.retrieved_tokens < floor || !reached()); count++) {
+    for (*tokens = 0; count < most && (*tokens < floor || !reached()); count++) {
       const int32_t cluster = number_in(clusters.order[count]);
-      lane.retrieved_tokens += clusters.rank.sizes[cluster];
+      *tokens += clusters.rank.sizes[cluster];
       for (int h = 0; h < group; h++) covered[h] += clusters.masses[h * plane + cluster];
     }
     if (budget >= ceiling || reached()) {
@@ -357,8 +355,8 @@ int64_t covering(const LanesArgs& args, Lane& lane, Clusters& clusters) {
   }
 }
 
-// The first `retrieved` of order and the `estimated` clusters ranked next, each by number; and what is left.
-void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_t estimated) {
+// The first `retrieved` of order and the `estimated` clusters ranked next, each by number.
+void write_zones(Lookup& lookup, const Clusters& clusters, int64_t retrieved, int64_t estimated) {
   struct Places {
     const int32_t* first;
     int32_t segment = 0;
@@ -371,10 +369,10 @@ void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_
   Places place = {clusters.first};
   for (int64_t i = 0; i < retrieved; i++) {
     last = std::max(last, clusters.order[i]);
-    lane.retrieved[i] = place(number_in(clusters.order[i]));
+    lookup.retrieved[i] = place(number_in(clusters.order[i]));
   }
-  lane.retrieved_count = static_cast<int32_t>(retrieved);
-  PartitionRef* next = lane.estimated;
+  lookup.retrieved_count = static_cast<int32_t>(retrieved);
+  PartitionRef* next = lookup.estimated;
   place = {clusters.first};
   if (estimated > 0) {
     for_each(clusters, first_ranked(clusters, Count::clusters, retrieved + estimated),
@@ -383,16 +381,15 @@ void write_zones(Lane& lane, const Clusters& clusters, int64_t retrieved, int64_
                *next++ = place(contender);
              });
   }
-  lane.estimated_count = static_cast<int32_t>(next - lane.estimated);
-  lane.dropped_count = clusters.count - lane.retrieved_count - lane.estimated_count;
+  lookup.estimated_count = static_cast<int32_t>(next - lookup.estimated);
 }
 
 // Of the index: every code, scale, size and extent, the axes of what was looked at twice, and where the wanted
 // tokens lie.
-int64_t bytes_ranked(const LanesArgs& args, const Lane& lane, const Clusters& clusters) {
+int64_t bytes_ranked(const LookupArgs& args, const Lookup& lookup, const Clusters& clusters) {
   const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
   int64_t wanted = 0;  // tokens
-  for (int32_t w = 0; w < lane.wanted_count; w++) wanted += lane.wanted[w].end - lane.wanted[w].begin;
+  for (int32_t w = 0; w < lookup.wanted_count; w++) wanted += lookup.wanted[w].end - lookup.wanted[w].begin;
   return clusters.count * (int64_t{args.head_dim} + 12) +
          static_cast<int64_t>(clusters.look.count) * (row + int64_t{sizeof(float)}) +
          wanted * int64_t{sizeof(int32_t)};

@@ -1,5 +1,5 @@
 // What the tests and benchmarks of attention and policies share: a Stream over plain threads, one KV head's
-// cache with sealed segments, a lane with all its lists, the decode step's sequence over it, keys drawn
+// cache with sealed segments, a lookup with all its lists, the decode step's sequence over it, keys drawn
 // from different distributions, and attention in f64 to compare with.
 #pragma once
 
@@ -217,9 +217,9 @@ struct Cache {
   std::vector<double> piece_ms;  // of all that were made so
 };
 
-// A lane over a cache with room for everything that the operations write.
-struct TestLane {
-  TestLane(const Cache& cache, const std::vector<float>& the_query) : query(the_query) {
+// A lookup over a cache with room for everything that the operations write.
+struct TestLookup {
+  TestLookup(const Cache& cache, const std::vector<float>& the_query) : query(the_query) {
     const size_t n = static_cast<size_t>(cache.partitions);
     const size_t group = query.size() / static_cast<size_t>(cache.head_dim);
     retrieved.resize(n);
@@ -228,30 +228,32 @@ struct TestLane {
     scores.resize(n * group);
     out.resize(query.size());
     lse.resize(group);
-    lane.query = query.data();
-    lane.segments = cache.views.data();
-    lane.segment_count = static_cast<int32_t>(cache.views.size());
-    lane.partition_count = cache.partitions;
-    lane.indexed_tokens = cache.indexed_tokens;
-    lane.zones = zones_of(cache.params, cache.indexed_tokens, cache.partitions);
-    lane.retrieved = retrieved.data();
-    lane.estimated = estimated.data();
-    lane.scores = scores.data();
-    lane.runs = runs.data();
-    lane.out = out.data();
-    lane.lse = lse.data();
+    lookup.query = query.data();
+    lookup.segments = cache.views.data();
+    lookup.segment_count = static_cast<int32_t>(cache.views.size());
+    lookup.partition_count = cache.partitions;
+    lookup.indexed_tokens = cache.indexed_tokens;
+    lookup.zones = zones_of(cache.params, cache.indexed_tokens, cache.partitions);
+    lookup.retrieved = retrieved.data();
+    lookup.estimated = estimated.data();
+    lookup.scores = scores.data();
+    lookup.runs = runs.data();
+    lookup.out = out.data();
+    lookup.lse = lse.data();
+    lookup.counters = &counters;
   }
-  TestLane(const TestLane&) = delete;
+  TestLookup(const TestLookup&) = delete;
 
   std::vector<float> query, scores, out, lse;
   std::vector<PartitionRef> retrieved, estimated;
   std::vector<KvRun> runs;
-  Lane lane;
+  LookupCounters counters;
+  Lookup lookup;
 };
 
-inline LanesArgs lanes_args(const Cache& cache, Lane* lanes, int32_t count, int32_t group) {
-  return {.lanes = lanes,
-          .lane_count = count,
+inline LookupArgs lookup_args(const Cache& cache, Lookup* lookups, int32_t count, int32_t group) {
+  return {.lookups = lookups,
+          .count = count,
           .group = group,
           .head_dim = cache.head_dim,
           .kv = cache.kv,
@@ -269,19 +271,19 @@ inline std::vector<int32_t> tokens_by_place(const SegmentView& segment) {
   return tokens;
 }
 
-// Positions of what a lane retrieved, of segments that follow each other from 0 on. Throws if one is there
+// Positions of what a lookup retrieved, of segments that follow each other from 0 on. Throws if one is there
 // twice.
-inline std::set<int32_t> retrieved_positions(const Lane& lane) {
+inline std::set<int32_t> retrieved_positions(const Lookup& lookup) {
   std::set<int32_t> positions;
   std::vector<int32_t> first;
   std::vector<std::vector<int32_t>> by_place;
-  for (int32_t s = 0, at = 0; s < lane.segment_count; at += lane.segments[s++].tokens) {
+  for (int32_t s = 0, at = 0; s < lookup.segment_count; at += lookup.segments[s++].tokens) {
     first.push_back(at);
-    by_place.push_back(tokens_by_place(lane.segments[s]));
+    by_place.push_back(tokens_by_place(lookup.segments[s]));
   }
-  for (int32_t i = 0; i < lane.retrieved_count; i++) {
-    const auto s = static_cast<size_t>(lane.retrieved[i].segment);
-    const int32_t* offsets = lane.segments[s].offsets + lane.retrieved[i].partition;
+  for (int32_t i = 0; i < lookup.retrieved_count; i++) {
+    const auto s = static_cast<size_t>(lookup.retrieved[i].segment);
+    const int32_t* offsets = lookup.segments[s].offsets + lookup.retrieved[i].partition;
     for (int32_t place = offsets[0]; place < offsets[1]; place++)
       if (!positions.insert(first[s] + by_place[s].at(static_cast<size_t>(place))).second)
         throw std::logic_error("a token was retrieved twice");
@@ -290,19 +292,25 @@ inline std::set<int32_t> retrieved_positions(const Lane& lane) {
 }
 
 // The pipeline's retrieve, for a cache whose pages are all in the fast tier.
-inline void retrieve(const LanesArgs& args) {
-  for (int32_t i = 0; i < args.lane_count; i++) {
-    Lane& lane = args.lanes[i];
-    lane.run_count = lane.retrieved_count;
-    for (int32_t r = 0; r < lane.retrieved_count; r++) {
-      const PartitionRef& ref = lane.retrieved[r];
-      lane.runs[r] = lane.segments[ref.segment].run(ref.partition, row_bytes(args.kv, args.head_dim));
+inline void retrieve(const LookupArgs& args) {
+  for (int32_t i = 0; i < args.count; i++) {
+    Lookup& lookup = args.lookups[i];
+    lookup.run_count = lookup.retrieved_count;
+    for (int32_t r = 0; r < lookup.retrieved_count; r++) {
+      const PartitionRef& ref = lookup.retrieved[r];
+      lookup.runs[r] = lookup.segments[ref.segment].run(ref.partition, row_bytes(args.kv, args.head_dim));
     }
   }
 }
 
-inline void decode_lanes(const Stream& stream, const Policy& policy, const LanesArgs& args) {
+// Counters tell of this once.
+inline void select_lookups(const Stream& stream, const Policy& policy, const LookupArgs& args) {
+  for (int32_t i = 0; i < args.count; i++) *args.lookups[i].counters = {};
   policy.select(stream, args);
+}
+
+inline void decode_lookups(const Stream& stream, const Policy& policy, const LookupArgs& args) {
+  select_lookups(stream, policy, args);
   retrieve(args);
   cpu::attend(stream, args);
   if (policy.estimate) policy.estimate(stream, args);

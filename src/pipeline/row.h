@@ -1,4 +1,4 @@
-// A row of a decode step: one position of one session.
+// A row of a step: one position of one session, or of a KV store. It sees the sequence's tokens up to its own.
 #pragma once
 
 #include <span>
@@ -9,16 +9,16 @@
 
 namespace wi {
 
-struct DecodeRow {
+struct Row {
   Sequence* sequence = nullptr;  // with room reserved for `position`
   int64_t position = 0;
-  int32_t token = 0;
   const Policy* policy = nullptr;
   const PolicyParams* params = nullptr;
   StepStats* stats = nullptr;  // counters of this row
-  float* logits = nullptr;     // out (vocab), or null if nobody asks
   std::span<const WantedTokens> wanted = {};
-  int32_t session = -1;  // its session's place in a batch, for messages; -1: there is no other
+  int32_t token = 0;
+  float* logits = nullptr;  // out (vocab), or null if nobody asks
+  int32_t session = -1;     // its session's place in a batch, for messages; -1: there is no other
 };
 
 }  // namespace wi

@@ -1,0 +1,176 @@
+#include "src/pipeline/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace wi {
+namespace {
+
+constexpr size_t kPassBytes = size_t{64} << 20;  // of lists and scores; at least one row always runs
+
+template <class T>
+T* grown(std::vector<T>& buffer, size_t count) {
+  // Headroom, because the lists grow with every sealed segment and a step should not allocate.
+  if (buffer.size() < count) buffer.resize(count + count / 4);
+  return buffer.data();
+}
+
+}  // namespace
+
+void Attention::begin(std::span<const Row> rows, int32_t group) {
+  const KvShape& shape = rows.front().sequence->shape();
+  rows_ = rows;
+  group_ = group;
+  kv_heads_ = shape.kv_heads;
+  head_dim_ = shape.head_dim;
+  counters_.assign(rows.size() * static_cast<size_t>(kv_heads_), LookupCounters{});
+}
+
+void Attention::open(int32_t layer, const float* queries, float* out, float* lse) {
+  layer_ = layer;
+  window_ = rows_.front().sequence->shape().window(layer);
+  queries_ = queries;
+  out_ = out;
+  lse_ = lse ? lse : grown(own_lse_, rows_.size() * static_cast<size_t>(kv_heads_ * group_));
+  first_ = count_ = 0;
+}
+
+bool Attention::next_pass() {
+  first_ += count_;
+  count_ = 0;
+  if (first_ >= rows_.size()) return false;
+
+  const Row& head_row = rows_[first_];
+  kv_ = head_row.sequence->shape().dtype;
+  size_t bytes = 0, steady = 0, room = 0;
+  for (size_t i = first_; i < rows_.size(); ++i) {
+    const Row& row = rows_[i];
+    if (row.policy != head_row.policy || row.sequence->shape().dtype != kv_) break;
+    bytes += list_bytes(row);
+    if (count_ && bytes > kPassBytes) break;
+    steady += static_cast<size_t>(steady_room(row)) * static_cast<size_t>(kv_heads_);
+    for (int32_t head = 0; head < kv_heads_; ++head) room += static_cast<size_t>(partitions(row, head));
+    ++count_;
+  }
+
+  Lookup* lookup = grown(lookups_, count_ * static_cast<size_t>(kv_heads_));
+  KvRun* steady_at = grown(steady_, steady);
+  PartitionRef* retrieved_at = grown(retrieved_, room);
+  PartitionRef* estimated_at = grown(estimated_, room);
+  KvRun* runs_at = grown(runs_, room);
+  float* scores_at = grown(scores_, room * static_cast<size_t>(group_));
+  for (size_t i = first_; i < first_ + count_; ++i) {
+    const Row& row = rows_[i];
+    for (int32_t head = 0; head < kv_heads_; ++head, ++lookup) {
+      const size_t query_head =
+          i * static_cast<size_t>(kv_heads_ * group_) + static_cast<size_t>(head * group_);
+      const size_t own = static_cast<size_t>(partitions(row, head));
+      *lookup = Lookup{};
+      lookup->query = queries_ + query_head * static_cast<size_t>(head_dim_);
+      // Coverage is a statistic, and that of one head costs a quarter of what that of four does: KV heads
+      // take turns, and so do steps.
+      const int64_t end = row.position + 1;
+      lookup->coverage_head = static_cast<int32_t>((end + head) % group_);
+      lookup->steady = steady_at;
+      if (window_) {
+        const int64_t oldest = std::max<int64_t>(end - window_, 0);
+        lookup->steady_count = row.sequence->runs(layer_, head, oldest, end, steady_at);
+      } else {
+        lookup->segments = row.sequence->views(layer_, head);
+        lookup->segment_count = static_cast<int32_t>(row.sequence->segments().size());
+        lookup->partition_count = static_cast<int32_t>(own);
+        lookup->indexed_tokens = row.sequence->indexed_tokens();
+        lookup->zones = zones_of(*row.params, lookup->indexed_tokens, lookup->partition_count);
+        lookup->wanted = row.wanted.data();
+        lookup->wanted_count = static_cast<int32_t>(row.wanted.size());
+        lookup->steady_count = row.sequence->steady_runs(layer_, head, end, steady_at);
+      }
+      steady_at += steady_room(row);
+      lookup->retrieved = retrieved_at;
+      lookup->estimated = estimated_at;
+      lookup->runs = runs_at;
+      lookup->scores = scores_at;
+      retrieved_at += own;
+      estimated_at += own;
+      runs_at += own;
+      scores_at += own * static_cast<size_t>(group_);
+      lookup->out = out_ + query_head * static_cast<size_t>(head_dim_);
+      lookup->lse = lse_ + query_head;
+      lookup->counters = &counters_[i * static_cast<size_t>(kv_heads_) + static_cast<size_t>(head)];
+    }
+  }
+  return true;
+}
+
+void Attention::finish() {
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    const LookupCounters& counters = counters_[i];
+    const Row& row = rows_[i / static_cast<size_t>(kv_heads_)];
+    const auto count = [](int64_t number) { return static_cast<uint64_t>(number); };
+    StepStats& stats = *row.stats;
+    stats.kv_bytes_read +=
+        count(counters.attended_tokens) * 2 * row_bytes(row.sequence->shape().dtype, head_dim_);
+    stats.retrieved_tokens += count(counters.retrieved_tokens);
+    stats.estimated_clusters += count(counters.estimated);
+    stats.dropped_clusters += count(counters.dropped);
+    stats.buffer_hits += count(counters.retrieved - counters.misses);
+    stats.buffer_misses += count(counters.misses);
+    stats.index_bytes_read += count(counters.index_bytes_read);
+    stats.estimated_coverage_sum += counters.estimated_coverage_sum;
+    stats.certified_coverage_sum += counters.certified_coverage_sum;
+    stats.certified_coverage_min = std::min(stats.certified_coverage_min, counters.certified_coverage_min);
+    stats.coverage_count += count(counters.coverage_count);
+  }
+}
+
+LookupArgs Attention::args() const {
+  LookupArgs args;
+  args.lookups = const_cast<Lookup*>(lookups_.data());
+  args.count = static_cast<int32_t>(count_) * kv_heads_;
+  args.group = group_;
+  args.head_dim = head_dim_;
+  args.kv = kv_;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  return args;
+}
+
+int32_t Attention::partitions(const Row& row, int32_t head) const {
+  return window_ ? 0 : row.sequence->partitions(layer_, head);
+}
+
+int32_t Attention::steady_room(const Row& row) const {
+  return window_ ? row.sequence->max_runs() : row.sequence->max_steady_runs();
+}
+
+size_t Attention::list_bytes(const Row& row) const {
+  size_t room = 0;
+  for (int32_t head = 0; head < kv_heads_; ++head) room += static_cast<size_t>(partitions(row, head));
+  return room * (2 * sizeof(PartitionRef) + sizeof(KvRun) + static_cast<size_t>(group_) * sizeof(float));
+}
+
+size_t Attention::bytes() const {
+  return lookups_.size() * sizeof(Lookup) + (steady_.size() + runs_.size()) * sizeof(KvRun) +
+         (retrieved_.size() + estimated_.size()) * sizeof(PartitionRef) +
+         (scores_.size() + own_lse_.size()) * sizeof(float);
+}
+
+void Attention::start_clocks(int workers) {
+  times_of_.assign(static_cast<size_t>(workers), {});
+  start_ = std::chrono::steady_clock::now();
+}
+
+// Workers' times side by side, shrunk to the time that passed.
+void Attention::add_times(StepStats& times) const {
+  constexpr uint64_t StepStats::*kStages[] = {&StepStats::select_ns, &StepStats::retrieve_ns,
+                                              &StepStats::attend_ns, &StepStats::estimate_ns};
+  const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - start_;
+  double all = 1;
+  for (const WorkerTimes& worker : times_of_)
+    for (auto stage : kStages) all += static_cast<double>(worker.times.*stage);
+  const double share = static_cast<double>(passed.count()) / all;
+  for (const WorkerTimes& worker : times_of_)
+    for (auto stage : kStages)
+      times.*stage += static_cast<uint64_t>(share * static_cast<double>(worker.times.*stage));
+}
+
+}  // namespace wi

@@ -1,0 +1,96 @@
+// The attention of a step: which rows look up which sequences, layer by layer, and the buffers that select,
+// retrieve, attend and estimate fill. Rows are taken in passes, so that a batch over a million tokens does
+// not need every row's lists at once. Buffers only grow.
+//
+// In a layer with a window a lookup's steady zone is what the window shows and there is no sealed past, so
+// that the stages do there what they do in a sequence of which nothing is sealed yet, whatever the policy.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "src/pipeline/row.h"
+#include "src/stats.h"
+
+namespace wi {
+
+// Lookups that go through the stages together, and where the stages note how long they took.
+struct Pass {
+  const Policy& policy;
+  const LookupArgs args;
+  StepStats& times;
+};
+
+class Attention {
+ public:
+  // What changes from step to step comes in here, and what lookups counted leaves at finish(), for the rows'
+  // statistics. All rows' sequences are of one shape but for the KV type. group: query heads per KV head.
+  void begin(std::span<const Row> rows, int32_t group);
+  void finish();
+
+  // queries and out: (rows, kv_heads * group, head_dim); lse: (rows, kv_heads * group) or null.
+  void open(int32_t layer, const float* queries, float* out, float* lse);
+  // Fills the lookups of the next rows that share a policy and a KV type and fit the buffers, whatever their
+  // sessions' parameters. False: no rows are left.
+  bool next_pass();
+  // Calls stages(stream, pass) once with all lookups of this pass, so that every worker is at each stage; or,
+  // where the policy likes it so and there are lookups for all workers, for each lookup on some worker, while
+  // that worker's cache has what select wrote and estimate reads. Adds the stages' shares of the time that
+  // passed to `times`.
+  template <class Stages>
+  void run(const Stream& stream, StepStats& times, Stages&& stages) {
+    run(stream, *rows_[first_].policy, args(), times, stages);
+  }
+  template <class Stages>
+  void run(const Stream& stream, const Policy& policy, const LookupArgs& all, StepStats& times,
+           Stages&& stages) {
+    if (!policy.depth_first || !stream.alone || all.count < stream.workers)
+      return stages(stream, Pass{policy, all, times});
+    start_clocks(stream.workers);
+    stream.each(all.count, [&](int64_t i, int worker) {
+      LookupArgs one = all;
+      one.lookups += i;
+      one.count = 1;
+      stages(stream.alone(stream, worker), Pass{policy, one, times_of_[static_cast<size_t>(worker)].times});
+    });
+    add_times(times);
+  }
+
+  LookupArgs args() const;
+  size_t bytes() const;
+
+ private:
+  int32_t partitions(const Row& row, int32_t head) const;
+  int32_t steady_room(const Row& row) const;
+  size_t list_bytes(const Row& row) const;
+  void start_clocks(int workers);
+  void add_times(StepStats& times) const;
+
+  std::span<const Row> rows_;
+  int32_t layer_ = 0, group_ = 1, kv_heads_ = 1, head_dim_ = 0;
+  int32_t window_ = 0;  // of the layer; 0: none
+  DType kv_ = DType::f16;
+  const float* queries_ = nullptr;
+  float* out_ = nullptr;
+  float* lse_ = nullptr;
+  size_t first_ = 0, count_ = 0;  // rows of this pass
+
+  std::vector<LookupCounters> counters_;  // (rows, kv_heads)
+  std::vector<Lookup> lookups_;
+  std::vector<KvRun> steady_;
+  std::vector<PartitionRef> retrieved_, estimated_;
+  std::vector<KvRun> runs_;
+  std::vector<float> scores_;
+  std::vector<float> own_lse_;  // where the caller wants none
+
+  struct alignas(64) WorkerTimes {
+    StepStats times;
+  };
+  std::vector<WorkerTimes> times_of_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace wi
