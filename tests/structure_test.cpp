@@ -1,5 +1,6 @@
 // The direction of dependencies, read from the sources: bindings → waveinfer.h; capi → runtime → session →
-// decode and prefill → pipeline → store and memory → kernels/*.h; a backend knows only kernels/*.h.
+// decode and prefill → pipeline → store and memory → kernels/*.h; buffer → memory; a backend knows only
+// kernels/*.h.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -41,6 +42,7 @@ const std::vector<Place>& places() {
       {"kernels/cuda/", {"kernels/*.h", "kernels/cuda/"}},
       {"kernels/*", {"kernels/*.h"}},
       {"src/memory/", {"src/memory/", "src/error.h", "kernels/types.h"}},
+      {"src/buffer/", {"src/buffer/", "src/memory/", "src/error.h", "kernels/*.h"}},
       {"src/chat/", {"src/chat/", "src/error.h", "src/utf8.h", "src/text_range.h"}},
       {"src/files/", {"src/files/", "src/error.h", "src/utf8.h", "kernels/types.h"}},
       {"src/tokenizer/", {"src/tokenizer/", "src/files/", "src/error.h", "src/utf8.h", "src/text_range.h"}},
@@ -185,8 +187,8 @@ void assert_none(const std::vector<std::string>& found) {
 
 void sources_are_found(void**) {
   assert_true(sources().size() > 100);
-  for (const char* folder :
-       {"src/", "src/memory/", "src/chat/", "src/model/", "src/store/", "src/pipeline/", "kernels/cpu/"})
+  for (const char* folder : {"src/", "src/memory/", "src/buffer/", "src/chat/", "src/model/", "src/store/",
+                             "src/pipeline/", "kernels/cpu/"})
     assert_true(
         std::any_of(sources().begin(), sources().end(), [&](auto& i) { return under(i.from, folder); }));
 }
@@ -205,6 +207,9 @@ void each_rule_can_be_broken(void**) {
            {"src/runtime.cpp", "kernels/cpu/cpu.h", true},
            {"src/memory/workers.cpp", "kernels/ops.h", true},
            {"src/memory/workers.cpp", "src/stats.h", true},
+           {"src/buffer/lru.cpp", "src/store/segment.h", true},
+           {"src/buffer/lru.cpp", "src/stats.h", true},
+           {"src/memory/workers.cpp", "src/buffer/replacement.h", true},
            {"src/model/model.h", "src/session.h", true},
            {"src/chat/chat_template.h", "src/tokenizer/tokenizer.h", true},
            {"src/model/model.h", "src/store/segment.h", true},
