@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "src/memory/host_memory.h"
 #include "src/memory/mimalloc.h"
 #include "tests/test.h"
 
@@ -37,7 +38,7 @@ void buffers_are_aligned_and_writable(void**) {
        {uint64_t{1}, uint64_t{63}, uint64_t{4097}, kMiB, 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 3}) {
     HostBuffer buffer = pool->allocate(bytes, "test");
     assert_int_equal(buffer.bytes(), bytes);
-    uint64_t alignment = bytes >= HostPool::kMappedBytes ? 2 * kMiB : 64;
+    uint64_t alignment = bytes >= HostMemory::kMappedBytes ? 2 * kMiB : 64;
     assert_int_equal(reinterpret_cast<uintptr_t>(buffer.data()) % alignment, 0);
     std::memset(buffer.data(), 0x5a, bytes);
   }
@@ -74,6 +75,32 @@ void charge_counts_memory_that_lives_elsewhere(void**) {
   pool->refund(900);
   assert_int_equal(pool->used(), 0);
   assert_int_equal(pool->peak(), 900);
+}
+
+// Of another memory, too: the limit is what they take together.
+void pools_may_share_a_budget(void**) {
+  const auto budget = std::make_shared<MemoryBudget>(1000);
+  const auto memory = std::make_shared<HostMemory>(false);
+  const auto one = HostPool::create(budget, memory), other = HostPool::create(budget, memory);
+  const HostBuffer held = one->allocate(900, "one");
+  assert_int_equal(other->used(), 900);
+  assert_error(WI_E_BUDGET, "other wants 101 bytes, 900 of the budget of 1000 are used",
+               other->allocate(101, "other"));
+  assert_int_equal(other->allocate(100, "other").bytes(), 100);
+  assert_int_equal(one->peak(), 1000);
+}
+
+void copies_are_of_all_pieces(void**) {
+  const auto pool = HostPool::create(HostPool::kUnlimited, false);
+  const HostBuffer from = pool->allocate(1000, "from"), to = pool->allocate(1000, "to");
+  for (int i = 0; i < 1000; ++i) from.as<uint8_t>()[i] = static_cast<uint8_t>(i % 251);
+  std::memset(to.data(), 255, to.bytes());
+  const CopyPiece pieces[] = {{to.data() + 5, from.data() + 500, 7}, {to.data(), from.data(), 3}};
+  pool->memory().copy(pieces);
+  for (int i = 0; i < 1000; ++i) {
+    const int expected = i < 3 ? i : i >= 5 && i < 12 ? (i + 495) % 251 : 255;
+    assert_int_equal(to.as<uint8_t>()[i], expected);
+  }
 }
 
 void over_budget_names_purpose_and_figures_and_changes_nothing(void**) {
@@ -206,6 +233,8 @@ int main() {
       cmocka_unit_test(an_empty_buffer_costs_nothing),
       cmocka_unit_test(used_and_peak_follow_the_buffers),
       cmocka_unit_test(charge_counts_memory_that_lives_elsewhere),
+      cmocka_unit_test(pools_may_share_a_budget),
+      cmocka_unit_test(copies_are_of_all_pieces),
       cmocka_unit_test(over_budget_names_purpose_and_figures_and_changes_nothing),
       cmocka_unit_test(a_refusal_of_the_system_is_an_error_and_is_not_charged),
       cmocka_unit_test(buffers_keep_their_pool_alive),

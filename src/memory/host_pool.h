@@ -1,6 +1,6 @@
-// Host memory of the library's own, with every byte accounted and a budget that is checked before the
-// system is asked: a cache that grows too large is WI_E_BUDGET, never the OOM killer. KV pages, indexes
-// and scratch live here; nothing touches the host program's malloc.
+// Memory of the library's own, with every byte accounted and a budget that is checked before the system is
+// asked: a cache that grows too large is WI_E_BUDGET, never the OOM killer. KV pages, indexes and scratch
+// live here; nothing touches the host program's malloc.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+
+#include "src/memory/memory.h"
 
 namespace wi {
 
@@ -50,45 +52,58 @@ class HostBuffer {
   uint64_t bytes_ = 0;
 };
 
-// What a buffer of kMappedBytes and more is made of: huge pages, if the pool has them, are quicker to read
-// from all over; the first touch of one takes the system 0.1 ms where memory is at hand and 7 ms where it is
-// not.
-enum class HostPages { huge, small };
+// What may be used in all, by every pool that shares it. Thread-safe.
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(uint64_t bytes) : bytes_(bytes) {}
+  void charge(uint64_t bytes, const char* purpose);  // throws WI_E_BUDGET: purpose, wanted, used and budget
+  void refund(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  uint64_t bytes() const { return bytes_; }
+  uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+  uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+
+ private:
+  const uint64_t bytes_;
+  std::atomic<uint64_t> used_{0};
+  std::atomic<uint64_t> peak_{0};
+};
 
 // Thread-safe; any thread may free what another allocated.
 class HostPool : public std::enable_shared_from_this<HostPool> {
  public:
   static constexpr uint64_t kUnlimited = UINT64_MAX;
-  // From this size on a buffer is a mapping of its own: aligned to a huge page, and given back to the
-  // system when it is freed, whichever thread frees it.
-  static constexpr uint64_t kMappedBytes = uint64_t{2} << 20;
 
-  // huge_pages: ask the kernel for them in buffers of kMappedBytes and more; false: ask it not to.
+  // Of host memory with a budget of its own. huge_pages: as HostMemory has them.
   static std::shared_ptr<HostPool> create(uint64_t budget_bytes, bool huge_pages);
+  static std::shared_ptr<HostPool> create(std::shared_ptr<MemoryBudget> budget,
+                                          std::shared_ptr<Memory> memory);
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
 
-  // 64-byte aligned; page- or huge-page-aligned from kMappedBytes on. bytes 0: an empty buffer.
-  // WI_E_BUDGET names purpose, wanted, used and budget; WI_E_MEMORY: the system refused.
+  // 64-byte aligned; large ones of host memory to pages, see there. bytes 0: an empty buffer. WI_E_BUDGET
+  // names purpose, wanted, used and budget; WI_E_MEMORY: the system refused.
   HostBuffer allocate(uint64_t bytes, const char* purpose, HostPages pages = HostPages::huge);
 
   // Bytes that count here but live elsewhere. charge() throws WI_E_BUDGET like allocate().
-  void charge(uint64_t bytes, const char* purpose);
-  void refund(uint64_t bytes) noexcept;
+  void charge(uint64_t bytes, const char* purpose) { budget_->charge(bytes, purpose); }
+  void refund(uint64_t bytes) noexcept { budget_->refund(bytes); }
 
-  uint64_t used() const { return used_.load(std::memory_order_relaxed); }
-  uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
-  uint64_t budget() const { return budget_; }
+  Memory& memory() const { return *memory_; }
+  const std::shared_ptr<MemoryBudget>& shared_budget() const { return budget_; }
+  // Of the budget, by whichever pool.
+  uint64_t used() const { return budget_->used(); }
+  uint64_t peak() const { return budget_->peak(); }
+  uint64_t budget() const { return budget_->bytes(); }
 
  private:
   friend class HostBuffer;
-  HostPool(uint64_t budget_bytes, bool huge_pages) : budget_(budget_bytes), huge_pages_(huge_pages) {}
+  HostPool(std::shared_ptr<MemoryBudget> budget, std::shared_ptr<Memory> memory)
+      : budget_(std::move(budget)), memory_(std::move(memory)) {}
   void free(std::byte* data, uint64_t bytes) noexcept;
 
-  const uint64_t budget_;
-  const bool huge_pages_;
-  std::atomic<uint64_t> used_{0};
-  std::atomic<uint64_t> peak_{0};
+  const std::shared_ptr<MemoryBudget> budget_;
+  const std::shared_ptr<Memory> memory_;
 };
 
 }  // namespace wi

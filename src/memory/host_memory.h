@@ -1,0 +1,27 @@
+// The host's memory, never by way of the host program's malloc.
+#pragma once
+
+#include "src/memory/memory.h"
+
+namespace wi {
+
+class HostMemory final : public Memory {
+ public:
+  // From this size on a piece is a mapping of its own: aligned to a huge page, and given back to the system
+  // when it is freed, whichever thread frees it.
+  static constexpr uint64_t kMappedBytes = uint64_t{2} << 20;
+
+  // huge_pages: ask the kernel for them in pieces of kMappedBytes and more; false: ask it not to.
+  explicit HostMemory(bool huge_pages) : huge_pages_(huge_pages) {}
+
+  std::byte* allocate(uint64_t bytes, HostPages pages) override;
+  void free(std::byte* data, uint64_t bytes) noexcept override;
+  void copy(std::span<const CopyPiece> pieces) override;
+  using Memory::copy;
+  bool host_loads() const override { return true; }
+
+ private:
+  const bool huge_pages_;
+};
+
+}  // namespace wi
