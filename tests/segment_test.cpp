@@ -138,8 +138,13 @@ void assert_same_segments(const Sequence& a, const Sequence& b) {
     assert_int_equal(x.tokens(), y.tokens());
     assert_int_equal(x.index().bytes(), y.index().bytes());
     if (x.index().bytes()) assert_memory_equal(x.index().data(), y.index().data(), x.index().bytes());
-    assert_int_equal(x.pages().bytes(), y.pages().bytes());
-    assert_memory_equal(x.pages().data(), y.pages().data(), x.pages().bytes());
+    const size_t places = static_cast<size_t>(x.tokens()) * kLayers * kHeads * sizeof(int32_t);
+    assert_memory_equal(x.places(0, 0), y.places(0, 0), places);
+    assert_int_equal(x.kv_bytes(), y.kv_bytes());
+    std::vector<std::byte> kv_of_x(x.kv_bytes()), kv_of_y(y.kv_bytes());
+    x.copy_out(0, kv_of_x.data(), kv_of_x.size());
+    y.copy_out(0, kv_of_y.data(), kv_of_y.size());
+    assert_true(kv_of_x == kv_of_y);
   }
 }
 

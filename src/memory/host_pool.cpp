@@ -46,6 +46,16 @@ void HostPool::free(std::byte* data, uint64_t bytes) noexcept {
   refund(bytes);
 }
 
+Memory& HostBuffer::memory() const { return pool_->memory(); }
+
+void HostBuffer::copy_out(uint64_t offset, void* to, size_t bytes) const {
+  memory().copy(to, data_ + offset, bytes);
+}
+
+void HostBuffer::copy_in(uint64_t offset, const void* from, size_t bytes) const {
+  memory().copy(data_ + offset, from, bytes);
+}
+
 HostBuffer::~HostBuffer() {
   if (data_) pool_->free(data_, bytes_);
 }

@@ -36,6 +36,10 @@ class HostBuffer {
     return reinterpret_cast<T*>(data_);
   }
   explicit operator bool() const { return data_ != nullptr; }
+  // Whatever the memory is; `to` and `from` are the host's, or this memory's.
+  void copy_out(uint64_t offset, void* to, size_t bytes) const;
+  void copy_in(uint64_t offset, const void* from, size_t bytes) const;
+  Memory& memory() const;  // not of an empty buffer
   void swap(HostBuffer& other) noexcept {
     pool_.swap(other.pool_);
     std::swap(data_, other.data_);

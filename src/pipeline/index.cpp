@@ -1,7 +1,6 @@
 #include "src/pipeline/index.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 #include <vector>
 
@@ -12,21 +11,20 @@
 namespace wi {
 namespace {
 
-// Where the keys and values of a new segment's positions are: older segments, of which it may take only a
-// part, then blocks of the tail.
+// Where the keys and values of a new segment's positions are: copies of what older segments have, of which it
+// may take only a part, then blocks of the tail.
 struct Source {
   Source(const Sequence& sequence, SegmentSpan span, int workers);
   // One head's in order of position, runs and what they point to valid until the worker's next call.
   std::span<const KvRun> runs(int32_t layer, int32_t head, int worker);
 
  private:
-  const KvShape& shape_;
-  SegmentSpan span_;
-  std::span<const std::shared_ptr<const Segment>> segments_;
+  const Sequence& sequence_;
+  const SegmentSpan span_;
+  const int64_t sealed_tokens_;
   std::span<const BlockRef> blocks_;
-  int64_t sealed_tokens_ = 0;
   struct Room {
-    std::vector<std::byte> gathered;  // keys, then values of sealed_tokens_
+    std::vector<std::byte> copies;  // keys, then values of sealed_tokens_
     std::vector<KvRun> runs;
   };
   std::vector<Room> rooms_;  // (workers)
@@ -58,36 +56,24 @@ std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan spa
 }
 
 Source::Source(const Sequence& sequence, SegmentSpan span, int workers)
-    : shape_(sequence.shape()),
+    : sequence_(sequence),
       span_(span),
-      segments_(sequence.segments()),
+      sealed_tokens_(std::min(span.end(), sequence.sealed_end()) - span.first),
       rooms_(static_cast<size_t>(workers)) {
-  while (!segments_.empty() && segments_.front()->end_position() <= span.first)
-    segments_ = segments_.subspan(1);
-  while (!segments_.empty() && segments_.back()->first_position() >= span.end())
-    segments_ = segments_.first(segments_.size() - 1);
-  sealed_tokens_ = std::min(span.end(), sequence.sealed_end()) - span.first;
   const int64_t from_tail = span.end() - sequence.sealed_end();
   if (from_tail > 0) blocks_ = sequence.tail().first(static_cast<size_t>(from_tail / kBlockTokens));
 }
 
 std::span<const KvRun> Source::runs(int32_t layer, int32_t head, int worker) {
   Room& room = rooms_[static_cast<size_t>(worker)];
-  const size_t row = shape_.head_bytes(), half = static_cast<size_t>(sealed_tokens_) * row;
-  room.gathered.resize(2 * half);
   room.runs.clear();
-  for (const auto& segment : segments_) {
-    const SegmentView view = segment->view(layer, head);
-    const int64_t first = segment->first_position();
-    for (int64_t i = 0, end = std::min<int64_t>(view.tokens, span_.end() - first); i < end; ++i) {
-      const size_t from = static_cast<size_t>(view.places[i]) * row;
-      std::byte* to = room.gathered.data() + static_cast<size_t>(first + i - span_.first) * row;
-      std::memcpy(to, static_cast<const std::byte*>(view.keys) + from, row);
-      std::memcpy(to + half, static_cast<const std::byte*>(view.values) + from, row);
-    }
+  if (sealed_tokens_) {
+    const size_t half = static_cast<size_t>(sealed_tokens_) * sequence_.shape().head_bytes();
+    room.copies.resize(2 * half);
+    std::byte *const keys = room.copies.data(), *const values = keys + half;
+    sequence_.copy_tokens(layer, head, span_.first, sealed_tokens_, keys, values);
+    room.runs.push_back({keys, values, sealed_tokens_});
   }
-  if (sealed_tokens_)
-    room.runs.push_back({room.gathered.data(), room.gathered.data() + half, sealed_tokens_});
   for (const BlockRef& block : blocks_)
     room.runs.push_back({block->keys(layer, head), block->values(layer, head), kBlockTokens});
   return room.runs;
@@ -120,32 +106,24 @@ void put_in_place(Sequence& sequence, std::shared_ptr<const Segment> segment, co
   sequence.seal(std::move(segment));
 }
 
-// Room for the next tokens, visible at once: positions [to.tokens() - count, to.tokens()) are written next.
-void grow(Sequence& to, int64_t count) {
+// The next `count` tokens of `from` that `to` does not have.
+void copy_next(const Sequence& from, int64_t count, const Stream& stream, Sequence& to) {
+  const KvShape& shape = from.shape();
+  const int64_t first = to.tokens();
   to.reserve(count);
-  to.commit(count);
-}
-
-// One token's key and value of one head, to where its position is in the sink or the tail.
-void put(Sequence& to, int32_t layer, int32_t head, int64_t position, const std::byte* key,
-         const std::byte* value) {
-  const size_t bytes = to.shape().head_bytes();
-  const bool in_sink = position < kSinkTokens;
-  const int64_t place = in_sink ? position : position - to.sealed_end();
-  const BlockRef& block = in_sink ? to.sink() : to.tail()[static_cast<size_t>(place / kBlockTokens)];
-  const size_t offset = static_cast<size_t>(place % kBlockTokens) * bytes;
-  std::memcpy(block->keys(layer, head) + offset, key, bytes);
-  std::memcpy(block->values(layer, head) + offset, value, bytes);
-}
-
-// A run of consecutive tokens from `position` on.
-void put_run(Sequence& to, int32_t layer, int32_t head, int64_t position, const KvRun& run) {
-  const size_t bytes = to.shape().head_bytes();
-  for (int64_t i = 0; i < run.tokens; ++i) {
-    const size_t at = static_cast<size_t>(i) * bytes;
-    put(to, layer, head, position + i, static_cast<const std::byte*>(run.keys) + at,
-        static_cast<const std::byte*>(run.values) + at);
+  std::vector<AppendRun> runs;
+  for (int32_t layer = 0; layer < shape.layers; ++layer) {
+    runs.clear();
+    to.places(layer, first, count, 0, runs);
+    for (int32_t head = 0; head < shape.kv_heads; ++head) {
+      throw_if_cancelled(stream);
+      for (const AppendRun& run : runs) {
+        const size_t at = static_cast<size_t>(head) * run.head_stride;
+        from.copy_tokens(layer, head, first + run.row, run.rows, run.keys + at, run.values + at);
+      }
+    }
   }
+  to.commit(count);
 }
 
 }  // namespace
@@ -194,40 +172,12 @@ void truncate(Sequence& sequence, const SealContext& context, int64_t tokens, in
 
 void reindex(const Sequence& from, const SealContext& context, Sequence& to) {
   if (from.tokens() == 0) return;
-  const KvShape& shape = from.shape();
-  const auto each_head = [&](auto&& body) {
-    for (int32_t layer = 0; layer < shape.layers; ++layer)
-      for (int32_t head = 0; head < shape.kv_heads; ++head) {
-        throw_if_cancelled(context.stream);
-        body(layer, head);
-      }
-  };
-  const int64_t sink = std::min<int64_t>(from.tokens(), kSinkTokens);
-  grow(to, sink);
-  each_head([&](int32_t layer, int32_t head) {
-    put_run(to, layer, head, 0, {from.sink()->keys(layer, head), from.sink()->values(layer, head), sink});
-  });
+  copy_next(from, std::min<int64_t>(from.tokens(), kSinkTokens), context.stream, to);
   for (const auto& segment : from.segments()) {
-    grow(to, segment->tokens());
-    each_head([&](int32_t layer, int32_t head) {
-      const SegmentView view = segment->view(layer, head);
-      for (int32_t i = 0; i < view.tokens; ++i) {
-        const size_t at = static_cast<size_t>(view.places[i]) * shape.head_bytes();
-        put(to, layer, head, segment->first_position() + i, static_cast<const std::byte*>(view.keys) + at,
-            static_cast<const std::byte*>(view.values) + at);
-      }
-    });
+    copy_next(from, segment->tokens(), context.stream, to);
     seal_prompt(to, context, from.tokens());
   }
-  const int64_t first = to.tokens();
-  grow(to, from.tail_tokens());
-  each_head([&](int32_t layer, int32_t head) {
-    for (int64_t done = 0, left = from.tail_tokens(); left > 0; done += kBlockTokens, left -= kBlockTokens) {
-      const BlockRef& block = from.tail()[static_cast<size_t>(done / kBlockTokens)];
-      put_run(to, layer, head, first + done,
-              {block->keys(layer, head), block->values(layer, head), std::min<int64_t>(left, kBlockTokens)});
-    }
-  });
+  copy_next(from, from.tail_tokens(), context.stream, to);
   seal_prompt(to, context, from.tokens());
 }
 

@@ -54,8 +54,14 @@ void FieldWriter::little_endian(uint64_t value, size_t bytes) {
   raw(stored, bytes);
 }
 
+void MemoryWriter::fetched(uint64_t bytes, const Fetch& fetch) {
+  const size_t at = fields.size();
+  fields.resize(at + static_cast<size_t>(bytes));
+  fetch(0, fields.data() + at, static_cast<size_t>(bytes));
+}
+
 SectionWriter::SectionWriter(ByteSink& to, const std::atomic<bool>* cancel) : to_(&to), cancel_(cancel) {
-  piece_.reserve(kPieceBytes + kChecksumBytes);
+  piece_.resize(kPieceBytes + kChecksumBytes);
 }
 
 void SectionWriter::preamble(FileKind kind, uint64_t file_bytes) {
@@ -80,23 +86,28 @@ void SectionWriter::open(std::string_view tag, Need need, uint64_t payload_bytes
   put(header, sizeof header);
 }
 
-void SectionWriter::raw(const void* data, size_t bytes) {
-  const auto* from = static_cast<const unsigned char*>(data);
-  while (bytes > 0) {
-    const size_t here = std::min<size_t>(bytes, kPieceBytes - piece_.size());
-    piece_.insert(piece_.end(), from, from + here);
-    from += here;
-    bytes -= here;
-    if (piece_.size() == kPieceBytes) flush_piece();
+template <class Fill>
+void SectionWriter::in_pieces(uint64_t bytes, const Fill& fill) {
+  for (uint64_t done = 0; done < bytes;) {
+    const auto here = static_cast<size_t>(std::min<uint64_t>(bytes - done, kPieceBytes - filled_));
+    fill(done, piece_.data() + filled_, here);
+    done += here;
+    filled_ += here;
+    if (filled_ == kPieceBytes) flush_piece();
   }
 }
 
+void SectionWriter::raw(const void* data, size_t bytes) {
+  const auto* from = static_cast<const unsigned char*>(data);
+  in_pieces(bytes, [&](uint64_t offset, void* to, size_t count) { std::memcpy(to, from + offset, count); });
+}
+
+void SectionWriter::fetched(uint64_t bytes, const Fetch& fetch) { in_pieces(bytes, fetch); }
+
 void SectionWriter::flush_piece() {
-  unsigned char checksum[kChecksumBytes];
-  number_to(checksum_of(piece_.data(), piece_.size(), offset_), sizeof checksum, checksum);
-  piece_.insert(piece_.end(), checksum, checksum + sizeof checksum);
-  put(piece_.data(), piece_.size());
-  piece_.clear();
+  number_to(checksum_of(piece_.data(), filled_, offset_), kChecksumBytes, piece_.data() + filled_);
+  put(piece_.data(), filled_ + kChecksumBytes);
+  filled_ = 0;
 }
 
 void SectionWriter::put(const void* data, size_t bytes) {
@@ -212,17 +223,21 @@ void SectionReader::end() {
 }
 
 void SectionReader::raw(void* to, uint64_t bytes, const char* field) {
+  auto* const out = static_cast<unsigned char*>(to);
+  handed(bytes, field,
+         [&](uint64_t offset, const void* from, size_t count) { std::memcpy(out + offset, from, count); });
+}
+
+void SectionReader::check_left(uint64_t bytes, const char* field) const {
   check(bytes <= left(), WI_E_FORMAT, field, " in section \"", tag_, "\" before byte ", offset_, " needs ",
         bytes, " bytes, the section has ", left(), " left");
-  auto* out = static_cast<unsigned char*>(to);
-  while (bytes > 0) {
-    if (at_ == piece_.size()) next_piece(field);
-    const size_t here = static_cast<size_t>(std::min<uint64_t>(bytes, piece_.size() - at_));
-    std::memcpy(out, piece_.data() + at_, here);
-    at_ += here;
-    out += here;
-    bytes -= here;
-  }
+}
+
+std::span<const unsigned char> SectionReader::next(uint64_t most_bytes, const char* field) {
+  if (at_ == piece_.size()) next_piece(field);
+  const size_t here = static_cast<size_t>(std::min<uint64_t>(most_bytes, piece_.size() - at_));
+  at_ += here;
+  return {piece_.data() + at_ - here, here};
 }
 
 std::string SectionReader::text(const char* field, uint32_t most_bytes) {

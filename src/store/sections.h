@@ -12,6 +12,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +34,9 @@ class FieldWriter {
  public:
   virtual ~FieldWriter() = default;
   virtual void raw(const void* data, size_t bytes) = 0;
+  // Bytes that are not in reach: fetch(offset, to, count) copies some of them, in order.
+  using Fetch = std::function<void(uint64_t offset, void* to, size_t count)>;
+  virtual void fetched(uint64_t bytes, const Fetch& fetch) = 0;
   void u32(uint32_t value) { little_endian(value, 4); }
   void u64(uint64_t value) { little_endian(value, 8); }
   void i32(int32_t value) { u32(static_cast<uint32_t>(value)); }
@@ -62,6 +67,7 @@ class FieldReader {
 class MemoryWriter final : public FieldWriter {
  public:
   void raw(const void* data, size_t bytes) override { fields.append(static_cast<const char*>(data), bytes); }
+  void fetched(uint64_t bytes, const Fetch& fetch) override;
   std::string fields;
 };
 class MemoryReader final : public FieldReader {
@@ -78,6 +84,7 @@ class MemoryReader final : public FieldReader {
 class FieldCount final : public FieldWriter {
  public:
   void raw(const void*, size_t bytes) override { bytes_ += bytes; }
+  void fetched(uint64_t bytes, const Fetch&) override { bytes_ += bytes; }
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -99,7 +106,7 @@ class SectionWriter final : private FieldWriter {
     if (to_) {
       open(tag, need, count.bytes());
       body(static_cast<FieldWriter&>(*this));
-      if (!piece_.empty()) flush_piece();
+      if (filled_ > 0) flush_piece();
     } else {
       offset_ += kSectionHeaderBytes + stored_bytes(count.bytes());
     }
@@ -113,13 +120,17 @@ class SectionWriter final : private FieldWriter {
 
  private:
   void raw(const void* data, size_t bytes) override;
+  void fetched(uint64_t bytes, const Fetch& fetch) override;
+  template <class Fill>  // fill(offset, to, count)
+  void in_pieces(uint64_t bytes, const Fill& fill);
   void open(std::string_view tag, Need need, uint64_t payload_bytes);
   void flush_piece();
   void put(const void* data, size_t bytes);
 
   ByteSink* to_ = nullptr;
   const std::atomic<bool>* cancel_ = nullptr;
-  std::vector<unsigned char> piece_;
+  std::vector<unsigned char> piece_;  // with room for its checksum
+  size_t filled_ = 0;                 // of it
   uint64_t offset_ = 0;
 };
 
@@ -139,6 +150,16 @@ class SectionReader final : public FieldReader {
   void end();                       // the file's
 
   void raw(void* to, uint64_t bytes, const char* field) override;
+  // The same for what is not in reach: put(offset, from, count) takes some of the bytes, in order.
+  template <class Put>
+  void handed(uint64_t bytes, const char* field, const Put& put) {
+    check_left(bytes, field);
+    for (uint64_t done = 0; done < bytes;) {
+      const std::span<const unsigned char> here = next(bytes - done, field);
+      put(done, here.data(), here.size());
+      done += here.size();
+    }
+  }
   std::string text(const char* field, uint32_t most_bytes);
 
   template <class... Parts>
@@ -153,6 +174,8 @@ class SectionReader final : public FieldReader {
   bool next_header();  // false at the end of the file
   bool next_known();
   void pass();
+  void check_left(uint64_t bytes, const char* field) const;
+  std::span<const unsigned char> next(uint64_t most_bytes, const char* field);  // at least one
   void next_piece(const char* field);
   void get(void* to, uint64_t bytes, const char* what);
 

@@ -1,6 +1,7 @@
 #include "src/store/segment.h"
 
 #include <atomic>
+#include <iterator>
 
 namespace wi {
 namespace {
@@ -15,8 +16,9 @@ uint64_t next_id() {
 Segment::Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens,
                  HostPages pages)
     : shape_(shape), first_position_(first_position), tokens_(tokens), id_(next_id()) {
-  pages_ = pool.allocate(shape.token_bytes() * static_cast<size_t>(tokens) + places_bytes(),
-                         "a segment's pages", pages);
+  const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
+  pages_ = pool.allocate(shape.token_bytes() * static_cast<size_t>(tokens), "a segment's pages", pages);
+  places_ = pool.allocate(planes * static_cast<size_t>(tokens) * sizeof(int32_t), "a segment's order", pages);
 }
 
 std::byte* Segment::keys(int32_t layer, int32_t head) const {
@@ -26,8 +28,28 @@ std::byte* Segment::values(int32_t layer, int32_t head) const {
   return keys(layer, head) + shape_.head_bytes() * static_cast<size_t>(tokens_);
 }
 int32_t* Segment::places(int32_t layer, int32_t head) const {
-  std::byte* start = pages_.data() + shape_.token_bytes() * static_cast<size_t>(tokens_);
-  return reinterpret_cast<int32_t*>(start) + plane(layer, head) * static_cast<size_t>(tokens_);
+  return places_.as<int32_t>() + plane(layer, head) * static_cast<size_t>(tokens_);
+}
+
+void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t count, std::byte* to_keys,
+                          std::byte* to_values) const {
+  const size_t row = shape_.head_bytes();
+  const int32_t* const from = places(layer, head) + (first - first_position_);
+  const std::byte *const own_keys = keys(layer, head), *const own_values = values(layer, head);
+  CopyPiece pieces[128];
+  size_t filled = 0;
+  for (int64_t i = 0, together = 1; i < count; i += together) {
+    for (together = 1; i + together < count && from[i + together] == from[i] + together;) ++together;
+    const size_t at = static_cast<size_t>(from[i]) * row, to = static_cast<size_t>(i) * row,
+                 bytes = static_cast<size_t>(together) * row;
+    pieces[filled++] = {to_keys + to, own_keys + at, bytes};
+    pieces[filled++] = {to_values + to, own_values + at, bytes};
+    if (filled == std::size(pieces)) {
+      pages_.memory().copy(pieces);
+      filled = 0;
+    }
+  }
+  pages_.memory().copy({pieces, filled});
 }
 
 void Segment::attach_index(HostPool& pool, const Policy& policy, HostBuffer index,

@@ -1,6 +1,7 @@
 // A sealed run of tokens: keys and values of all layers and KV heads, laid out partition by partition, with
 // the policy's index. A segment never changes, so forks share it, other threads read it without a lock, and a
-// session file is a copy of it.
+// session file is a copy of it. Its keys and values may be in memory that only kernels read; other code has
+// copies of them.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ namespace wi {
 
 class Segment {
  public:
-  // Allocates pages and places; the index arrives with attach_index(). first_position: of its first token.
+  // Allocates keys, values and places; the index arrives with attach_index(). first_position: of its first token.
   Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens,
           HostPages pages = HostPages::huge);
 
@@ -26,15 +27,24 @@ class Segment {
   int64_t end_position() const { return first_position_ + tokens_; }
   int32_t tokens() const { return tokens_; }
   uint64_t id() const { return id_; }  // unique in the process, never reused
-  size_t bytes() const { return pages_.bytes() + offsets_.bytes() + index_.bytes(); }
-  size_t index_bytes() const { return index_.bytes() + offsets_.bytes() + places_bytes(); }
+  size_t bytes() const { return pages_.bytes() + index_bytes(); }
+  size_t index_bytes() const { return index_.bytes() + offsets_.bytes() + places_.bytes(); }
 
   SegmentView view(int32_t layer, int32_t head) const;
 
-  // Writing, before the segment is shared:
+  // Keys and values (count, head_dim) of one head's positions [first, first + count), all of them the
+  // segment's, in order of position.
+  void copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t count, std::byte* keys,
+                   std::byte* values) const;
+  // Bytes of all keys and values as they are stored: (layers, kv_heads, {K, V}, tokens, head_dim).
+  uint64_t kv_bytes() const { return pages_.bytes(); }
+  void copy_out(uint64_t offset, void* to, size_t bytes) const { pages_.copy_out(offset, to, bytes); }
+
+  // For kernels; writing, before the segment is shared:
   std::byte* keys(int32_t layer, int32_t head) const;
   std::byte* values(int32_t layer, int32_t head) const;
   int32_t* places(int32_t layer, int32_t head) const;
+  void copy_in(uint64_t offset, const void* from, size_t bytes) { pages_.copy_in(offset, from, bytes); }
   struct HeadIndex {
     size_t offset = 0, bytes = 0;  // in index()
     int32_t partitions = 0;
@@ -43,7 +53,6 @@ class Segment {
   void attach_index(HostPool& pool, const Policy& policy, HostBuffer index, std::vector<HeadIndex> heads);
   const std::vector<HeadIndex>& heads() const { return heads_; }
   const HostBuffer& index() const { return index_; }
-  const HostBuffer& pages() const { return pages_; }
 
   // What prefix reuse compares and carries along: the ids of the segment's tokens, what came before.
   struct Lineage {
@@ -59,16 +68,12 @@ class Segment {
   size_t plane(int32_t layer, int32_t head) const {
     return static_cast<size_t>(layer) * static_cast<size_t>(shape_.kv_heads) + static_cast<size_t>(head);
   }
-  size_t places_bytes() const {
-    return static_cast<size_t>(shape_.layers) * static_cast<size_t>(shape_.kv_heads) *
-           static_cast<size_t>(tokens_) * sizeof(int32_t);
-  }
   KvShape shape_;
   int64_t first_position_;
   int32_t tokens_;
   uint64_t id_;
-  HostBuffer pages_;  // (layers, kv_heads, {K, V}, tokens, head_dim), then places (layers, kv_heads, tokens)
-                      // int32
+  HostBuffer pages_;   // (layers, kv_heads, {K, V}, tokens, head_dim)
+  HostBuffer places_;  // (layers, kv_heads, tokens) int32
   HostBuffer index_;
   HostBuffer offsets_;              // (layers, kv_heads, partitions + 1) int32
   std::vector<size_t> offsets_at_;  // (layers * kv_heads)

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "src/error.h"
 
@@ -87,6 +86,32 @@ int32_t Sequence::runs(int32_t layer, int32_t head, int64_t first, int64_t end, 
     add(tail_[i]->keys(layer, head), tail_[i]->values(layer, head),
         sealed_end_ + static_cast<int64_t>(i) * kBlockTokens, kBlockTokens);
   return count;
+}
+
+void Sequence::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t count, std::byte* keys,
+                           std::byte* values) const {
+  if (count <= 0) return;
+  const size_t bytes = shape_.head_bytes();
+  const int64_t end = first + count;
+  // Of `part`, whose first token is at `begin` and which starts to count at `base`; returns whether more are
+  // wanted behind it.
+  const auto copy = [&](const auto& part, int64_t begin, int64_t tokens, int64_t base) {
+    const int64_t here = std::min(begin + tokens, end) - first;
+    if (here > 0) {
+      part.copy_tokens(layer, head, base + first - begin, here, keys, values);
+      keys += static_cast<size_t>(here) * bytes, values += static_cast<size_t>(here) * bytes;
+      first += here;
+    }
+    return first < end;
+  };
+  if (first < kSinkTokens && !copy(*sink_, 0, kSinkTokens, 0)) return;
+  auto segment = std::partition_point(segments_.begin(), segments_.end(),
+                                      [&](const auto& one) { return one->end_position() <= first; });
+  for (; segment != segments_.end(); ++segment)
+    if (!copy(**segment, (*segment)->first_position(), (*segment)->tokens(), (*segment)->first_position()))
+      return;
+  for (size_t i = static_cast<size_t>((first - sealed_end_) / kBlockTokens);; ++i)
+    if (!copy(*tail_[i], sealed_end_ + static_cast<int64_t>(i) * kBlockTokens, kBlockTokens, 0)) return;
 }
 
 const SegmentView* Sequence::views(int32_t layer, int32_t head) const {
@@ -180,19 +205,16 @@ void Sequence::truncate(int64_t tokens, int64_t sealed_end, std::shared_ptr<cons
 
 // The segment's tokens from sealed_end() to `end`, each to its place.
 void Sequence::copy_to_tail(const Segment& segment, int64_t end) {
-  const size_t bytes = shape_.head_bytes();
+  const int64_t first = std::max(segment.first_position(), sealed_end_);
+  const int64_t count = std::min(segment.end_position(), end) - first;
+  std::vector<AppendRun> runs;
   for (int32_t layer = 0; layer < shape_.layers; ++layer) {
+    runs.clear();
+    places(layer, first, count, 0, runs);
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
-      const SegmentView view = segment.view(layer, head);
-      const int64_t first = std::max(segment.first_position(), sealed_end_);
-      for (int64_t position = first; position < std::min(segment.end_position(), end); ++position) {
-        const Slot at = slot(position);
-        const int32_t place = view.places[position - segment.first_position()];
-        const size_t to = static_cast<size_t>(at.index) * bytes, from = static_cast<size_t>(place) * bytes;
-        std::memcpy((*at.block)->keys(layer, head) + to, static_cast<const std::byte*>(view.keys) + from,
-                    bytes);
-        std::memcpy((*at.block)->values(layer, head) + to, static_cast<const std::byte*>(view.values) + from,
-                    bytes);
+      for (const AppendRun& run : runs) {
+        const size_t to = static_cast<size_t>(head) * run.head_stride;
+        segment.copy_tokens(layer, head, first + run.row, run.rows, run.keys + to, run.values + to);
       }
     }
   }

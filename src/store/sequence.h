@@ -40,7 +40,7 @@ class Sequence {
 
   // ---- append: reserve, write every layer where places() says, commit. Until commit nothing is visible. ----
   void reserve(int64_t count);  // room for `count` tokens after tokens(); throws WI_E_BUDGET or WI_E_MEMORY
-  // Adds to `runs` where the tokens [first, first + count) go, first ≥ tokens(); row: that of the first.
+  // Adds to `runs` where the tokens [first, first + count) go; none is sealed. row: that of the first.
   void places(int32_t layer, int64_t first, int64_t count, int64_t row, std::vector<AppendRun>& runs);
   void commit(int64_t count);
 
@@ -52,6 +52,9 @@ class Sequence {
   // `first` may lie inside one only where its tokens are in order, as in layers with a window.
   int32_t runs(int32_t layer, int32_t head, int64_t first, int64_t end, KvRun* runs) const;
   int32_t max_runs() const { return max_steady_runs() + static_cast<int32_t>(segments_.size()); }
+  // Keys and values (count, head_dim) of the positions [first, first + count), wherever they are.
+  void copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t count, std::byte* keys,
+                   std::byte* values) const;
   std::span<const std::shared_ptr<const Segment>> segments() const { return segments_; }
   // The segments of one head, contiguous, in order.
   const SegmentView* views(int32_t layer, int32_t head) const;

@@ -72,15 +72,20 @@ PolicyParams read_policy(SectionReader& from) {
 void write_block(FieldWriter& to, const KvShape& shape, const TokenBlock& block, int64_t used) {
   const size_t row = shape.head_bytes(), capacity = static_cast<size_t>(block.capacity());
   const size_t rows = static_cast<size_t>(std::clamp<int64_t>(used, 0, block.capacity()));
-  if (rows == capacity) return to.raw(block.keys(0, 0), block.bytes());
-  for (int32_t layer = 0; layer < shape.layers; ++layer) {
-    for (int32_t head = 0; head < shape.kv_heads; ++head) {
-      for (const std::byte* plane : {block.keys(layer, head), block.values(layer, head)}) {
-        to.raw(plane, rows * row);
-        to.zeros((capacity - rows) * row);
-      }
-    }
+  const auto raw = [&](uint64_t first, uint64_t bytes) {
+    to.fetched(bytes,
+               [&](uint64_t offset, void* out, size_t count) { block.copy_out(first + offset, out, count); });
+  };
+  if (rows == capacity) return raw(0, block.bytes());
+  for (uint64_t plane = 0; plane < block.bytes(); plane += capacity * row) {
+    raw(plane, rows * row);
+    to.zeros((capacity - rows) * row);
   }
+}
+
+void read_block(SectionReader& from, const char* field, TokenBlock& block) {
+  from.handed(block.bytes(), field,
+              [&](uint64_t offset, const void* bytes, size_t count) { block.copy_in(offset, bytes, count); });
 }
 
 void write_segment(SectionWriter& to, const Segment& segment) {
@@ -88,7 +93,8 @@ void write_segment(SectionWriter& to, const Segment& segment) {
     fields.i64(segment.first_position());
     fields.i64(segment.tokens());
     const KvShape& shape = segment.shape();
-    fields.raw(segment.pages().data(), shape.token_bytes() * static_cast<size_t>(segment.tokens()));
+    fields.fetched(segment.kv_bytes(),
+                   [&](uint64_t offset, void* out, size_t count) { segment.copy_out(offset, out, count); });
     std::vector<int32_t> positions(static_cast<size_t>(segment.tokens()));
     for (int32_t layer = 0; layer < shape.layers; ++layer) {
       for (int32_t head = 0; head < shape.kv_heads; ++head) {
@@ -280,7 +286,7 @@ bool SessionFile::read_sequence(Sequence& sequence) {
                     " bytes");
     loaded.check_budget(kSinkTokens * shape.token_bytes(), "a session file's first tokens");
     BlockRef sink(new TokenBlock(sequence.pool(), shape, kSinkTokens));
-    reader_.raw(sink->keys(0, 0), sink->bytes(), "sink");
+    read_block(reader_, "sink", *sink);
     reader_.close();
     for (uint32_t i = 0; i < segments_; ++i) read_segment(loaded, sink);
     reader_.require(segments_ == 0 || loaded.sealed_end() == sealed_end_, "segments", ": they end at ",
@@ -299,7 +305,7 @@ bool SessionFile::read_sequence(Sequence& sequence) {
     tail.reserve(static_cast<size_t>(blocks));  // so that no block is without an owner
     for (int64_t i = 0; i < blocks; ++i) {
       tail.emplace_back(new TokenBlock(sequence.pool(), shape, kBlockTokens));
-      reader_.raw(tail.back()->keys(0, 0), tail.back()->bytes(), "tail");
+      read_block(reader_, "tail", *tail.back());
     }
     reader_.close();
     loaded.restore_tail(sink, std::move(tail), computed_);
@@ -359,7 +365,10 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
   sequence.check_budget(page_bytes, "a session file's segment");
   auto segment =
       std::make_shared<Segment>(sequence.pool(), shape, first_position, static_cast<int32_t>(tokens));
-  reader_.raw(segment->pages().data(), segment->pages().bytes(), "pages");
+  reader_.handed(segment->kv_bytes(), "pages", [&](uint64_t offset, const void* from, size_t count) {
+    segment->copy_in(offset, from, count);
+  });
+  reader_.raw(segment->places(0, 0), planes * static_cast<uint64_t>(tokens) * sizeof(int32_t), "positions");
   order_by_position(*segment);
   if (index_version_ == params_.policy->index_version) {
     read_index(sequence, *segment);
@@ -417,7 +426,7 @@ void SessionFile::read_index(const Sequence& sequence, Segment& segment) {
   }
   HostBuffer index;
   if (index_bytes) {
-    sequence.check_budget(segment.pages().bytes() + index_bytes, "a session file's segment");
+    sequence.check_budget(segment.bytes() + index_bytes, "a session file's segment");
     index = sequence.pool().allocate(index_bytes, "a segment's index");
     reader_.raw(index.data(), index_bytes, "index");
   }

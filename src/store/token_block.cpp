@@ -1,7 +1,5 @@
 #include "src/store/token_block.h"
 
-#include <cstring>
-
 namespace wi {
 
 // Small pages: a block of 8 MB (an 8B model's) is first touched within one decode step, every 64 steps, and that
@@ -9,12 +7,21 @@ namespace wi {
 TokenBlock::TokenBlock(HostPool& pool, const KvShape& shape, int32_t capacity)
     : capacity_(capacity),
       kv_heads_(shape.kv_heads),
-      plane_bytes_(shape.head_bytes() * static_cast<size_t>(capacity)),
+      row_bytes_(shape.head_bytes()),
+      plane_bytes_(row_bytes_ * static_cast<size_t>(capacity)),
       memory_(pool.allocate(shape.token_bytes() * static_cast<size_t>(capacity), "recent tokens",
                             HostPages::small)) {}
 
 void TokenBlock::copy_from(const TokenBlock& other) {
-  std::memcpy(memory_.data(), other.memory_.data(), memory_.bytes());
+  memory_.copy_in(0, other.memory_.data(), memory_.bytes());
+}
+
+void TokenBlock::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t count, std::byte* to_keys,
+                             std::byte* to_values) const {
+  const size_t at = static_cast<size_t>(first) * row_bytes_, bytes = static_cast<size_t>(count) * row_bytes_;
+  const CopyPiece pieces[] = {{to_keys, keys(layer, head) + at, bytes},
+                              {to_values, values(layer, head) + at, bytes}};
+  memory_.memory().copy(pieces);
 }
 
 }  // namespace wi

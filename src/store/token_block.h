@@ -1,6 +1,7 @@
 // A block of the mutable part of a sequence: keys and values of up to `capacity` consecutive tokens, all
 // layers and KV heads. Blocks are shared by forks and copied by whoever writes first (copy on write), which
-// is what makes a fork cost microseconds however long the tail is.
+// is what makes a fork cost microseconds however long the tail is. Pointers into one are for kernels and for
+// copies into it; other code reads it by copies.
 #pragma once
 
 #include <atomic>
@@ -25,6 +26,12 @@ class TokenBlock {
   std::byte* values(int32_t layer, int32_t head) const { return keys(layer, head) + plane_bytes_; }
   size_t head_stride() const { return 2 * plane_bytes_; }  // from a head's keys to those of the next
   void copy_from(const TokenBlock& other);
+  // Keys and values (count, head_dim) of one head's tokens [first, first + count).
+  void copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t count, std::byte* keys,
+                   std::byte* values) const;
+  // Bytes of all that it holds: (layers, kv_heads, {K, V}, capacity, head_dim).
+  void copy_out(uint64_t offset, void* to, size_t bytes) const { memory_.copy_out(offset, to, bytes); }
+  void copy_in(uint64_t offset, const void* from, size_t bytes) { memory_.copy_in(offset, from, bytes); }
 
  private:
   friend class BlockRef;
@@ -33,6 +40,7 @@ class TokenBlock {
            plane_bytes_;
   }
   int32_t capacity_, kv_heads_;
+  size_t row_bytes_;    // a key of one head
   size_t plane_bytes_;  // keys of one head
   HostBuffer memory_;
   std::atomic<int32_t> references_{0};

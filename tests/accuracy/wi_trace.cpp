@@ -218,23 +218,21 @@ void Tracer::read(wi::Sequence& sequence, const std::vector<int32_t>& tokens, st
   });
 }
 
-// Appends to `to` the tokens that `from` has beyond it, which are in from's tail.
+// Appends to `to` the tokens that `from` has beyond it.
 void Tracer::follow_up(const wi::Sequence& from, wi::Sequence& to) const {
   const int64_t first = to.tokens(), count = from.tokens() - first;
   const int64_t width = int64_t{shape_.kv_heads} * shape_.head_dim;
-  const size_t row = shape_.head_bytes();
+  const size_t row = shape_.head_bytes(), dim = static_cast<size_t>(shape_.head_dim);
   std::vector<float> keys(static_cast<size_t>(count * width)), values(keys.size());
+  std::vector<std::byte> stored_keys(static_cast<size_t>(count) * row), stored_values(stored_keys.size());
   to.reserve(count);
   for (int32_t layer = 0; layer < shape_.layers; layer++) {
-    for (int64_t i = 0; i < count; i++) {
-      const int64_t place = first + i - from.sealed_end();
-      const wi::BlockRef& block = from.tail()[static_cast<size_t>(place / wi::kBlockTokens)];
-      const size_t offset = static_cast<size_t>(place % wi::kBlockTokens) * row;
-      for (int32_t head = 0; head < shape_.kv_heads; head++) {
-        const int64_t at = i * width + head * shape_.head_dim;
-        wi::cpu::from_kv(block->keys(layer, head) + offset, shape_.dtype, keys.data() + at, shape_.head_dim);
-        wi::cpu::from_kv(block->values(layer, head) + offset, shape_.dtype, values.data() + at,
-                         shape_.head_dim);
+    for (int32_t head = 0; head < shape_.kv_heads; head++) {
+      from.copy_tokens(layer, head, first, count, stored_keys.data(), stored_values.data());
+      for (size_t i = 0; i < static_cast<size_t>(count); i++) {
+        const size_t at = i * static_cast<size_t>(width) + static_cast<size_t>(head) * dim;
+        wi::cpu::from_kv(stored_keys.data() + i * row, shape_.dtype, keys.data() + at, shape_.head_dim);
+        wi::cpu::from_kv(stored_values.data() + i * row, shape_.dtype, values.data() + at, shape_.head_dim);
       }
     }
     runtime_->workers.run(nullptr, [&](const wi::Stream& stream) {
