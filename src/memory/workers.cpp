@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cfenv>
 #include <condition_variable>
-#include <csignal>
 #include <cstdio>
 #include <mutex>
 #include <new>
@@ -20,6 +19,7 @@
 
 #include "src/error.h"
 #include "src/memory/host_pool.h"
+#include "src/memory/no_signals.h"
 #include "src/memory/team.h"
 #include "src/memory/topology.h"
 
@@ -66,24 +66,6 @@ class Binding {
  private:
   bool bound_ = false;
   cpu_set_t mask_;
-};
-
-// Keeps signals from threads that are made meanwhile: they inherit the mask, and the host's handlers are
-// for the host's threads. Those that an instruction raises itself stay.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    for (int raised : {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}) sigdelset(&all, raised);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  NoSignals(const NoSignals&) = delete;
-  NoSignals& operator=(const NoSignals&) = delete;
-
- private:
-  sigset_t before_;
 };
 
 }  // namespace

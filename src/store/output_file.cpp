@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "src/error.h"
+#include "src/file_size_signal.h"
 
 namespace wi {
 namespace {
@@ -24,35 +24,6 @@ constexpr size_t kPieceBytes = size_t{4} << 20;  // of one system call
 void name_anew(char* name, size_t capacity);
 void remove_leftovers(int folder);
 void sync_piece(int file, uint64_t offset, uint64_t bytes, const std::string& path);
-
-// A file that would exceed the process's limit on lengths raises SIGXFSZ, whose default ends the process.
-// This thread keeps it to itself for one write and takes back what that write raised.
-class NoFileSizeSignal {
- public:
-  NoFileSizeSignal() {
-    sigset_t pending;
-    sigemptyset(&pending);
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
-    sigemptyset(&signal_);
-    sigaddset(&signal_, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
-  }
-  NoFileSizeSignal(const NoFileSizeSignal&) = delete;
-  NoFileSizeSignal& operator=(const NoFileSizeSignal&) = delete;
-  ~NoFileSizeSignal() {
-    const int reason = errno;
-    const timespec at_once{};
-    if (refused && !was_pending_) sigtimedwait(&signal_, nullptr, &at_once);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    errno = reason;
-  }
-  bool refused = false;
-
- private:
-  sigset_t signal_, before_;
-  bool was_pending_;
-};
 
 }  // namespace
 
