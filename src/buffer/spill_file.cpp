@@ -1,0 +1,238 @@
+#include "src/buffer/spill_file.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <unistd.h>
+
+#include "src/error.h"
+#include "src/file_size_signal.h"
+#include "src/host_process.h"
+
+namespace wi {
+namespace {
+
+constexpr uint64_t kBufferBytes = uint64_t{1} << 20;  // a multiple of every block size
+// So that sums do not overflow, nor offsets as the system has them.
+constexpr uint64_t kMostBytes = uint64_t{1} << 61;
+
+// 0 or an errno.
+int change_space(int file, int mode, uint64_t offset, uint64_t bytes);
+bool is_not_supported(int reason) { return reason == EOPNOTSUPP || reason == ENOSYS || reason == EINVAL; }
+
+}  // namespace
+
+std::shared_ptr<SpillFile> SpillFile::open(const std::string& folder, uint64_t most_bytes,
+                                           std::shared_ptr<HostPool> pool, const SpillOptions& options) {
+  return std::shared_ptr<SpillFile>(new SpillFile(folder, most_bytes, std::move(pool), options));
+}
+
+// What writes need is here before memory is short, which is when they are wanted.
+SpillFile::SpillFile(const std::string& folder, uint64_t most_bytes, std::shared_ptr<HostPool> pool,
+                     const SpillOptions& options)
+    : most_bytes_(std::min(most_bytes, kMostBytes)),
+      options_(options),
+      pool_(std::move(pool)),
+      made_after_forks_(fork_count()),
+      file_(folder, options.direct) {
+  if (!file_.direct()) return;
+  write_buffer_ = pool_->allocate(kBufferBytes + file_.block_bytes(), "writing to the spill file");
+  block_ = round_up(write_buffer_.data(), file_.block_bytes());
+}
+
+SpillExtent::~SpillExtent() {
+  if (file_) file_->give_back(offset_, bytes_);
+}
+
+// The parent has the same file, and does with it what this process does not see.
+void SpillFile::check_process() const {
+  check(fork_count() == made_after_forks_, WI_E_STATE, "the spill file is of the process before fork()");
+}
+
+// ---- space ----
+
+SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose) {
+  check_process();
+  if (bytes == 0) return {};
+  const std::shared_ptr<SpillFile> self = shared_from_this();
+  std::lock_guard lock(space_);
+  const uint64_t used = extents_.used();
+  const auto refuse = [&](const char* why) {
+    fail(WI_E_BUDGET, purpose, " wants ", bytes, " bytes of the spill file in ", file_.folder(), ", ", used,
+         " of its ", most_bytes_, " are used", why);
+  };
+  if (bytes > most_bytes_ || round_up(bytes, file_.block_bytes()) > most_bytes_ - used) refuse("");
+  const uint64_t whole = round_up(bytes, file_.block_bytes());
+  const uint64_t offset = extents_.take(whole, punches_ ? kMostBytes : most_bytes_);
+  if (offset == Extents::kNowhere) refuse(", and what is free between them is in smaller pieces");
+  try {
+    make_space(offset, whole, extents_.end());
+  } catch (const Error& error) {
+    extents_.give(offset, whole);
+    return_to_disk(offset, whole);
+    throw_error(error.code(),
+                concat("cannot reserve ", bytes, " bytes of the spill file in ", file_.folder(), " for ",
+                       purpose, ": ", error.what()),
+                error.native_code());
+  }
+  return {self, offset, bytes};
+}
+
+void SpillFile::make_space(uint64_t offset, uint64_t bytes, uint64_t end) {
+  if (reserves_) {
+    const int reason = change_space(file_.number(), 0, offset, bytes);
+    if (reason != 0 && !is_not_supported(reason)) throw_error(WI_E_IO, error_text(reason), reason);
+    reserves_ = reason == 0;
+  }
+  // What is in the file already stays there: where nothing can be reserved, nothing is punched.
+  if (!reserves_ && end > file_bytes_)
+    write_zeros(std::max(offset, file_bytes_), end - std::max(offset, file_bytes_));
+  file_bytes_ = std::max(file_bytes_, end);
+}
+
+void SpillFile::give_back(uint64_t offset, uint64_t bytes) noexcept {
+  if (fork_count() != made_after_forks_) return;
+  const uint64_t whole = round_up(bytes, file_.block_bytes());
+  std::lock_guard lock(space_);
+  extents_.give(offset, whole);
+  return_to_disk(offset, whole);
+}
+
+// Where the file system cannot, the space stays the file's, for extents to come.
+void SpillFile::return_to_disk(uint64_t offset, uint64_t bytes) noexcept {
+  if (const uint64_t end = extents_.end(); offset >= end) {
+    if (ftruncate(file_.number(), static_cast<off_t>(end)) == 0) file_bytes_ = end;
+  } else if (punches_) {
+    punches_ = reserves_ &&
+               change_space(file_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) == 0;
+  }
+}
+
+uint64_t SpillFile::used() const {
+  std::lock_guard lock(space_);
+  return extents_.used();
+}
+
+// ---- writing ----
+
+void SpillFile::write(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes) {
+  check_process();
+  assert(extent.file_.get() == this && offset <= extent.bytes_ && bytes <= extent.bytes_ - offset);
+  const uint64_t at = extent.offset_ + offset;
+  const auto* from = static_cast<const std::byte*>(data);
+  if (file_.direct()) {
+    std::lock_guard lock(writing_);
+    write_blocks(at, from, bytes, extent.offset_ + extent.bytes_);
+  } else {
+    file_.write(at, from, bytes);
+    // Pages are forgotten once they are on the disk.
+    constexpr unsigned kWait =
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (sync_file_range(file_.number(), static_cast<off_t>(at), static_cast<off_t>(bytes), kWait) != 0 &&
+        (errno == EIO || errno == ENOSPC || errno == EDQUOT))
+      throw_errno(WI_E_IO, "cannot write to the spill file in " + file_.folder(), errno);
+    forget(at, bytes);
+  }
+  written_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+// Through the aligned buffer. A block that is written in part is read first, except for its part behind the
+// extent, where nothing is.
+void SpillFile::write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end) {
+  const uint64_t block_bytes = file_.block_bytes();
+  while (bytes > 0) {
+    const uint64_t begin = round_down(at, block_bytes), skipped = at - begin;
+    const uint64_t now = std::min(bytes, kBufferBytes - skipped), end = round_up(at + now, block_bytes);
+    const uint64_t last = end - block_bytes;
+    if (skipped > 0) read_block(begin, block_);
+    if (at + now < end && !(skipped > 0 && last == begin)) {
+      if (at + now < extent_end)
+        read_block(last, block_ + (last - begin));
+      else
+        std::memset(block_ + (last - begin), 0, block_bytes);
+    }
+    std::memcpy(block_ + skipped, data, now);
+    file_.write(begin, block_, end - begin);
+    at += now;
+    data += now;
+    bytes -= now;
+  }
+}
+
+void SpillFile::read_block(uint64_t offset, std::byte* to) {
+  FileRead read{offset, file_.block_bytes(), to};
+  finish_read(source(), read);
+  if (read.done < read.bytes)
+    throw_errno(WI_E_IO, "cannot write to the spill file in " + file_.folder(), read.error);
+}
+
+void SpillFile::write_zeros(uint64_t offset, uint64_t bytes) {
+  std::lock_guard lock(writing_);
+  alignas(64) static constexpr std::byte kZeros[65536]{};
+  const std::byte* zeros = kZeros;
+  uint64_t most = sizeof kZeros;
+  if (file_.direct()) {
+    std::memset(block_, 0, kBufferBytes);
+    zeros = block_;
+    most = kBufferBytes;
+  }
+  for (uint64_t done = 0; done < bytes; done += std::min(most, bytes - done))
+    file_.write(offset + done, zeros, std::min(most, bytes - done));
+}
+
+void SpillFile::forget(uint64_t offset, uint64_t bytes) const {
+  const uint64_t begin = round_down(offset, file_.block_bytes());
+  const uint64_t end = round_up(offset + bytes, file_.block_bytes());
+  posix_fadvise(file_.number(), static_cast<off_t>(begin), static_cast<off_t>(end - begin),
+                POSIX_FADV_DONTNEED);
+}
+
+// ---- reading ----
+
+namespace {
+
+class ThreadReads final : public FileReads {
+ public:
+  explicit ThreadReads(ReadThreads& threads) : threads_(threads) {}
+  void run(std::span<FileRead> reads) override { threads_.run(reads); }
+  const char* way() const override { return "threads"; }
+
+ private:
+  ReadThreads& threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<FileReads> SpillFile::make_reads() {
+  check_process();
+  if (options_.uring)
+    if (auto reads = make_uring_reads(source())) return reads;
+  std::lock_guard lock(threads_mutex_);
+  if (!threads_) threads_ = std::make_unique<ReadThreads>(source(), options_.threads);
+  return std::make_unique<ThreadReads>(*threads_);
+}
+
+SpillStats SpillFile::stats() const {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  return {stalls_.load(kRelaxed),       read_ns_.load(kRelaxed), requests_.load(kRelaxed),
+          wanted_bytes_.load(kRelaxed), reads_.load(kRelaxed),   read_bytes_.load(kRelaxed),
+          written_bytes_.load(kRelaxed)};
+}
+
+namespace {
+
+int change_space(int file, int mode, uint64_t offset, uint64_t bytes) {
+  int result;
+  do {
+    NoFileSizeSignal guard;
+    result = fallocate(file, mode, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+    guard.refused = result == EFBIG;
+  } while (result == EINTR);
+  return result;
+}
+
+}  // namespace
+}  // namespace wi

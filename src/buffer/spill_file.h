@@ -1,0 +1,136 @@
+// The slow tier of a machine without a GPU: segments that are not needed at every step lie in a file without
+// a name, in extents that are reserved before anything is moved there, and their clusters are read back as a
+// step wants them (spill_reader.h). Past the page cache, which would be a fast tier that no budget knows;
+// never mapped, since a lost disk would then be a signal in the host's process. What is here is gone with the
+// process.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "src/buffer/extents.h"
+#include "src/buffer/file_reads.h"
+#include "src/buffer/unnamed_file.h"
+#include "src/memory/host_pool.h"
+
+namespace wi {
+
+class SpillFile;
+
+// Space in the file, given back when this goes; nothing may be reading it then. Keeps the file.
+class SpillExtent {
+ public:
+  SpillExtent() = default;
+  SpillExtent(SpillExtent&& other) noexcept
+      : file_(std::move(other.file_)),
+        offset_(std::exchange(other.offset_, 0)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  SpillExtent& operator=(SpillExtent&& other) noexcept {
+    SpillExtent(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~SpillExtent();
+
+  uint64_t bytes() const { return bytes_; }
+  explicit operator bool() const { return file_ != nullptr; }
+  void swap(SpillExtent& other) noexcept {
+    file_.swap(other.file_);
+    std::swap(offset_, other.offset_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+ private:
+  friend class SpillFile;
+  friend class SpillReader;
+  SpillExtent(std::shared_ptr<SpillFile> file, uint64_t offset, uint64_t bytes)
+      : file_(std::move(file)), offset_(offset), bytes_(bytes) {}
+
+  std::shared_ptr<SpillFile> file_;
+  uint64_t offset_ = 0, bytes_ = 0;  // in the file; as wanted
+};
+
+struct SpillOptions {
+  bool direct = true;  // O_DIRECT where the file system has it; false: never
+  bool uring = true;   // where the build and the kernel have it; false: threads
+  int threads = 16;    // where they read: made with the first reader
+};
+
+struct SpillStats {
+  uint64_t stalls = 0;         // calls that waited for the file
+  uint64_t read_ns = 0;        // sum of their times
+  uint64_t requests = 0;       // of those calls
+  uint64_t wanted_bytes = 0;   // of those requests
+  uint64_t reads = 0;          // that the system was asked for
+  uint64_t read_bytes = 0;     // of those, with what alignment adds
+  uint64_t written_bytes = 0;  // as callers gave them
+};
+
+// Thread-safe. In a child made by fork(2), every call is WI_E_STATE, and what goes leaves the file alone.
+class SpillFile : public std::enable_shared_from_this<SpillFile> {
+ public:
+  static constexpr uint64_t kUnlimited = UINT64_MAX;
+
+  // WI_E_IO names the folder and the reason. pool: of the buffers that go between the file and memory.
+  // Without O_DIRECT, each read and write asks the page cache to forget it, which it does with what nobody
+  // else uses; there reads copy once more inside the kernel, and a file in memory (tmpfs) stays there.
+  static std::shared_ptr<SpillFile> open(const std::string& folder, uint64_t most_bytes,
+                                         std::shared_ptr<HostPool> pool, const SpillOptions& options = {});
+  SpillFile(const SpillFile&) = delete;
+  SpillFile& operator=(const SpillFile&) = delete;
+
+  // Blocks of the disk for so many bytes, whose content is unspecified. WI_E_BUDGET names purpose, wanted,
+  // used and most; WI_E_IO: the disk is full. bytes 0: an empty extent. On a file system that cannot reserve,
+  // zeros are written; on one that copies on writing (btrfs, ZFS) the disk can be full later all the same.
+  SpillExtent reserve(uint64_t bytes, const char* purpose);
+
+  // All of it is in the file, or WI_E_IO: that extent's content is unspecified then, all others are as
+  // before. offset: in the extent. One write at a time, others wait.
+  void write(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes);
+
+  uint64_t used() const;  // sum of extents, in whole blocks
+  uint64_t most() const { return most_bytes_; }
+  bool direct() const { return file_.direct(); }
+  SpillStats stats() const;
+
+ private:
+  friend class SpillExtent;
+  friend class SpillReader;
+  SpillFile(const std::string& folder, uint64_t most_bytes, std::shared_ptr<HostPool> pool,
+            const SpillOptions& options);
+  void check_process() const;
+  void make_space(uint64_t offset, uint64_t bytes, uint64_t end);
+  void give_back(uint64_t offset, uint64_t bytes) noexcept;
+  void return_to_disk(uint64_t offset, uint64_t bytes) noexcept;
+  void write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end);
+  void write_zeros(uint64_t offset, uint64_t bytes);
+  void read_block(uint64_t offset, std::byte* to);
+  void forget(uint64_t offset, uint64_t bytes) const;  // asks the page cache to
+  ReadSource source() const { return {file_.number(), file_.read_alignment()}; }
+  std::unique_ptr<FileReads> make_reads();
+
+  const uint64_t most_bytes_;
+  const SpillOptions options_;
+  const std::shared_ptr<HostPool> pool_;
+  const uint32_t made_after_forks_;
+  UnnamedFile file_;
+
+  mutable std::mutex space_;  // of what is taken, with the calls that do it to the file
+  Extents extents_;
+  bool reserves_ = true;        // fallocate works
+  bool punches_ = true;         // so does making holes; if not, the file's length is held to the limit
+  uint64_t file_bytes_ = 0;     // its length as far as this has made it
+  std::mutex writing_;          // of the buffer, and of blocks that two writes share
+  HostBuffer write_buffer_;     // with O_DIRECT
+  std::byte* block_ = nullptr;  // the aligned part of that
+  std::mutex threads_mutex_;
+  std::unique_ptr<ReadThreads> threads_;
+
+  std::atomic<uint64_t> stalls_{0}, read_ns_{0}, requests_{0}, wanted_bytes_{0}, reads_{0}, read_bytes_{0},
+      written_bytes_{0};
+};
+
+}  // namespace wi

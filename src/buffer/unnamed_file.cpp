@@ -1,0 +1,117 @@
+#include "src/buffer/unnamed_file.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <memory>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/buffer/file_reads.h"
+#include "src/error.h"
+#include "src/file_size_signal.h"
+
+namespace wi {
+namespace {
+
+// Of a page, of nearly every file system's blocks, and of the disks' sectors, where the system does not tell.
+constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kMostAlignment = 65536;  // what asks for more is not worth going round the page cache
+constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // of one system call
+
+int open_nameless(const std::string& folder);
+
+}  // namespace
+
+UnnamedFile::UnnamedFile(const std::string& folder, bool direct) : folder_(folder) {
+  file_ = open_nameless(folder);
+  if (file_ < 0) throw_errno(WI_E_IO, "cannot create a spill file in " + folder, errno);
+  try {
+    if (direct) pass_by_page_cache();
+    // Clusters are wanted here and there: what lies behind them is not.
+    if (!direct_) posix_fadvise(file_, 0, 0, POSIX_FADV_RANDOM);
+  } catch (...) {
+    close(file_);
+    throw;
+  }
+}
+
+UnnamedFile::~UnnamedFile() { close(file_); }
+
+void UnnamedFile::write(uint64_t offset, const std::byte* data, uint64_t bytes) {
+  const uint64_t alignment = direct_ ? block_bytes_ : 1;
+  int stuck = 0;
+  while (bytes > 0) {
+    ssize_t wrote;
+    {
+      NoFileSizeSignal guard;
+      wrote = pwrite(file_, data, std::min(bytes, kPieceBytes), static_cast<off_t>(offset));
+      guard.refused = wrote < 0 && errno == EFBIG;
+    }
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) throw_errno(WI_E_IO, "cannot write to the spill file in " + folder_, errno);
+    // A part of a block is written again, with the rest of it.
+    const uint64_t done = round_down(static_cast<uint64_t>(wrote), alignment);
+    if (done == 0 && ++stuck == kMostStuck)
+      throw_errno(WI_E_IO, "cannot write to the spill file in " + folder_, EIO);
+    offset += done;
+    data += done;
+    bytes -= done;
+  }
+}
+
+// ---- opening ----
+
+// Many a file system takes the flag; whether it takes the reads and writes is tried with one block.
+void UnnamedFile::pass_by_page_cache() {
+  const int flags = fcntl(file_, F_GETFL);
+  if (flags < 0 || fcntl(file_, F_SETFL, flags | O_DIRECT) != 0) return;
+  uint64_t alignment = kBlockBytes;
+#ifdef STATX_DIOALIGN
+  struct statx status {};
+  if (statx(file_, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN))
+    alignment = std::max(status.stx_dio_offset_align, status.stx_dio_mem_align);  // 0: not this file
+#endif
+  if (std::has_single_bit(alignment) && alignment <= kMostAlignment) {
+    block_bytes_ = std::max(alignment, kBlockBytes);
+    const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(block_bytes_, block_bytes_),
+                                                            std::free);
+    check(block != nullptr, WI_E_MEMORY, "the system refused ", block_bytes_, " bytes for a spill file");
+    direct_ = works(static_cast<std::byte*>(block.get()));
+  }
+  if (direct_)
+    read_alignment_ = alignment;
+  else
+    fcntl(file_, F_SETFL, flags);
+}
+
+bool UnnamedFile::works(std::byte* block) const {
+  std::memset(block, 0, block_bytes_);
+  const auto bytes = static_cast<ssize_t>(block_bytes_);
+  NoFileSizeSignal guard;
+  const bool wrote = pwrite(file_, block, block_bytes_, 0) == bytes;
+  guard.refused = !wrote && errno == EFBIG;
+  return wrote && pread(file_, block, block_bytes_, 0) == bytes && ftruncate(file_, 0) == 0;
+}
+
+namespace {
+
+int open_nameless(const std::string& folder) {
+  int file;
+  do file = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  while (file < 0 && errno == EINTR);
+  if (file >= 0 || folder.empty()) return file;
+  std::string name = folder + "/.waveinfer-spill-XXXXXX";
+  file = mkostemp(name.data(), O_CLOEXEC);
+  if (file < 0 || unlink(name.c_str()) == 0) return file;
+  const int reason = errno;
+  close(file);
+  errno = reason;
+  return -1;
+}
+
+}  // namespace
+}  // namespace wi
