@@ -85,10 +85,19 @@ struct AppendArgs {
   uint32_t* largest;
 };
 
+// A part of a chunk's keys (AttendChunkArgs) begins at a multiple of this many tokens.
+inline constexpr int64_t kChunkKeyStep = 512;
+
 // Exact causal attention of a chunk over everything before it and itself, online softmax, one pass.
 // runs[h] lists KV head h's tokens; their total is the same for all heads and the last `rows` of them
 // are the chunk itself, in order. Row i sees all tokens but the last rows - 1 - i, or of those the last
 // `window`, where there is one: the tokens before the chunk are then in order too.
+//
+// Tokens that are not in memory all at once can come in parts, one call each, first to last: runs then list
+// the part's tokens, and first_key and keys_after say how many of the whole come before and after them. `out`
+// and `state` carry the online softmax from call to call, all else is the same in each; the last one leaves
+// the bits in `out` and `lse` that one call over everything would. What the first finds in `out` and `state`
+// is not read. There is no `window` then.
 struct AttendChunkArgs {
   const float* queries;  // (rows, query_heads, head_dim) rotated, not scaled
   int64_t rows;
@@ -100,7 +109,10 @@ struct AttendChunkArgs {
   float* out;                // (rows, query_heads, head_dim)
   float* lse;                // (rows, query_heads) natural log, or null
   Precision precision;
-  int32_t window = 0;  // 0: none
+  int32_t window = 0;      // 0: none
+  int64_t first_key = 0;   // tokens before the part, a multiple of kChunkKeyStep; 0: it is the first
+  int64_t keys_after = 0;  // tokens after it; 0: it is the last
+  float* state = nullptr;  // (rows, query_heads, 2) the backend's own; may be null where the part is all
 };
 
 struct Backend {

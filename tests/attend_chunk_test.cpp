@@ -218,6 +218,105 @@ void what_a_window_hides_changes_no_bit(void**) {
   }
 }
 
+// A part of a problem's tokens alone, copied into runs cut anew, each of exactly its size: what a call reads
+// beyond its part, the address sanitizer sees.
+struct Part {
+  Part(std::mt19937_64& random, const Problem& whole, int64_t first, int64_t end, int64_t longest_run)
+      : runs(whole.runs.size()) {
+    const auto token_bytes = Problem::size(whole.shape.head_dim * format_of(whole.shape.kv).bytes);
+    const auto copy = [&](const void* from, int64_t offset, int64_t count) -> const void* {
+      const auto* bytes = static_cast<const std::byte*>(from) + Problem::size(offset) * token_bytes;
+      memory.emplace_back(bytes, bytes + Problem::size(count) * token_bytes);
+      return memory.back().data();
+    };
+    for (size_t head = 0; head < runs.size(); ++head) {
+      int64_t run_first = 0;
+      for (const KvRun& run : whole.runs[head]) {
+        const int64_t run_end = run_first + run.tokens;
+        for (int64_t at = std::max(first, run_first); at < std::min(end, run_end);) {
+          const int64_t cut = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(longest_run));
+          const int64_t count = std::min(cut, std::min(end, run_end) - at);
+          const int64_t offset = at - run_first;
+          runs[head].push_back({copy(run.keys, offset, count), copy(run.values, offset, count), count});
+          at += count;
+        }
+        run_first = run_end;
+      }
+      run_lists.push_back(runs[head].data());
+      run_counts.push_back(static_cast<int32_t>(runs[head].size()));
+    }
+  }
+
+  std::vector<std::vector<KvRun>> runs;
+  std::vector<const KvRun*> run_lists;
+  std::vector<int32_t> run_counts;
+  std::vector<std::vector<std::byte>> memory;
+};
+
+// Parts of up to `longest_part` steps. What a first call must not read is NaN.
+void check_parts(std::mt19937_64& random, const Shape& shape, int64_t longest_part) {
+  Problem problem(random, shape);
+  Workers workers(2);
+  workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
+  const std::vector<float> out = problem.out, lse = problem.lse;
+
+  std::fill(problem.out.begin(), problem.out.end(), NAN);
+  std::fill(problem.lse.begin(), problem.lse.end(), NAN);
+  std::vector<float> state(2 * lse.size(), NAN);
+  AttendChunkArgs args = problem.args();
+  args.state = state.data();
+  std::string parts;
+  while (args.first_key < problem.tokens) {
+    const int64_t steps = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(longest_part));
+    const int64_t end = std::min(problem.tokens, args.first_key + steps * kChunkKeyStep);
+    const Part part(random, problem, args.first_key, end, shape.longest_run);
+    args.runs = part.run_lists.data();
+    args.run_count = part.run_counts.data();
+    args.keys_after = problem.tokens - end;
+    workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, args); });
+    parts += " " + std::to_string(end - args.first_key);
+    args.first_key = end;
+  }
+  if (std::memcmp(out.data(), problem.out.data(), out.size() * sizeof(float)) != 0 ||
+      std::memcmp(lse.data(), problem.lse.data(), lse.size() * sizeof(float)) != 0) {
+    print_error("rows %lld past %lld heads %d group %d head_dim %d kv %s, %s, in parts of%s tokens\n",
+                (long long)shape.rows, (long long)shape.past, shape.kv_heads, shape.group, shape.head_dim,
+                format_of(shape.kv).name, kPrecisions[static_cast<int>(shape.precision)], parts.c_str());
+    _fail(__FILE__, __LINE__);
+  }
+}
+
+void a_chunk_whose_keys_come_in_parts_gives_the_same_bits(void**) {
+  std::mt19937_64 random(test::seed() + 10);
+  const auto draw = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  };
+  test::for_each_simd([&](const char*) {
+    for (DType kv : {DType::f16, DType::bf16, DType::f32}) {
+      for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
+        for (int i = 0; i < 3; ++i) {
+          const int64_t rows = i == 0 ? draw(1, 20) : draw(20, 200);
+          const auto heads = static_cast<int32_t>(draw(1, 2)), group = static_cast<int32_t>(draw(1, 4));
+          const auto head_dim = static_cast<int32_t>(2 * draw(8, i == 0 ? 128 : 40));
+          check_parts(random, {rows, draw(500, 2500), heads, group, head_dim, kv, precision, draw(1, 900)},
+                      draw(1, 3));
+        }
+      }
+    }
+  });
+}
+
+// Parts within the chunk: its first tiles of rows see nothing of the later ones. One part may be all.
+void rows_that_see_nothing_of_a_part_keep_their_state(void**) {
+  std::mt19937_64 random(test::seed() + 11);
+  for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
+    check_parts(random, {1100, 0, 1, 4, 32, DType::f16, precision, 300}, 1);
+    check_parts(random, {1024, 512, 1, 2, 16, DType::bf16, precision, 300}, 1);
+    check_parts(random, {700, 345, 2, 5, 16, DType::f32, precision, 300}, 2);
+    check_parts(random, {300, 212, 1, 2, 16, DType::f16, precision, 300}, 1);
+  }
+}
+
 void runs_of_any_length_are_one_sequence(void**) {
   Workers workers(2);
   std::mt19937_64 random(test::seed() + 2);
@@ -296,6 +395,12 @@ void cancellation_ends_a_long_attention_soon(void**) {
   problem.run_counts[0] = static_cast<int32_t>(runs.size());
   test::assert_ends_soon_when_cancelled(
       [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });  // 315 GFLOP, seconds
+
+  std::vector<float> state(2 * problem.lse.size(), 1.0f);
+  AttendChunkArgs part = problem.args();
+  part.first_key = 600 * kChunkKeyStep;
+  part.state = state.data();
+  test::assert_ends_soon_when_cancelled([&](const Stream& stream) { cpu::attend_chunk(stream, part); });
 }
 
 }  // namespace
@@ -307,6 +412,8 @@ int main(int, char** arguments) {
       cmocka_unit_test(causal_edges_are_exact),
       cmocka_unit_test(windows_show_their_last_tokens_alone),
       cmocka_unit_test(what_a_window_hides_changes_no_bit),
+      cmocka_unit_test(a_chunk_whose_keys_come_in_parts_gives_the_same_bits),
+      cmocka_unit_test(rows_that_see_nothing_of_a_part_keep_their_state),
       cmocka_unit_test(runs_of_any_length_are_one_sequence),
       cmocka_unit_test(large_groups_and_heads_fit),
       cmocka_unit_test(huge_scores_do_not_overflow),

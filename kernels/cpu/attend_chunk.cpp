@@ -1,8 +1,10 @@
 // Exact causal attention of a prompt's chunk over all tokens before it and itself, or over a window of them.
 // One task takes one KV head and a tile of query rows, the group's heads stacked, and walks the keys that they
 // see in tiles: scores by a dense product, online softmax, values by a dense product. One pass, memory
-// independent of the length.
+// independent of the length. Where keys come in parts, its state waits in the caller's memory between calls;
+// tiles fall on the same borders as in one call, so that nothing is summed in another order.
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -18,7 +20,8 @@ namespace wi::cpu {
 namespace {
 
 constexpr int64_t kStackedRows = 512;  // query rows · group of one task
-int64_t key_tile(int terms) { return terms > 1 ? 256 : 512; }
+constexpr int64_t key_tile(int terms) { return terms > 1 ? 256 : 512; }
+static_assert(kChunkKeyStep % key_tile(1) == 0 && kChunkKeyStep % key_tile(2) == 0);
 constexpr int64_t kKeyStep = 64;     // tiles are padded to a multiple of this
 constexpr int64_t kColumnStep = 64;  // rows before packing too: any packing's padding
 
@@ -67,9 +70,11 @@ struct Tile {
 Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head, int64_t first_row,
                int64_t rows, int terms, int64_t seen);
 void load_queries(const AttendChunkArgs& args, const Tile& tile);
+void load_state(const AttendChunkArgs& args, const Tile& tile);
 void load_keys(const Reader& reader, int64_t tokens, const Packing& packing, const Tile& tile);
 void load_values(const Reader& reader, int64_t tokens, const Packing& packing, const Tile& tile);
 void weigh(const AttendChunkArgs& args, const Tile& tile, int64_t first_key, int64_t keys, int64_t past);
+void store_state(const AttendChunkArgs& args, const Tile& tile);
 void store_rows(const AttendChunkArgs& args, const Tile& tile);
 
 DType type_of(int terms) { return terms ? DType::bf16 : DType::f32; }
@@ -95,20 +100,25 @@ int64_t count_tokens(const KvRun* runs, int32_t count) {
 // One KV head, query rows [first_row, first_row + rows).
 void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head,
                  int64_t first_row, int64_t rows, int terms) {
-  const int64_t past = count_tokens(args.runs[head], args.run_count[head]) - args.rows;
-  // Keys that some row sees: the first row's oldest one to the last row's own.
-  const int64_t begin = args.window ? std::max<int64_t>(past + first_row + 1 - args.window, 0) : 0;
-  const int64_t end = past + first_row + rows;
+  const int64_t part_end = args.first_key + count_tokens(args.runs[head], args.run_count[head]);
+  const int64_t past = part_end + args.keys_after - args.rows;
+  const bool last_part = args.keys_after == 0;
+  // Keys that some row sees: the first row's oldest one to the last row's own; and of them the part's.
+  const int64_t oldest = args.window ? std::max<int64_t>(past + first_row + 1 - args.window, 0) : 0;
+  const int64_t begin = std::max(oldest, args.first_key);
+  const int64_t end = std::clamp(past + first_row + rows, begin, part_end);
+  if (begin == end && !last_part) return;  // the state stays as it is
   const Tile tile = plan_tile(stream, worker, args, head, first_row, rows, terms, end - begin);
   load_queries(args, tile);
+  if (args.first_key > 0) load_state(args, tile);
 
   Reader reader(args.runs[head], args.kv, args.head_dim);
-  reader.advance(begin);
+  reader.advance(begin - args.first_key);
   for (int64_t first_key = begin; first_key < end && !stream.cancelled(); first_key += key_tile(terms)) {
     const int64_t tokens = std::min(key_tile(terms), end - first_key);
     const int64_t keys = round_up(tokens, kKeyStep);
     auto score = Gemm::get(score_shape(args, tile.stacked, keys, terms));
-    auto value = Gemm::get(value_shape(args, tile.stacked, keys, terms, first_key == begin));
+    auto value = Gemm::get(value_shape(args, tile.stacked, keys, terms, first_key == oldest));
     load_keys(reader, tokens, score->packing(), tile);
     load_values(reader, tokens, value->packing(), tile);
     reader.advance(tokens);
@@ -116,12 +126,14 @@ void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, 
     weigh(args, tile, first_key, keys, past);
     value->run(tile.weights, tile.values, tile.out, tile.gemm);
   }
-  store_rows(args, tile);
+  last_part ? store_rows(args, tile) : store_state(args, tile);
 }
 
 }  // namespace
 
 void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
+  assert(args.first_key % kChunkKeyStep == 0);
+  assert((args.first_key == 0 && args.keys_after == 0) || (args.state && args.window == 0));
   const int terms = bf16_terms(args.precision, args.kv);
   const int64_t tile_rows = std::max<int64_t>(1, kStackedRows / args.group);
   const int64_t tiles = (args.rows + tile_rows - 1) / tile_rows;
@@ -176,14 +188,18 @@ Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, in
           floats(max),    floats(sum),    base + gemm};
 }
 
+// Of stacked row s, among (rows, query_heads).
+int64_t query_head(const AttendChunkArgs& args, const Tile& tile, int64_t s) {
+  const int64_t row = tile.first_row + s / args.group;
+  return (row * args.kv_heads + tile.head) * args.group + s % args.group;
+}
+
 // Scores come out in units of log 2, so that softmax takes exp2.
 void load_queries(const AttendChunkArgs& args, const Tile& tile) {
   const float factor = args.scale * std::numbers::log2e_v<float>;
   const int64_t dim = args.head_dim;
   for (int64_t s = 0; s < tile.stacked; ++s) {
-    const int64_t row = tile.first_row + s / args.group;
-    const float* from =
-        args.queries + ((row * args.kv_heads + tile.head) * args.group + s % args.group) * dim;
+    const float* from = args.queries + query_head(args, tile, s) * dim;
     float* scaled = tile.terms ? tile.out : reinterpret_cast<float*>(tile.queries) + s * dim;
     for (int64_t j = 0; j < dim; ++j) scaled[j] = from[j] * factor;
     if (tile.terms)
@@ -250,14 +266,31 @@ void weigh(const AttendChunkArgs& args, const Tile& tile, int64_t first_key, int
   for (int64_t row = late; row < tile.rows; ++row) masked(row);
 }
 
+void load_state(const AttendChunkArgs& args, const Tile& tile) {
+  for (int64_t s = 0; s < tile.stacked; ++s) {
+    const int64_t from = query_head(args, tile, s);
+    std::copy_n(args.out + from * args.head_dim, args.head_dim, tile.out + s * args.head_dim);
+    tile.max[s] = args.state[2 * from];
+    tile.sum[s] = args.state[2 * from + 1];
+  }
+}
+
+void store_state(const AttendChunkArgs& args, const Tile& tile) {
+  for (int64_t s = 0; s < tile.stacked; ++s) {
+    const int64_t to = query_head(args, tile, s);
+    std::copy_n(tile.out + s * args.head_dim, args.head_dim, args.out + to * args.head_dim);
+    args.state[2 * to] = tile.max[s];
+    args.state[2 * to + 1] = tile.sum[s];
+  }
+}
+
 void store_rows(const AttendChunkArgs& args, const Tile& tile) {
   const int64_t dim = args.head_dim;
   for (int64_t s = 0; s < tile.stacked; ++s) {
-    const int64_t row = tile.first_row + s / args.group;
-    const int64_t query_head = (row * args.kv_heads + tile.head) * args.group + s % args.group;
+    const int64_t to = query_head(args, tile, s);
     const float inverse = 1.0f / tile.sum[s];
-    for (int64_t j = 0; j < dim; ++j) args.out[query_head * dim + j] = tile.out[s * dim + j] * inverse;
-    if (args.lse) args.lse[query_head] = tile.max[s] * std::numbers::ln2_v<float> + std::log(tile.sum[s]);
+    for (int64_t j = 0; j < dim; ++j) args.out[to * dim + j] = tile.out[s * dim + j] * inverse;
+    if (args.lse) args.lse[to] = tile.max[s] * std::numbers::ln2_v<float> + std::log(tile.sum[s]);
   }
 }
 
