@@ -181,6 +181,10 @@ WI_API const char* wi_status_name(wi_status status);
 
 enum wi_huge_pages { WI_HUGE_PAGES_AUTO = 0, WI_HUGE_PAGES_OFF = 1 };
 enum wi_bind_threads { WI_BIND_AUTO = 0, WI_BIND_OFF = 1 };
+/* Which clusters of a slow tier make room for others in the fast one: the least recently used exactly
+ * (RetroInfer, section 4.3), or by age in 64 steps, as a device computes it (SPIN, section 5.3). AUTO: LRU.
+ * Since 0.2 */
+enum wi_buffer_manager { WI_BUFFER_AUTO = 0, WI_BUFFER_LRU = 1, WI_BUFFER_BUCKETED = 2 };
 
 typedef struct wi_runtime_params {
   uint32_t struct_size;
@@ -211,6 +215,14 @@ typedef struct wi_runtime_params {
    * piece of an operation allows; 1 to 60000. 0: 50 */
   int32_t task_wait_ms;
   int32_t reserved_1;
+  /* NUL-terminated; NULL: there is no slow tier. A folder on a local disk, for keys and values that fast memory
+   * has no room for: a session that outgrows its budget, the runtime's, or its kv_fast_share goes on, with the
+   * same tokens, and reads from there what its queries want. The file has no name and is gone with the runtime,
+   * however the process ends. Models with sliding windows stay in memory. Since 0.2 */
+  const char* spill_folder;
+  uint64_t spill_bytes;   /* at most, in that file. 0: as the disk has room. Since 0.2 */
+  int32_t buffer_manager; /* WI_BUFFER_*. Since 0.2 */
+  int32_t reserved_2;
 } wi_runtime_params;
 
 typedef struct wi_device_info {
@@ -245,6 +257,17 @@ typedef struct wi_runtime_stats {
   uint64_t scratch_bytes;       /* workspaces of prefill and decode, kept for the next step */
   uint64_t prefix_hits;         /* segments taken over from another session instead of being computed */
   uint64_t copied_weight_bytes; /* of models that were opened with WI_WEIGHTS_COPIED and live */
+  /* Of the slow tier, 0 without one; since 0.2: */
+  uint64_t slow_bytes;        /* keys and values there now */
+  uint64_t frame_bytes;       /* of kv_bytes: frames for what queries want of them */
+  uint64_t buffer_admissions; /* partitions that came into frames to stay; since creation, as all below */
+  uint64_t buffer_evictions;  /* partitions that made room */
+  uint64_t buffer_refusals;   /* partitions that were read and found no free frame */
+  uint64_t buffer_late;       /* partitions that two steps brought in at once */
+  uint64_t slow_read_bytes;   /* that the disk was asked for */
+  uint64_t slow_reads;        /* reads that the disk was asked for */
+  uint64_t slow_read_ns;      /* that calls waited for them */
+  uint64_t slow_written_bytes;
 } wi_runtime_stats;
 
 /* Makes a runtime: reads the machine's topology, starts threads, allocates nothing large.
@@ -664,6 +687,10 @@ typedef struct wi_session_params {
    * parameters, takes over its sealed segments instead of computing them, as far as they are those that the
    * prompt would have itself: what other sessions hold does not change where a prompt is cut */
   int32_t prefix_reuse;
+  /* With wi_runtime_params.spill_folder: the share of this session's sealed keys and values that may stay in fast
+   * memory, in (0, 1]; the rest is in the slow tier. 0: as much as the budgets have room for. Since 0.2 */
+  float kv_fast_share;
+  int32_t reserved_1;
 } wi_session_params;
 
 typedef struct wi_memory_plan {
@@ -735,7 +762,7 @@ typedef struct wi_session_stats {
   uint32_t struct_size;
   int32_t segments;            /* sealed */
   uint64_t tokens;             /* in the session, the pending one included */
-  uint64_t kv_bytes;           /* held: keys, values and index, shared segments included */
+  uint64_t kv_bytes;           /* held in fast memory: keys, values and index, shared segments included */
   uint64_t index_bytes;        /* of them */
   uint64_t prefill_tokens;     /* given to prefill and append_text */
   uint64_t decode_steps;       /* of a wi_kv: calls of attend */
@@ -764,6 +791,7 @@ typedef struct wi_session_stats {
   double estimated_coverage;
   double certified_coverage;
   double certified_coverage_min; /* over steps, layers and heads */
+  uint64_t slow_bytes;           /* keys and values in the slow tier, shared segments included. Since 0.2 */
 } wi_session_stats;
 
 /* What a session of so many tokens would take, without making one.

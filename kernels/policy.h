@@ -25,10 +25,13 @@ struct PolicyParams {
   int32_t repeats = 2;  // places where the newest tokens stood before, to be followed
 };
 
+struct SlowPlane;  // of src/buffer: keys and values that are not in the fast tier
+
 // One sealed segment as a policy sees it: one layer, one KV head.
 struct SegmentView {
   const void* keys = nullptr;        // (tokens, head_dim) KV dtype, partition by partition
   const void* values = nullptr;      // (tokens, head_dim) likewise
+  const SlowPlane* slow = nullptr;   // where they are instead; null: in the fast tier
   const int32_t* offsets = nullptr;  // (partitions + 1) where each partition begins in the stored order
   const int32_t* places = nullptr;   // (tokens) in order of position: each token's place in the stored order
   const void* index = nullptr;       // the policy's own bytes, position-independent; null if it keeps none

@@ -65,6 +65,12 @@ RuntimeParams to_runtime_params(const wi_runtime_params* params) {
   check_reserved("wi_runtime_params.reserved_1", p.reserved_1);
   out.log_release = p.log_release;
   out.nice = p.nice;
+  if (p.spill_folder) out.spill_folder = p.spill_folder;
+  check(!p.spill_folder || *p.spill_folder, WI_E_ARGUMENT, "wi_runtime_params.spill_folder is empty");
+  out.spill_bytes = p.spill_bytes;
+  check_range("wi_runtime_params.buffer_manager", p.buffer_manager, WI_BUFFER_AUTO, WI_BUFFER_BUCKETED);
+  if (p.buffer_manager == WI_BUFFER_BUCKETED) out.buffer_manager = BufferManager::bucketed;
+  check_reserved("wi_runtime_params.reserved_2", p.reserved_2);
   return out;
 }
 
@@ -158,6 +164,10 @@ SessionParams to_session_params(const wi_session_params* params, const Backend& 
   out.sparse_read_tokens =
       p.sparse_read_tokens < 0 ? 0 : or_default(p.sparse_read_tokens, out.sparse_read_tokens);
   if (p.prefix_reuse != WI_PREFIX_REUSE_AUTO) out.prefix_reuse = p.prefix_reuse == WI_PREFIX_REUSE_ON;
+  check(p.kv_fast_share >= 0 && p.kv_fast_share <= 1, WI_E_ARGUMENT, "wi_session_params.kv_fast_share is ",
+        p.kv_fast_share, ", must be in [0, 1]");
+  out.kv_fast_share = p.kv_fast_share;
+  check_reserved("wi_session_params.reserved_1", p.reserved_1);
   return out;
 }
 
@@ -311,6 +321,18 @@ wi_runtime_stats to_runtime_stats(const Runtime& runtime) {
   out.scratch_bytes = runtime.scratch_bytes();
   out.prefix_hits = runtime.prefixes.hits();
   out.copied_weight_bytes = runtime.weights_pool->used();
+  if (!runtime.buffer) return out;
+  const WaveBufferStats buffer = runtime.buffer->stats();
+  out.slow_bytes = buffer.slow_bytes;
+  out.frame_bytes = buffer.frame_bytes;
+  out.buffer_admissions = buffer.admissions;
+  out.buffer_evictions = buffer.evictions;
+  out.buffer_refusals = buffer.refusals;
+  out.buffer_late = buffer.late;
+  out.slow_read_bytes = buffer.file.read_bytes;
+  out.slow_reads = buffer.file.reads;
+  out.slow_read_ns = buffer.file.read_ns;
+  out.slow_written_bytes = buffer.file.written_bytes;
   return out;
 }
 

@@ -19,6 +19,7 @@ void decode_step(const Step& given, std::span<const Row> rows, StepStats& times)
   Step step = given;
   step.rows_alike = true;  // a session's logits do not depend on its company
   const Model& model = step.model;
+  const Retrieval::Use using_buffer(step.work.retrieval, step.buffer);
   const int64_t row_count = static_cast<int64_t>(rows.size());
   Attention& attention = step.work.attention;
 
@@ -66,7 +67,7 @@ void begin(const Step& step, std::span<const Row> rows) {
     work.tokens[i] = rows[i].token;
     rotation_tables(step, static_cast<int64_t>(i), rows[i].position, 1);
   }
-  work.attention.begin(rows, step.model.config.group());
+  work.attention.begin(rows, step.model.config.group(), step.buffer ? &work.retrieval : nullptr);
   work.append.largest.resize(rows.size() * static_cast<size_t>(step.model.config.layers));
 }
 

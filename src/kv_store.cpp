@@ -78,7 +78,7 @@ void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const Ca
   workspace->rows.assign(static_cast<size_t>(rows), row);
   runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
     Attention& attention = workspace->attention;
-    attention.begin(workspace->rows, params_.query_heads / params_.shape.kv_heads);
+    attention.begin(workspace->rows, params_.query_heads / params_.shape.kv_heads, nullptr);
     attention.open(layer, queries, out, lse);
     while (attention.next_pass()) {
       attention.run(stream, stats, [&](const Stream& on, const Pass& pass) {

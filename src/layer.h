@@ -15,7 +15,8 @@ struct Step {
   const Stream& stream;
   const Model& model;
   Workspace& work;
-  bool rows_alike = false;  // each row of a product is the same bits in any company (MatmulArgs)
+  WaveBuffer* buffer = nullptr;  // null: every segment is in the fast tier
+  bool rows_alike = false;       // each row of a product is the same bits in any company (MatmulArgs)
 };
 
 void embed(const Step& step, int64_t rows);  // work.tokens -> work.hidden

@@ -66,16 +66,6 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
   Workspace& work = step.work;
   const int32_t window = sequence.shape().window(layer);
   const int64_t oldest = window ? std::max<int64_t>(chunk_end - rows + 1 - window, 0) : 0;
-  const size_t room = static_cast<size_t>(sequence.max_runs());
-  const size_t heads = static_cast<size_t>(config.kv_heads);
-  if (work.runs.size() < heads * room) work.runs.resize(heads * room);
-  work.runs_of_head.resize(heads);
-  work.run_counts.resize(heads);
-  for (int32_t head = 0; head < config.kv_heads; ++head) {
-    KvRun* runs = work.runs.data() + static_cast<size_t>(head) * room;
-    work.runs_of_head[static_cast<size_t>(head)] = runs;
-    work.run_counts[static_cast<size_t>(head)] = sequence.runs(layer, head, oldest, chunk_end, runs);
-  }
   const size_t offset = static_cast<size_t>(first) * static_cast<size_t>(config.query_heads) *
                         static_cast<size_t>(config.head_dim);
   AttendChunkArgs args;
@@ -87,13 +77,27 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
   args.kv = sequence.shape().dtype;
   args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   args.window = window;
-  args.runs = work.runs_of_head.data();
-  args.run_count = work.run_counts.data();
   args.out = work.attended + offset;
   args.lse = nullptr;
   const bool wide = step.model.weights.layers[static_cast<size_t>(layer)].q.type == DType::f32;
   args.precision = wide ? Precision::f32 : step.model.precision;
-  step.backend.attend_chunk(step.stream, args);
+  const auto attend = [&](int64_t begin, int64_t end) {
+    work.past.open(step.stream, sequence, layer, begin, end);
+    args.runs = work.past.runs();
+    args.run_count = work.past.run_counts();
+    step.backend.attend_chunk(step.stream, args);
+  };
+  if (window || !sequence.slow_segments()) return attend(oldest, chunk_end);
+
+  work.chunk_state.resize(static_cast<size_t>(rows) * static_cast<size_t>(config.query_heads) * 2);
+  args.state = work.chunk_state.data();
+  for (int64_t begin = 0; begin < chunk_end; begin += Past::kPartTokens) {
+    const int64_t end = std::min(begin + Past::kPartTokens, chunk_end);
+    args.first_key = begin;
+    args.keys_after = chunk_end - end;
+    attend(begin, end);
+    throw_if_cancelled(step.stream);
+  }
 }
 
 }  // namespace

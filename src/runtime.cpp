@@ -5,6 +5,14 @@
 namespace wi {
 namespace {
 
+WaveBufferParams buffer_params(const RuntimeParams& params) {
+  WaveBufferParams buffer;
+  buffer.folder = params.spill_folder;
+  if (params.spill_bytes) buffer.most_bytes = params.spill_bytes;
+  buffer.manager = params.buffer_manager;
+  return buffer;
+}
+
 uint64_t default_budget_bytes(const Topology& topology) { return topology.memory_bytes / 10 * 8; }
 
 }  // namespace
@@ -25,6 +33,7 @@ Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
       pool(HostPool::create(params.kv_budget_bytes ? params.kv_budget_bytes : default_budget_bytes(topology),
                             params.huge_pages)),
       weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
+      buffer(params.spill_folder.empty() ? nullptr : WaveBuffer::open(pool, buffer_params(params))),
       params_(params) {
   if (const Workers::Refusal refused = workers.refused(); refused.threads > 0)
     log(WI_LOG_WARNING,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "src/buffer/wave_buffer.h"
 #include "src/error.h"
 #include "src/memory/host_pool.h"
 #include "src/memory/topology.h"
@@ -31,6 +32,9 @@ struct RuntimeParams {
   void* log_user = nullptr;
   int32_t task_wait_ms = 50;
   wi_release_callback log_release = nullptr;
+  std::string spill_folder = {};  // of the slow tier's file; empty: there is no slow tier
+  uint64_t spill_bytes = 0;       // of that file at most; 0: as the disk has room
+  BufferManager buffer_manager = BufferManager::lru;
 };
 
 class Runtime : public std::enable_shared_from_this<Runtime> {
@@ -52,6 +56,7 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   Workers workers;
   const std::shared_ptr<HostPool> pool;
   const std::shared_ptr<HostPool> weights_pool;  // copies of models' weights, at most the process's memory
+  const std::shared_ptr<WaveBuffer> buffer;      // null: there is no slow tier
   PrefixTable prefixes;
   std::atomic<int32_t> sessions{0};
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "src/decode.h"
+#include "src/memory_plan.h"
 #include "src/policy_params.h"
 #include "src/prefill.h"
 #include "src/session_use.h"
@@ -59,14 +60,14 @@ void Session::prefill(std::span<const int32_t> tokens, const PrefillParams& para
                       const CancelToken* cancel) {
   Session* const self = this;
   Use use({&self, 1});
-  run_prefill(tokens, params, cancel);
+  run_prefill(use, tokens, params, cancel);
 }
 
 int64_t Session::prefill_chunk_of(std::span<const int32_t> tokens, const PrefillParams& params,
                                   const CancelToken* cancel) {
   Session* const self = this;
   Use use({&self, 1});
-  return run_prefill(tokens, params, cancel, 1);
+  return run_prefill(use, tokens, params, cancel, 1);
 }
 
 void Session::append_text(std::string_view text, uint32_t tokenize_flags, const PrefillParams& params,
@@ -77,12 +78,12 @@ void Session::append_text(std::string_view text, uint32_t tokenize_flags, const 
   const std::vector<int32_t> ids =
       model_->tokenizer->encode(text, tokenize_flags & WI_TOKENIZE_ADD_BOS,
                                 tokenize_flags & WI_TOKENIZE_PARSE_SPECIAL, flag_of(cancel));
-  run_prefill(ids, params, cancel);
+  run_prefill(use, ids, params, cancel);
 }
 
 // A copy of the sequence is cheap (it shares everything), so a call that fails half-way simply goes back to
 // it.
-int64_t Session::run_prefill(std::span<const int32_t> tokens, const PrefillParams& params,
+int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const PrefillParams& params,
                              const CancelToken* cancel, int64_t most_chunks) {
   if (tokens.empty()) return 0;
   const size_t vocab = static_cast<size_t>(model_->config.vocab);
@@ -125,6 +126,7 @@ int64_t Session::run_prefill(std::span<const int32_t> tokens, const PrefillParam
       for (int64_t done = reused; done < total;) {
         const int64_t count = std::min(chunk, total - done);
         const bool last = done + count == total;
+        use.rest(count);
         run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, stream);
         done += count;
         seal_tail(SealWhen::prefilling, stream, final_tokens);
@@ -158,7 +160,7 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
   const size_t vocab = static_cast<size_t>(model_->config.vocab);
   const bool all = !params.logits.empty();
   auto workspace = runtime_->workspace();
-  const Step step{runtime_->backend, stream, *model_, *workspace};
+  const Step step{runtime_->backend, stream, *model_, *workspace, runtime_->buffer.get()};
   std::vector<float> room;
   if (all && done < skip)
     room.resize(static_cast<size_t>(count) * vocab);  // the pending token's row is not the caller's
@@ -221,6 +223,7 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
       const int64_t end = tokens_.size() - 1;
       while (sequence_.tokens() < end) {
         const int64_t first = sequence_.tokens(), count = std::min(kChunk, end - first);
+        use.rest(count);
         sequence_.reserve(count);
         stream.each(model_->config.layers, [&](int64_t layer, int worker) {
           float* keys = stream.worker_array<float>(worker, static_cast<size_t>(2 * count * width));
@@ -248,6 +251,48 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
 }
 
 // ---- structure ----
+
+// Where the session's budget, the runtime's, or its share of the fast tier does not hold all of its keys and
+// values and what comes next, the oldest segments move to the slow tier; a quarter of what may stay is for whole
+// segments, the rest for frames of what queries want of the others. Layers with a window want theirs at every
+// step: such models stay.
+void Session::make_room(int64_t coming_tokens) {
+  const KvShape& shape = sequence_.shape();
+  if (shape.windows) return;
+  WaveBuffer& buffer = *runtime_->buffer;
+  uint64_t whole = 0, all = 0;  // bytes of segments: in the fast tier, and in both
+  for (const auto& segment : sequence_.segments()) {
+    all += segment->kv_bytes();
+    if (!segment->slow()) whole += segment->kv_bytes();
+  }
+  if (all == 0) return;
+  // The next tokens, and a segment in the making beside what it is made of.
+  const PolicyParams& policy = params_.policy_params;
+  const KvPlan plan = plan_kv(shape, *params_.policy, policy, coming_tokens,
+                              kSinkTokens + policy.segment_tokens + policy.local_window + coming_tokens);
+  const uint64_t coming = static_cast<uint64_t>(coming_tokens + kBlockTokens) * shape.token_bytes() +
+                          plan.sealing_bytes + plan.index_bytes;
+  const auto left_of = [&](uint64_t budget, uint64_t others) {
+    return budget > others + coming ? budget - others - coming : 0;
+  };
+  uint64_t allowed =
+      left_of(runtime_->pool->budget(),
+              runtime_->pool->used() - std::min(runtime_->pool->used(), whole + frames_.bytes()));
+  if (params_.kv_budget_bytes)
+    allowed = std::min(allowed, left_of(params_.kv_budget_bytes, sequence_.bytes() - whole));
+  if (params_.kv_fast_share > 0)
+    allowed = std::min(allowed, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
+                                                      static_cast<double>(all)));
+  if (all <= allowed) return;
+  for (const auto& segment : sequence_.segments()) {
+    if (whole <= allowed / 4) break;
+    if (segment->slow()) continue;
+    segment->demote(buffer);
+    whole -= segment->kv_bytes();
+  }
+  if (!frames_) frames_ = WaveBuffer::Share(runtime_->buffer, 2 * kFrameTokens * shape.head_bytes());
+  frames_.set(std::min(allowed - std::min(allowed, whole), all - whole));
+}
 
 void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens) {
   StageTimer timer(totals_.stages.index_ns);

@@ -41,6 +41,7 @@ struct SessionParams {
   uint64_t kv_budget_bytes = 0;
   int32_t sparse_read_tokens = 0;
   bool prefix_reuse = true;
+  float kv_fast_share = 0;  // of the sealed keys and values, in the fast tier; 0: as the budgets have room
 };
 
 KvShape kv_shape_of(const Model& model, DType kv);
@@ -131,12 +132,14 @@ class Session : public std::enable_shared_from_this<Session> {
   Row pending_row();
   std::span<const WantedTokens> wanted_tokens(std::span<WantedTokens> room) const;
   struct Company;  // the sessions of one step
-  static void compute_pending(const Company& company, Workspace& workspace, const CancelToken* cancel);
+  static void compute_pending(Use& use, const Company& company, Workspace& workspace,
+                              const CancelToken* cancel);
   void compute_exact_pending(Workspace& workspace, const CancelToken* cancel);
-  static void next_tokens(const Company& company, const int32_t* accepted, const CancelToken* cancel,
-                          Event* events_out);
-  int64_t run_prefill(std::span<const int32_t> tokens, const PrefillParams& params, const CancelToken* cancel,
-                      int64_t most_chunks = INT64_MAX);
+  static void next_tokens(Use& use, const Company& company, const int32_t* accepted,
+                          const CancelToken* cancel, Event* events_out);
+  int64_t run_prefill(Use& use, std::span<const int32_t> tokens, const PrefillParams& params,
+                      const CancelToken* cancel, int64_t most_chunks = INT64_MAX);
+  void make_room(int64_t coming_tokens);
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
                  int64_t done, const Stream& stream);
   // final_tokens: with prefilling, what the sequence will have when the call ends.
@@ -163,6 +166,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   TokenLog tokens_;  // all; the last is pending if there is one more than the sequence has
   Sequence sequence_;
+  WaveBuffer::Share frames_;
   // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one
   // back). Segments below it may be reused.
   int64_t exact_end_ = 0;

@@ -38,7 +38,7 @@ Event Session::decode(const CancelToken* cancel) {
   Session* const self = this;
   Use use({&self, 1});
   Event event;
-  next_tokens({{&self, 1}, false}, nullptr, cancel, &event);
+  next_tokens(use, {{&self, 1}, false}, nullptr, cancel, &event);
   return event;
 }
 
@@ -46,7 +46,7 @@ Event Session::accept(int32_t token, const CancelToken* cancel) {
   Session* const self = this;
   Use use({&self, 1});
   Event event;
-  next_tokens({{&self, 1}, false}, &token, cancel, &event);
+  next_tokens(use, {{&self, 1}, false}, &token, cancel, &event);
   return event;
 }
 
@@ -59,29 +59,29 @@ void Session::decode_batch(std::span<Session* const> sessions, const CancelToken
           WI_E_ARGUMENT, "sessions[", i, "] is in the batch twice");
   }
   Use use(sessions, true);
-  next_tokens({sessions, true}, nullptr, cancel, events_out);
+  next_tokens(use, {sessions, true}, nullptr, cancel, events_out);
 }
 
 std::span<const float> Session::logits(const CancelToken* cancel) {
   Session* const self = this;
   Use use({&self, 1});
-  compute_pending({{&self, 1}, false}, *runtime_->workspace(), cancel);
+  compute_pending(use, {{&self, 1}, false}, *runtime_->workspace(), cancel);
   return *logits_;
 }
 
 void Session::copy_logits(const CancelToken* cancel, std::span<float> out) {
   Session* const self = this;
   Use use({&self, 1});
-  compute_pending({{&self, 1}, false}, *runtime_->workspace(), cancel);
+  compute_pending(use, {{&self, 1}, false}, *runtime_->workspace(), cancel);
   std::copy(logits_->begin(), logits_->end(), out.begin());
 }
 
 // A token each: `accepted`, or the sampler's. A step that was computed stays computed if no token can be had
 // after all, so that trying again costs nothing.
-void Session::next_tokens(const Company& company, const int32_t* accepted, const CancelToken* cancel,
-                          Event* events_out) {
+void Session::next_tokens(Use& use, const Company& company, const int32_t* accepted,
+                          const CancelToken* cancel, Event* events_out) {
   auto workspace = company.sessions[0]->runtime_->workspace();
-  compute_pending(company, *workspace, cancel);
+  compute_pending(use, company, *workspace, cancel);
   uint64_t elapsed_ns = 0;
   {
     StageTimer timer(elapsed_ns);
@@ -99,7 +99,8 @@ void Session::next_tokens(const Company& company, const int32_t* accepted, const
 // ---- the step ----
 
 // Runs the step of every session that has a pending token. Until it is done nothing is committed.
-void Session::compute_pending(const Company& company, Workspace& workspace, const CancelToken* cancel) {
+void Session::compute_pending(Use& use, const Company& company, Workspace& workspace,
+                              const CancelToken* cancel) {
   const std::span<Session* const> sessions = company.sessions;
   company.each([](Session& session, size_t) {
     check(session.tokens_.size() > 0, WI_E_STATE, "session is empty, prefill it first");
@@ -108,6 +109,7 @@ void Session::compute_pending(const Company& company, Workspace& workspace, cons
   company.each([&](Session& session, size_t) { session.compute_exact_pending(workspace, cancel); });
   if (std::none_of(sessions.begin(), sessions.end(), [](Session* session) { return session->pending(); }))
     return;
+  use.rest(1);
 
   Runtime& runtime = *sessions[0]->runtime_;
   const Model& model = *sessions[0]->model_;
@@ -134,7 +136,8 @@ void Session::compute_pending(const Company& company, Workspace& workspace, cons
         StageTimer looking(times.select_ns);
         out.wanted = session.wanted_tokens({workspace.wanted.data() + row * kMostWanted, kMostWanted});
       });
-      decode_step(Step{runtime.backend, stream, model, workspace}, workspace.rows, times);
+      decode_step(Step{runtime.backend, stream, model, workspace, runtime.buffer.get()}, workspace.rows,
+                  times);
     });
     company.each([](Session& session, size_t) {
       if (session.pending()) session.fresh_logits();  // the last thing that can fail

@@ -2,6 +2,7 @@
 // instead of racing.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "src/session.h"
@@ -24,10 +25,32 @@ class Session::Use {
       refuse_unless_free(*session);  // it may have been reserved meanwhile
       ++place_;
     }
+    if (sessions_.empty()) return;
+    try {
+      reading_.emplace(sessions_[0]->runtime_->buffer.get());
+      for (Session* session : sessions_) session->sequence_.refresh();
+    } catch (...) {
+      reading_.reset();
+      leave();
+      throw;
+    }
   }
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
-  ~Use() { leave(); }
+  ~Use() {
+    reading_.reset();
+    leave();
+  }
+
+  // Between two steps of a long call: what no step needs may leave the fast tier, to make room for so many
+  // tokens more.
+  void rest(int64_t coming_tokens) {
+    if (!sessions_[0]->runtime_->buffer) return;
+    reading_->end();
+    for (Session* session : sessions_) session->make_room(coming_tokens);
+    reading_->begin();
+    for (Session* session : sessions_) session->sequence_.refresh();
+  }
 
  private:
   void refuse_unless_free(const Session& session) {
@@ -50,6 +73,7 @@ class Session::Use {
   std::span<Session* const> sessions_;
   const bool batch_;
   size_t entered_ = 0, place_ = 0;
+  std::optional<WaveBuffer::Reading> reading_;
 };
 
 }  // namespace wi

@@ -33,6 +33,7 @@ void fill_stats(const Sequence& sequence, const StepStats& steps, wi_session_sta
   out.tokens = static_cast<uint64_t>(sequence.tokens());
   out.kv_bytes = sequence.bytes();
   out.index_bytes = sequence.index_bytes();
+  out.slow_bytes = sequence.slow_bytes();
   out.kv_bytes_read = steps.kv_bytes_read + steps.index_bytes_read;
   out.index_bytes_read = steps.index_bytes_read;
   out.retrieved_tokens = steps.retrieved_tokens;

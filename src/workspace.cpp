@@ -34,8 +34,8 @@ void Workspace::prepare(const ModelConfig& config, int64_t rows) {
 }
 
 size_t Workspace::bytes() const {
-  return (memory_.size() + row_logits.size()) * sizeof(float) + attention.bytes() +
-         runs.size() * sizeof(KvRun) + sampling.bytes();
+  return (memory_.size() + row_logits.size()) * sizeof(float) + attention.bytes() + retrieval.bytes() +
+         past.bytes() + chunk_state.size() * sizeof(float) + sampling.bytes();
 }
 
 }  // namespace wi

@@ -8,6 +8,7 @@
 #include "src/model/model.h"
 #include "src/pipeline/append.h"
 #include "src/pipeline/attention.h"
+#include "src/pipeline/past.h"
 #include "src/pipeline/row.h"
 #include "src/sampling/sampler.h"
 #include "src/stats.h"
@@ -28,15 +29,15 @@ class Workspace {
   std::vector<int32_t> tokens;                 // (rows)
   AppendRoom append;
   Attention attention;
+  Retrieval retrieval;
   std::vector<Row> rows;
   std::vector<WantedTokens> wanted;  // (rows, kMostWanted)
   std::vector<StepStats> row_stats;
   std::vector<float> row_logits;  // (rows, vocab)
   SamplerScratch sampling;
-  std::vector<KvRun> runs;  // of prefill: (kv_heads, runs)
-  std::vector<const KvRun*> runs_of_head;
-  std::vector<int32_t> run_counts;
-  size_t counted_bytes = 0;  // what the runtime has on its books for this workspace
+  Past past;                       // of prefill
+  std::vector<float> chunk_state;  // likewise, where the past comes in parts
+  size_t counted_bytes = 0;        // what the runtime has on its books for this workspace
 
  private:
   std::vector<float> memory_;

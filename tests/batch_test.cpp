@@ -104,7 +104,7 @@ void sessions_with_other_parameters_share_a_pass(void**) {
   const auto heads = static_cast<size_t>(model->config.query_heads);
   std::vector<float> numbers(2 * heads * static_cast<size_t>(model->config.head_dim));
   Attention attention;
-  attention.begin(rows, model->config.group());
+  attention.begin(rows, model->config.group(), nullptr);
   attention.open(0, numbers.data(), numbers.data(), nullptr);
   assert_true(attention.next_pass());
   const LookupArgs args = attention.args();

@@ -17,10 +17,11 @@ T* grown(std::vector<T>& buffer, size_t count) {
 
 }  // namespace
 
-void Attention::begin(std::span<const Row> rows, int32_t group) {
+void Attention::begin(std::span<const Row> rows, int32_t group, Retrieval* retrieval) {
   const KvShape& shape = rows.front().sequence->shape();
   rows_ = rows;
   group_ = group;
+  retrieval_ = retrieval;
   kv_heads_ = shape.kv_heads;
   head_dim_ = shape.head_dim;
   counters_.assign(rows.size() * static_cast<size_t>(kv_heads_), LookupCounters{});
@@ -42,6 +43,7 @@ bool Attention::next_pass() {
 
   const Row& head_row = rows_[first_];
   kv_ = head_row.sequence->shape().dtype;
+  slow_ = false;
   size_t bytes = 0, steady = 0, room = 0;
   for (size_t i = first_; i < rows_.size(); ++i) {
     const Row& row = rows_[i];
@@ -50,6 +52,7 @@ bool Attention::next_pass() {
     if (count_ && bytes > kPassBytes) break;
     steady += static_cast<size_t>(steady_room(row)) * static_cast<size_t>(kv_heads_);
     for (int32_t head = 0; head < kv_heads_; ++head) room += static_cast<size_t>(partitions(row, head));
+    slow_ = slow_ || (!window_ && row.sequence->slow_segments() > 0);
     ++count_;
   }
 

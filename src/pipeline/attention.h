@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "src/buffer/retrieval.h"
 #include "src/pipeline/row.h"
 #include "src/stats.h"
 
@@ -22,13 +23,15 @@ struct Pass {
   const Policy& policy;
   const LookupArgs args;
   StepStats& times;
+  Retrieval* slow;  // for those whose segments are in the slow tier; null: none is
 };
 
 class Attention {
  public:
   // What changes from step to step comes in here, and what lookups counted leaves at finish(), for the rows'
   // statistics. All rows' sequences are of one shape but for the KV type. group: query heads per KV head.
-  void begin(std::span<const Row> rows, int32_t group);
+  // retrieval: of this step; null: no sequence is in a slow tier.
+  void begin(std::span<const Row> rows, int32_t group, Retrieval* retrieval);
   void finish();
 
   // queries and out: (rows, kv_heads * group, head_dim); lse: (rows, kv_heads * group) or null.
@@ -42,21 +45,23 @@ class Attention {
   // passed to `times`.
   template <class Stages>
   void run(const Stream& stream, StepStats& times, Stages&& stages) {
-    run(stream, *rows_[first_].policy, args(), times, stages);
+    run(stream, {*rows_[first_].policy, args(), times, slow_ ? retrieval_ : nullptr}, stages);
   }
   template <class Stages>
-  void run(const Stream& stream, const Policy& policy, const LookupArgs& all, StepStats& times,
-           Stages&& stages) {
-    if (!policy.depth_first || !stream.alone || all.count < stream.workers)
-      return stages(stream, Pass{policy, all, times});
+  void run(const Stream& stream, const Pass& pass, Stages&& stages) {
+    const LookupArgs& all = pass.args;
+    // All that a layer wants of the slow tier is asked for at once.
+    if (!pass.policy.depth_first || !stream.alone || all.count < stream.workers || pass.slow)
+      return stages(stream, pass);
     start_clocks(stream.workers);
     stream.each(all.count, [&](int64_t i, int worker) {
       LookupArgs one = all;
       one.lookups += i;
       one.count = 1;
-      stages(stream.alone(stream, worker), Pass{policy, one, times_of_[static_cast<size_t>(worker)].times});
+      stages(stream.alone(stream, worker),
+             Pass{pass.policy, one, times_of_[static_cast<size_t>(worker)].times, nullptr});
     });
-    add_times(times);
+    add_times(pass.times);
   }
 
   LookupArgs args() const;
@@ -76,7 +81,9 @@ class Attention {
   const float* queries_ = nullptr;
   float* out_ = nullptr;
   float* lse_ = nullptr;
+  Retrieval* retrieval_ = nullptr;
   size_t first_ = 0, count_ = 0;  // rows of this pass
+  bool slow_ = false;             // some of it is
 
   std::vector<LookupCounters> counters_;  // (rows, kv_heads)
   std::vector<Lookup> lookups_;

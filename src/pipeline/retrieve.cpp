@@ -1,5 +1,5 @@
-// Retrieve: the partitions that were selected, as runs of keys and values in the fast tier. Without a GPU
-// host memory is the fast tier, so every partition is a hit and is read where it lies.
+// Retrieve: the partitions that were selected, as runs of keys and values in the fast tier. What lies there is
+// a hit and is read where it lies; the rest is the wave buffer's (src/buffer/retrieval.h).
 #include "src/pipeline/pipeline.h"
 
 namespace wi {
@@ -7,6 +7,7 @@ namespace wi {
 void retrieve(const Stream& stream, const Pass& pass) {
   StageTimer timer(pass.times.retrieve_ns);
   const LookupArgs& args = pass.args;
+  if (pass.slow) return pass.slow->run(stream, args);
   const size_t bytes = row_bytes(args.kv, args.head_dim);
   stream.each(args.count, [&](int64_t i, int) {
     Lookup& lookup = args.lookups[i];

@@ -1,6 +1,8 @@
 #include "src/store/segment.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <iterator>
 
 namespace wi {
@@ -11,18 +13,41 @@ uint64_t next_id() {
   return ++last;
 }
 
+// A plane of the slow tier in memory for a moment: keys, then values, in the stored order.
+class PlaneCopy {
+ public:
+  PlaneCopy(const SlowKv& slow, size_t plane, size_t half) : half_(half), bytes_(2 * half) {
+    const auto tokens = static_cast<int32_t>(half / slow.row_bytes());
+    std::vector<std::byte> read(2 * half);
+    const ReadRequest request = slow.request(plane, 0, tokens, read.data());
+    SpillReader(slow.file()).read({&request, 1});
+    slow.unpack(plane, 0, tokens, read.data(), bytes_.data(), bytes_.data() + half);
+  }
+  const std::byte* keys() const { return bytes_.data(); }
+  const std::byte* values() const { return bytes_.data() + half_; }
+
+ private:
+  size_t half_;
+  std::vector<std::byte> bytes_;
+};
+
 }  // namespace
 
 Segment::Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens,
                  HostPages pages)
-    : shape_(shape), first_position_(first_position), tokens_(tokens), id_(next_id()) {
+    : shape_(shape),
+      first_position_(first_position),
+      tokens_(tokens),
+      id_(next_id()),
+      pool_(pool.shared_from_this()) {
   const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
   pages_ = pool.allocate(shape.token_bytes() * static_cast<size_t>(tokens), "a segment's pages", pages);
+  kv_ = pages_.data();
   places_ = pool.allocate(planes * static_cast<size_t>(tokens) * sizeof(int32_t), "a segment's order", pages);
 }
 
 std::byte* Segment::keys(int32_t layer, int32_t head) const {
-  return pages_.data() + plane(layer, head) * 2 * shape_.head_bytes() * static_cast<size_t>(tokens_);
+  return kv_ + plane(layer, head) * 2 * shape_.head_bytes() * static_cast<size_t>(tokens_);
 }
 std::byte* Segment::values(int32_t layer, int32_t head) const {
   return keys(layer, head) + shape_.head_bytes() * static_cast<size_t>(tokens_);
@@ -35,6 +60,15 @@ void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t co
                           std::byte* to_values) const {
   const size_t row = shape_.head_bytes();
   const int32_t* const from = places(layer, head) + (first - first_position_);
+  if (const SlowKv* const there = slow()) {
+    PlaneCopy plane_copy(*there, plane(layer, head), static_cast<size_t>(tokens_) * row);
+    for (int64_t i = 0; i < count; ++i) {
+      const size_t at = static_cast<size_t>(from[i]) * row, to = static_cast<size_t>(i) * row;
+      std::memcpy(to_keys + to, plane_copy.keys() + at, row);
+      std::memcpy(to_values + to, plane_copy.values() + at, row);
+    }
+    return;
+  }
   const std::byte *const own_keys = keys(layer, head), *const own_values = values(layer, head);
   CopyPiece pieces[128];
   size_t filled = 0;
@@ -45,11 +79,39 @@ void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t co
     pieces[filled++] = {to_keys + to, own_keys + at, bytes};
     pieces[filled++] = {to_values + to, own_values + at, bytes};
     if (filled == std::size(pieces)) {
-      pages_.memory().copy(pieces);
+      pool_->memory().copy(pieces);
       filled = 0;
     }
   }
-  pages_.memory().copy({pieces, filled});
+  pool_->memory().copy({pieces, filled});
+}
+
+void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
+  const SlowKv* const there = slow();
+  if (!there) return pool_->memory().copy(to, kv_ + offset, bytes);
+  const size_t half = static_cast<size_t>(tokens_) * shape_.head_bytes();
+  for (auto* out = static_cast<std::byte*>(to); bytes > 0;) {
+    const PlaneCopy plane_copy(*there, offset / (2 * half), half);
+    const size_t skip = offset % (2 * half), here = std::min(bytes, 2 * half - skip);
+    std::memcpy(out, plane_copy.keys() + skip, here);
+    out += here, offset += here, bytes -= here;
+  }
+}
+
+bool Segment::demote(WaveBuffer& buffer) const {
+  std::lock_guard lock(demoting_);
+  if (slow()) return false;
+  const size_t plane_bytes = 2 * static_cast<size_t>(tokens_) * shape_.head_bytes();
+  std::vector<SlowKv::Plane> planes;
+  for (size_t i = 0; i < heads_.size(); ++i)
+    planes.push_back({offsets_.as<int32_t>() + offsets_at_[i], heads_[i].partitions});
+  slow_ = SlowKv::write(buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()),
+                        std::move(planes), tokens_, shape_.head_bytes(), [&](size_t plane, std::byte* to) {
+                          pool_->memory().copy(to, kv_ + plane * plane_bytes, plane_bytes);
+                        });
+  slow_now_.store(slow_.get(), std::memory_order_release);
+  buffer.retire(std::move(pages_));
+  return true;
 }
 
 void Segment::attach_index(HostPool& pool, const Policy& policy, HostBuffer index,
@@ -80,8 +142,12 @@ void Segment::attach_index(HostPool& pool, const Policy& policy, HostBuffer inde
 SegmentView Segment::view(int32_t layer, int32_t head) const {
   const HeadIndex& entry = heads_[plane(layer, head)];
   SegmentView view;
-  view.keys = keys(layer, head);
-  view.values = values(layer, head);
+  if (const SlowKv* const there = slow()) {
+    view.slow = &there->plane(plane(layer, head));
+  } else {
+    view.keys = keys(layer, head);
+    view.values = values(layer, head);
+  }
   view.offsets = offsets_.as<int32_t>() + offsets_at_[plane(layer, head)];
   view.places = places(layer, head);
   view.index = entry.bytes ? index_.data() + entry.offset : nullptr;

@@ -4,12 +4,15 @@
 // copies of them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "kernels/policy.h"
+#include "src/buffer/wave_buffer.h"
 #include "src/memory/host_pool.h"
 #include "src/store/kv_shape.h"
 #include "src/store/token_block.h"
@@ -27,7 +30,7 @@ class Segment {
   int64_t end_position() const { return first_position_ + tokens_; }
   int32_t tokens() const { return tokens_; }
   uint64_t id() const { return id_; }  // unique in the process, never reused
-  size_t bytes() const { return pages_.bytes() + index_bytes(); }
+  size_t bytes() const { return (slow() ? 0 : kv_bytes()) + index_bytes(); }  // in the fast tier
   size_t index_bytes() const { return index_.bytes() + offsets_.bytes() + places_.bytes(); }
 
   SegmentView view(int32_t layer, int32_t head) const;
@@ -37,8 +40,16 @@ class Segment {
   void copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t count, std::byte* keys,
                    std::byte* values) const;
   // Bytes of all keys and values as they are stored: (layers, kv_heads, {K, V}, tokens, head_dim).
-  uint64_t kv_bytes() const { return pages_.bytes(); }
-  void copy_out(uint64_t offset, void* to, size_t bytes) const { pages_.copy_out(offset, to, bytes); }
+  uint64_t kv_bytes() const { return shape_.token_bytes() * static_cast<uint64_t>(tokens_); }
+  void copy_out(uint64_t offset, void* to, size_t bytes) const;
+
+  // ---- tiers: a segment is born in the fast one. Whoever reads keys and values does so in a step of the
+  // wave buffer (WaveBuffer::Reading) if there is one. ----
+  // Null: in the fast tier.
+  const SlowKv* slow() const { return slow_now_.load(std::memory_order_acquire); }
+  // To the slow tier; what a step is reading stays until it ends. False: it is there already. Throws
+  // WI_E_BUDGET, WI_E_IO or WI_E_MEMORY and changes nothing.
+  bool demote(WaveBuffer& buffer) const;
 
   // For kernels; writing, before the segment is shared:
   std::byte* keys(int32_t layer, int32_t head) const;
@@ -72,12 +83,18 @@ class Segment {
   int64_t first_position_;
   int32_t tokens_;
   uint64_t id_;
-  HostBuffer pages_;   // (layers, kv_heads, {K, V}, tokens, head_dim)
-  HostBuffer places_;  // (layers, kv_heads, tokens) int32
+  std::shared_ptr<HostPool> pool_;
+  mutable HostBuffer pages_;  // (layers, kv_heads, {K, V}, tokens, head_dim); empty once they are slow
+  std::byte* kv_ = nullptr;   // where those lie, or lay
+  HostBuffer places_;         // (layers, kv_heads, tokens) int32
   HostBuffer index_;
   HostBuffer offsets_;              // (layers, kv_heads, partitions + 1) int32
   std::vector<size_t> offsets_at_;  // (layers * kv_heads)
   std::vector<HeadIndex> heads_;
+
+  mutable std::mutex demoting_;
+  mutable std::shared_ptr<SlowKv> slow_;
+  mutable std::atomic<const SlowKv*> slow_now_{nullptr};
 };
 
 }  // namespace wi

@@ -227,6 +227,13 @@ size_t Sequence::bytes() const {
   return total;
 }
 
+size_t Sequence::slow_bytes() const {
+  size_t total = 0;
+  for (const auto& segment : segments_)
+    if (segment->slow()) total += segment->kv_bytes();
+  return total;
+}
+
 size_t Sequence::index_bytes() const {
   size_t total = 0;
   for (const auto& segment : segments_) total += segment->index_bytes();
@@ -259,8 +266,15 @@ void Sequence::make_writable(BlockRef& block) {
   block = std::move(copy);
 }
 
+void Sequence::refresh() {
+  const auto slow = std::count_if(segments_.begin(), segments_.end(),
+                                  [](const auto& segment) { return segment->slow() != nullptr; });
+  if (static_cast<size_t>(slow) != slow_segments()) rebuild_views();
+}
+
 void Sequence::rebuild_views() {
   auto views = std::make_shared<Views>();
+  for (const auto& segment : segments_) views->slow += segment->slow() != nullptr;
   views->view.reserve(segments_.size() * static_cast<size_t>(shape_.layers) *
                       static_cast<size_t>(shape_.kv_heads));
   for (int32_t layer = 0; layer < shape_.layers; ++layer) {

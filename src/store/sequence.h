@@ -35,8 +35,12 @@ class Sequence {
   int64_t indexed_tokens() const {
     return sealed_end_ - kSinkTokens > 0 && !segments_.empty() ? sealed_end_ - kSinkTokens : 0;
   }
-  size_t bytes() const;
+  size_t bytes() const;  // in the fast tier
   size_t index_bytes() const;
+  size_t slow_bytes() const;  // in the slow tier
+  size_t slow_segments() const { return views_ ? views_->slow : 0; }
+  // Segments that others may have demoted are found where they are. At the beginning of a step.
+  void refresh();
 
   // ---- append: reserve, write every layer where places() says, commit. Until commit nothing is visible. ----
   void reserve(int64_t count);  // room for `count` tokens after tokens(); throws WI_E_BUDGET or WI_E_MEMORY
@@ -110,6 +114,7 @@ class Sequence {
   struct Views {
     std::vector<SegmentView> view;    // (layers, kv_heads, segments)
     std::vector<int32_t> partitions;  // (layers, kv_heads)
+    size_t slow = 0;                  // segments
   };
   std::shared_ptr<const Views> views_;
 };

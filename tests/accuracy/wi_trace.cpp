@@ -277,10 +277,10 @@ int32_t Tracer::step(int64_t question, int64_t number, int32_t token, std::vecto
                        wi::append(step.backend, stream, contestant.sequence, layer, position, 1, work.k,
                                   work.v, width, work.append),
                        layer);
-      work.attention.begin({&row, 1}, model_->config.group());
+      work.attention.begin({&row, 1}, model_->config.group(), nullptr);
       work.attention.open(layer, work.q, work.attended, nullptr);
       while (work.attention.next_pass()) {
-        const wi::Pass pass = {*full_, work.attention.args(), stats};
+        const wi::Pass pass = {*full_, work.attention.args(), stats, nullptr};
         wi::select(stream, pass);
         wi::retrieve(stream, pass);
         wi::attend(step.backend, stream, pass);
@@ -316,10 +316,10 @@ void Tracer::observe(int64_t question, int64_t number, int32_t layer, const wi::
       wi::StepStats stats;
       const wi::Row row{&contestant.sequence, end - 1, contestant.choice.policy, &contestant.choice.params,
                         &stats};
-      attention_.begin({&row, 1}, model_->config.group());
+      attention_.begin({&row, 1}, model_->config.group(), nullptr);
       attention_.open(layer, step.work.q, out.data(), nullptr);
       while (attention_.next_pass()) {
-        const wi::Pass pass = {*contestant.choice.policy, attention_.args(), stats};
+        const wi::Pass pass = {*contestant.choice.policy, attention_.args(), stats, nullptr};
         wi::select(step.stream, pass);
         wi::retrieve(step.stream, pass);
         wi::attend(step.backend, step.stream, pass);

@@ -120,7 +120,7 @@ StepStats run_stages(const Stream& stream, Attention& attention, const Policy& p
                      const LookupArgs& args) {
   for (int32_t i = 0; i < args.count; i++) *args.lookups[i].counters = {};
   StepStats times;
-  attention.run(stream, policy, args, times, [](const Stream& on, const Pass& pass) {
+  attention.run(stream, {policy, args, times, nullptr}, [](const Stream& on, const Pass& pass) {
     select(on, pass);
     wi::retrieve(on, pass);
     attend(cpu_backend(), on, pass);

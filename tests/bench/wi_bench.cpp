@@ -21,13 +21,15 @@ namespace {
 
 struct Options {
   std::string model, shape = "small", weights = "q8_0", device = "cpu", fill = "synthetic", kv = "f16", load,
-                     precision = "fast";
+                     precision = "fast", document;
   std::vector<std::string> policies = {"full", "wave"};
   std::vector<int64_t> contexts = {1024};
   int64_t batch = 1, steps = 20, repeats = 1;
   int32_t threads = 0;
   uint64_t seed = 1;
   bool check = true, turns = false, serve = false;
+  float kv_fast = 0;  // > 0: that share of the cache in memory, the rest in a file in spill
+  std::string spill = "/var/tmp", manager = "lru";
   ServeOptions serving;
 };
 
@@ -38,12 +40,17 @@ const char* const kUsage =
     "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--repeat "
     "R]\n"
     "                [--threads N]\n"
-    "                [--fill prefill|synthetic] [--kv f16|bf16|f32] [--precision fast|high|f32] [--seed N]\n"
-    "                [--no-check] [--turns]\n"
+    "                [--fill prefill|synthetic] [--document FILE] [--kv f16|bf16|f32] [--precision "
+    "fast|high|f32] [--seed N]\n"
+    "                [--no-check] [--turns] [--kv-fast SHARE [--spill FOLDER] [--manager lru|bucketed]]\n"
     "                [--serve [--requests N] [--rate PER_SECOND] [--long TOKENS] [--mix FILE]]\n"
+    "--document: a text to read, of a --model, instead of random tokens.\n"
     "--repeat: the same steps so many times, from forks; of each step the least time counts.\n"
     "--turns: with one policy and context, a measurement for each line of standard input, so that it can\n"
     "alternate with other programs: of decoding, the same tokens each time, or of another prefill.\n"
+    "--kv-fast: so much of the sealed keys and values in memory, the rest in a file; checks that every token "
+    "is\n"
+    "the same as with all of them in memory, and gives that one's times too.\n"
     "--serve: a mix of chat turns, documents and questions arrives at random, all at once;\n"
     "--mix writes it to a file, as JSON lines.\n"
     "Example: wi_bench --shape small --weights q8_0 --policy full,wave --context 1024,131072\n";
@@ -59,9 +66,9 @@ struct Batch {
 };
 Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                  const Options& options, const std::string& policy, int64_t context);
-// Decodes, prints a line, and takes the tokens back.
-void measure(const Batch& batch, const Runtime& runtime, const Model& model, const Options& options,
-             const std::string& policy, int64_t context);
+// Decodes, prints a line, and takes the tokens back. Returns those of the timed steps.
+std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const Model& model,
+                             const Options& options, const std::string& policy, int64_t context);
 void take_turns(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                 const Options& options);
 
@@ -72,6 +79,7 @@ SessionParams session_params(const Runtime& runtime, const std::string& policy, 
         "\", which the backend does not have");
   params.kv = test::dtype_named(options.kv);
   params.prefix_reuse = false;
+  params.kv_fast_share = options.kv_fast;
   return params;
 }
 
@@ -91,8 +99,20 @@ std::vector<int32_t> random_tokens(int64_t count, int32_t vocab, uint64_t seed) 
   return ids;
 }
 
+std::vector<int32_t> document_tokens(const Model& model, const std::string& path, int64_t count) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  check(file && model.tokenizer, WI_E_ARGUMENT, "--document wants a file and a --model with a tokenizer");
+  std::vector<int32_t> ids = model.tokenizer->encode(text, true, false);
+  check(static_cast<int64_t>(ids.size()) >= count, WI_E_ARGUMENT, path, " has ", ids.size(), " tokens");
+  ids.resize(static_cast<size_t>(count));
+  return ids;
+}
+
 void fill(Session& session, const Model& model, const Options& options, int64_t context, uint64_t seed) {
-  const std::vector<int32_t> ids = random_tokens(context, model.config.vocab, seed);
+  const std::vector<int32_t> ids = options.document.empty()
+                                       ? random_tokens(context, model.config.vocab, seed)
+                                       : document_tokens(model, options.document, context);
   if (options.fill == "synthetic") {
     session.append_computed(ids, synthetic_cache(model.config, seed), nullptr);
   } else {
@@ -117,6 +137,10 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   RuntimeParams params;
   params.threads = options.threads;
+  if (options.kv_fast > 0) {
+    params.spill_folder = options.spill;
+    params.buffer_manager = options.manager == "lru" ? BufferManager::lru : BufferManager::bucketed;
+  }
   const auto runtime = Runtime::create(params);
   const auto model =
       options.model.empty()
@@ -136,9 +160,18 @@ int main(int argc, char** argv) {
     return 0;
   }
   for (int64_t context : options.contexts) {
-    for (const std::string& policy : options.policies)
-      measure(make_batch(runtime, model, options, policy, context), *runtime, *model, options, policy,
-              context);
+    for (const std::string& policy : options.policies) {
+      const auto tokens_with = [&](const Options& these) {
+        return measure(make_batch(runtime, model, these, policy, context), *runtime, *model, these, policy,
+                       context);
+      };
+      Options in_memory = options;
+      in_memory.kv_fast = 0;
+      const std::vector<int32_t> expected = tokens_with(in_memory);
+      if (options.kv_fast > 0)
+        check(tokens_with(options) == expected, WI_E_INTERNAL, policy, " at ", context,
+              " tokens: other tokens than with everything in memory");
+    }
   }
   return 0;
 }
@@ -204,7 +237,8 @@ Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<
 
 // Decodes, and keeps each step's time where it is less than the one noted. Returns what the first session's
 // statistics were before the first of them.
-wi_session_stats time_steps(const std::vector<Session*>& together, std::vector<double>& step_ms) {
+wi_session_stats time_steps(const std::vector<Session*>& together, std::vector<double>& step_ms,
+                            std::vector<int32_t>* tokens = nullptr) {
   std::vector<Event> events(together.size());
   constexpr int kWarmUp = 3;
   for (int i = 0; i < kWarmUp; ++i) Session::decode_batch(together, nullptr, events.data());
@@ -216,12 +250,14 @@ wi_session_stats time_steps(const std::vector<Session*>& together, std::vector<d
       Session::decode_batch(together, nullptr, events.data());
     }
     ms = std::min(ms, static_cast<double>(ns) * 1e-6);
+    for (const Event& event : events)
+      if (tokens) tokens->push_back(event.token);
   }
   return before;
 }
 
-void measure(const Batch& batch, const Runtime& runtime, const Model& model, const Options& options,
-             const std::string& policy, int64_t context) {
+std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const Model& model,
+                             const Options& options, const std::string& policy, int64_t context) {
   const auto& [sessions, filled] = batch;
   std::vector<Session*> together;
   for (const auto& session : sessions) together.push_back(session.get());
@@ -232,7 +268,10 @@ void measure(const Batch& batch, const Runtime& runtime, const Model& model, con
     for (Session* session : together) forked.push_back(forks.emplace_back(session->fork()).get());
     time_steps(forked, step_ms);
   }
-  const wi_session_stats before = time_steps(together, step_ms);
+  std::vector<int32_t> tokens;
+  const WaveBufferStats slow_before = runtime.buffer ? runtime.buffer->stats() : WaveBufferStats{};
+  const wi_session_stats before = time_steps(together, step_ms, &tokens);
+  const WaveBufferStats slow_after = runtime.buffer ? runtime.buffer->stats() : WaveBufferStats{};
   const wi_session_stats after = sessions[0]->stats();
   const double steps = static_cast<double>(options.steps);
   const auto per_step_ms = [&](uint64_t from, uint64_t to) {
@@ -273,9 +312,20 @@ void measure(const Batch& batch, const Runtime& runtime, const Model& model, con
        << ",\"peak_rss_bytes\":" << peak_rss_bytes() << ",\"peak_device_bytes\":0,\"attend_ms\":" << attend
        << ",\"prefill_ms\":" << static_cast<double>(filled.prefill_ns) * 1e-6 << ",\"kv\":\"" << options.kv
        << "\",\"fill\":\"" << options.fill << "\",\"load\":\"" << options.load << "\",\"precision\":\""
-       << options.precision << "\"}";
-  std::cout << line.str() << std::endl;
+       << options.precision << "\"";
+  if (runtime.buffer) {
+    const auto per_step = [&](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / steps; };
+    line << ",\"kv_fast\":" << options.kv_fast << ",\"manager\":\"" << options.manager
+         << "\",\"direct\":" << runtime.buffer->file()->direct() << ",\"slow_bytes\":" << after.slow_bytes
+         << ",\"frame_bytes\":" << slow_after.frame_bytes
+         << ",\"misses_per_token\":" << per_step(before.buffer_misses, after.buffer_misses)
+         << ",\"refusals_per_token\":" << per_step(slow_before.refusals, slow_after.refusals)
+         << ",\"slow_reads_per_token\":" << per_step(slow_before.file.reads, slow_after.file.reads)
+         << ",\"slow_read_ms\":" << per_step(slow_before.file.read_ns, slow_after.file.read_ns) * 1e-6;
+  }
+  std::cout << line.str() << "}" << std::endl;
   for (Session* session : together) session->truncate(context);
+  return tokens;
 }
 
 std::vector<std::string> split(const std::string& text) {
@@ -351,7 +401,18 @@ Options parse(int argc, char** argv) {
       options.serving.mix = value;
     else if (name == "--long")
       options.serving.long_tokens = number(name, value, 64, int64_t{1} << 24);
-    else if (name == "--kv")
+    else if (name == "--kv-fast") {
+      char* end = nullptr;
+      options.kv_fast = std::strtof(value.c_str(), &end);
+      check(*end == 0 && options.kv_fast > 0 && options.kv_fast <= 1, WI_E_ARGUMENT, "--kv-fast is \"", value,
+            "\", must be in (0, 1]");
+    } else if (name == "--spill")
+      options.spill = value;
+    else if (name == "--manager") {
+      options.manager = value;
+      check(value == "lru" || value == "bucketed", WI_E_ARGUMENT, "--manager is \"", value,
+            "\", must be lru or bucketed");
+    } else if (name == "--kv")
       options.kv = value;
     else if (name == "--seed")
       options.seed = static_cast<uint64_t>(number(name, value, 0, INT64_MAX));

@@ -1,0 +1,265 @@
+#include "src/buffer/page_cache.h"
+
+#include <algorithm>
+#include <new>
+
+namespace wi {
+PageCache::PageCache(std::shared_ptr<HostPool> pool, Epochs& epochs, size_t page_bytes, MakeReplacement make,
+                     size_t slab_bytes)
+    : pool_(std::move(pool)),
+      epochs_(epochs),
+      page_bytes_(page_bytes),
+      slab_frames_(static_cast<int32_t>(std::max<size_t>(slab_bytes / page_bytes, 1))),
+      make_(make),
+      slabs_(std::make_unique<std::atomic<Slab*>[]>(kMostSlabs)) {}
+
+PageCache::~PageCache() {
+  for (size_t i = 0; i < kMostSlabs && slabs_[i].load(); ++i) delete slabs_[i].load();
+}
+
+// ---- by steps ----
+
+int32_t PageCache::take(int32_t pages) noexcept {
+  std::lock_guard lock(mutex_);
+  taken_ += pages;
+  while (free_.size() < static_cast<size_t>(pages)) {
+    if (grow()) continue;
+    ++stats_.refusals;
+    return kNoEntry;
+  }
+  int32_t first = kNoEntry;
+  for (int32_t i = 0; i < pages; ++i) {
+    const int32_t frame = free_.back();
+    free_.pop_back();
+    facts(frame).next = first;
+    first = frame;
+  }
+  for (int32_t frame = first; frame != kNoEntry; frame = facts(frame).next) facts(frame).owner = first;
+  facts(first).pages = pages;
+  facts(first).leaving = false;
+  return first;
+}
+
+void PageCache::give(int32_t entry) noexcept {
+  std::lock_guard lock(mutex_);
+  free_chain(entry);
+}
+
+bool PageCache::publish(int32_t entry, EntrySlot& slot) noexcept {
+  Facts& first = facts(entry);
+  first.slot = &slot;
+  int32_t expected = kNoEntry;
+  if (!slot.compare_exchange_strong(expected, entry, std::memory_order_acq_rel)) {
+    std::lock_guard lock(mutex_);
+    first.slot = nullptr;
+    first.leaving = true;
+    ++stats_.late;
+    hidden_.push_back({entry, epochs_.hide()});
+    hidden_pages_ += first.pages;
+    return false;
+  }
+  first.next_published = published_.load(std::memory_order_relaxed);
+  while (!published_.compare_exchange_weak(first.next_published, entry, std::memory_order_release,
+                                           std::memory_order_relaxed)) {
+  }
+  return true;
+}
+
+void PageCache::begin_step() noexcept {
+  std::lock_guard lock(mutex_);
+  if (!chosen_.empty()) {
+    for (const EntryUse& one : chosen_) {
+      Facts& first = facts(one.entry);
+      if (first.generation.load(std::memory_order_relaxed) != one.generation)
+        continue;  // forgotten meanwhile
+      first.slot->store(kNoEntry, std::memory_order_release);
+      first.slot = nullptr;
+      first.generation.fetch_add(1, std::memory_order_relaxed);
+      ++stats_.evictions;
+      hidden_.push_back({one.entry, 0});
+      hidden_pages_ += first.pages;
+    }
+    chosen_.clear();
+    chosen_pages_ = 0;
+    const uint64_t now = epochs_.hide();
+    for (Hidden& one : hidden_)
+      if (one.since == 0) one.since = now;
+  }
+  reclaim();
+}
+
+// ---- by the manager ----
+
+void PageCache::used(std::span<const EntryUse> hits, uint64_t step) noexcept {
+  std::lock_guard managing(managing_);
+  step_ = std::max(step_, step);
+  if (!replacement_) return;
+  for (const EntryUse& hit : hits)
+    if (use_of(hit.entry).generation == hit.generation) replacement_->use({&hit.entry, 1}, step);
+}
+
+void PageCache::manage() noexcept {
+  std::lock_guard managing(managing_);
+  int64_t wanted = 0;
+  {
+    std::lock_guard lock(mutex_);
+    // As many as the last steps took, and a little: an eviction too many costs a miss, one too few as well.
+    const int64_t spare = std::max<int64_t>(2 * taken_, frames() / 64);
+    const int64_t coming = static_cast<int64_t>(free_.size()) + hidden_pages_ + chosen_pages_;
+    if (frames() + slab_frames_ > limit_) wanted = spare - coming;
+    taken_ = 0;
+  }
+  take_in_published();
+  clear_above_limit();
+  if (wanted <= 0) return;
+  names_.clear();
+  try {
+    replacement_->evict(wanted, UINT64_MAX, names_);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  for (int32_t entry : names_) choose(entry);
+}
+
+void PageCache::take_in_published() noexcept {
+  uint64_t count = 0;
+  for (int32_t entry = published_.exchange(kNoEntry, std::memory_order_acquire); entry != kNoEntry; ++count) {
+    replacement_->admit(entry, facts(entry).pages, step_);
+    entry = facts(entry).next_published;
+  }
+  if (!count) return;
+  std::lock_guard lock(mutex_);
+  stats_.admissions += count;
+}
+
+void PageCache::forget(std::span<EntrySlot> slots) noexcept {
+  std::lock_guard managing(managing_);
+  if (!replacement_) return;  // there was never a frame
+  take_in_published();
+  std::lock_guard lock(mutex_);
+  for (EntrySlot& slot : slots) {
+    const int32_t entry = slot.exchange(kNoEntry, std::memory_order_relaxed);
+    if (entry == kNoEntry) continue;
+    Facts& first = facts(entry);
+    replacement_->remove(entry);
+    first.slot = nullptr;
+    first.generation.fetch_add(1, std::memory_order_relaxed);
+    free_chain(entry);
+  }
+  give_slabs_back();
+}
+
+void PageCache::set_limit(uint64_t bytes) {
+  std::lock_guard managing(managing_);
+  const auto frames = static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes_, INT32_MAX));
+  if (frames > capacity_ || !replacement_) {
+    // Room for more numbers: those that are held come over in the order in which they would go.
+    const int32_t capacity = static_cast<int32_t>(std::min<int64_t>(int64_t{frames} * 5 / 4 + 64, INT32_MAX));
+    std::unique_ptr<Replacement> larger = make_(capacity);
+    names_.reserve(static_cast<size_t>(capacity));
+    names_.clear();
+    if (replacement_) replacement_->evict(replacement_->pages(), UINT64_MAX, names_);
+    for (int32_t entry : names_) larger->admit(entry, facts(entry).pages, 0);
+    replacement_ = std::move(larger);
+    capacity_ = capacity;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    const int64_t before = limit_, all = this->frames();
+    limit_ = frames / slab_frames_ * slab_frames_;
+    for (int64_t i = before; i < std::min(limit_, all); ++i)  // they may be used again
+      if (facts(static_cast<int32_t>(i)).owner == kNoEntry) free_.push_back(static_cast<int32_t>(i));
+    std::erase_if(free_, [&](int32_t frame) { return frame >= limit_; });
+  }
+  take_in_published();
+  clear_above_limit();
+  std::lock_guard lock(mutex_);
+  give_slabs_back();
+}
+
+PageCacheStats PageCache::stats() const {
+  std::lock_guard lock(mutex_);
+  PageCacheStats stats = stats_;
+  stats.bytes = static_cast<uint64_t>(frames()) * page_bytes_;
+  return stats;
+}
+
+// What has frames above the limit goes with the next step.
+void PageCache::clear_above_limit() noexcept {
+  std::lock_guard lock(mutex_);
+  for (int64_t i = limit_; i < frames(); ++i) {
+    const int32_t entry = facts(static_cast<int32_t>(i)).owner;
+    if (entry == kNoEntry || facts(entry).leaving || !facts(entry).slot) continue;
+    replacement_->remove(entry);
+    choose(entry);
+  }
+}
+
+// ---- frames; with mutex_ held ----
+
+bool PageCache::grow() noexcept {
+  const int64_t first = frames(), after = first + slab_frames_;
+  if (after > limit_ || slab_count_ == kMostSlabs) return false;
+  try {
+    std::atomic<Slab*>& place = slabs_[static_cast<size_t>(slab_count_)];
+    HostBuffer memory = pool_->allocate(static_cast<size_t>(slab_frames_) * page_bytes_, "frames");
+    const auto room = static_cast<size_t>(after);
+    free_.reserve(room);
+    hidden_.reserve(room);
+    chosen_.reserve(room);
+    if (!place.load()) {
+      auto slab = std::make_unique<Slab>();
+      slab->facts = std::make_unique<Facts[]>(static_cast<size_t>(slab_frames_));
+      place.store(slab.release(), std::memory_order_release);
+    }
+    place.load()->memory = std::move(memory);
+    ++slab_count_;
+    for (int64_t i = after - 1; i >= first; --i) free_.push_back(static_cast<int32_t>(i));
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void PageCache::choose(int32_t entry) noexcept {
+  Facts& first = facts(entry);
+  first.leaving = true;
+  chosen_.push_back(use_of(entry));
+  chosen_pages_ += first.pages;
+}
+
+// Those above the limit of which nothing is used, the last first.
+void PageCache::give_slabs_back() noexcept {
+  for (; frames() > limit_; --slab_count_) {
+    Slab& last = *slabs_[static_cast<size_t>(slab_count_ - 1)].load();
+    if (std::any_of(last.facts.get(), last.facts.get() + slab_frames_,
+                    [](const Facts& frame) { return frame.owner != kNoEntry; }))
+      return;
+    last.memory = {};
+  }
+}
+
+void PageCache::free_chain(int32_t entry) noexcept {
+  for (int32_t frame = entry; frame != kNoEntry;) {
+    const int32_t after = facts(frame).next;
+    facts(frame).owner = kNoEntry;
+    if (frame < limit_) free_.push_back(frame);
+    frame = after;
+  }
+}
+
+void PageCache::reclaim() noexcept {
+  if (hidden_.empty()) return;
+  const uint64_t oldest = epochs_.oldest();
+  const auto seen =
+      std::partition(hidden_.begin(), hidden_.end(), [&](const Hidden& one) { return one.since >= oldest; });
+  for (auto at = seen; at != hidden_.end(); ++at) {
+    hidden_pages_ -= facts(at->entry).pages;
+    free_chain(at->entry);
+  }
+  hidden_.erase(seen, hidden_.end());
+  give_slabs_back();
+}
+
+}  // namespace wi

@@ -1,0 +1,152 @@
+// Frames of the fast tier, a page each, in which clusters stay that a step had to fetch from the slow one
+// (RetroInfer §4.3: access is synchronous, update asynchronous). A cluster in frames is an entry: a chain of
+// frames, named by its first one.
+//
+// Steps look entries up, take free frames for what they miss, and leave what they read there. The buffer
+// manager hears what was used and decides what goes; that takes effect when the next step begins, and the
+// frames are free when the steps that began before it have ended. No step waits for it: without a free frame a
+// cluster is read and not kept.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "src/buffer/epochs.h"
+#include "src/buffer/replacement.h"
+#include "src/memory/host_pool.h"
+
+namespace wi {
+
+constexpr int32_t kFrameTokens = 8;  // of one KV head: keys, then values
+constexpr int32_t frames_of(int32_t tokens) { return (tokens + kFrameTokens - 1) / kFrameTokens; }
+
+// A mapping of its own, which goes back to the system when its frames do.
+constexpr size_t kSlabBytes = size_t{2} << 20;
+
+// Where a segment notes which entry has a partition.
+using EntrySlot = std::atomic<int32_t>;
+constexpr int32_t kNoEntry = -1;
+
+struct PageCacheStats {
+  uint64_t admissions = 0, evictions = 0;  // entries
+  uint64_t refusals = 0;                   // entries that found no free frames
+  uint64_t late = 0;                       // entries that another step had brought in meanwhile
+  uint64_t bytes = 0;                      // of all frames, used or free
+};
+
+// An entry at one time: its number may name another one later.
+struct EntryUse {
+  int32_t entry;
+  uint32_t generation;
+};
+
+class PageCache {
+ public:
+  using MakeReplacement = std::unique_ptr<Replacement> (*)(int32_t capacity);
+
+  // page_bytes: keys and values of kFrameTokens tokens. Frames come a slab at a time.
+  PageCache(std::shared_ptr<HostPool> pool, Epochs& epochs, size_t page_bytes, MakeReplacement make,
+            size_t slab_bytes = kSlabBytes);
+  ~PageCache();
+  PageCache(const PageCache&) = delete;
+  PageCache& operator=(const PageCache&) = delete;
+
+  size_t page_bytes() const { return page_bytes_; }
+
+  // ---- by steps; any thread ----
+  std::byte* frame(int32_t number) const {
+    return slab(number).memory.data() + static_cast<size_t>(number % slab_frames_) * page_bytes_;
+  }
+  int32_t next(int32_t number) const { return slab(number).facts[number % slab_frames_].next; }
+  EntryUse use_of(int32_t entry) const {
+    return {entry, slab(entry).facts[entry % slab_frames_].generation.load(std::memory_order_relaxed)};
+  }
+  // A chain of so many frames, or kNoEntry: none are free, and no more may be had.
+  int32_t take(int32_t pages) noexcept;
+  // Nobody has seen it.
+  void give(int32_t entry) noexcept;
+  // From now on others find it there. False: somebody else's is there; the caller may use its own until its
+  // step ends.
+  bool publish(int32_t entry, EntrySlot& slot) noexcept;
+  // What the manager decided takes effect. Before the step's Epochs::enter().
+  void begin_step() noexcept;
+
+  // ---- by the manager's thread ----
+  void used(std::span<const EntryUse> hits, uint64_t step) noexcept;
+  // Takes in what was published and chooses what goes, so that the next steps find free frames.
+  void manage() noexcept;
+
+  // ---- by whoever owns the slots: they are gone, and no step looks at them. ----
+  void forget(std::span<EntrySlot> slots) noexcept;
+
+  // At most so many bytes of frames; none before this is called. Fewer than there are: entries go, and
+  // their memory when the steps that run have ended. Throws std::bad_alloc.
+  void set_limit(uint64_t bytes);
+  PageCacheStats stats() const;
+
+ private:
+  // Of a frame; from `pages` on of an entry's first one.
+  struct Facts {
+    int32_t next = kNoEntry;
+    int32_t owner = kNoEntry;  // the entry that it belongs to
+    int32_t pages = 0;
+    bool leaving = false;  // chosen or hidden
+    EntrySlot* slot = nullptr;
+    std::atomic<uint32_t> generation{0};
+    int32_t next_published = kNoEntry;
+  };
+  struct Slab {
+    HostBuffer memory;  // empty: given back
+    std::unique_ptr<Facts[]> facts;
+  };
+  struct Hidden {
+    int32_t entry;
+    uint64_t since;  // Epochs::hide()
+  };
+  static constexpr int32_t kMostSlabs = 1 << 16;
+
+  const Slab& slab(int32_t frame) const {
+    return *slabs_[static_cast<size_t>(frame / slab_frames_)].load(std::memory_order_acquire);
+  }
+  Facts& facts(int32_t frame) { return slab(frame).facts[frame % slab_frames_]; }
+  bool grow() noexcept;
+  void free_chain(int32_t entry) noexcept;
+  void reclaim() noexcept;
+  void choose(int32_t entry) noexcept;
+  void clear_above_limit() noexcept;
+  void give_slabs_back() noexcept;
+  int64_t frames() const { return int64_t{slab_count_} * slab_frames_; }
+  void take_in_published() noexcept;
+
+  const std::shared_ptr<HostPool> pool_;
+  Epochs& epochs_;
+  const size_t page_bytes_;
+  const int32_t slab_frames_;
+  const MakeReplacement make_;
+  std::unique_ptr<std::atomic<Slab*>[]> slabs_;  // (kMostSlabs)
+
+  mutable std::mutex mutex_;  // of the frames
+  int32_t slab_count_ = 0;
+  int64_t limit_ = 0;             // frames: whole slabs; those with higher numbers are not used anew
+  std::vector<int32_t> free_;     // room for all
+  std::vector<Hidden> hidden_;    // entries that go when the steps that may see them have ended; room for all
+  std::vector<EntryUse> chosen_;  // to go when the next step begins; room for all
+  int64_t chosen_pages_ = 0, hidden_pages_ = 0;
+  int64_t taken_ = 0;  // since the manager looked
+  PageCacheStats stats_;
+
+  std::atomic<int32_t> published_{kNoEntry};  // a chain by next_published, the newest first
+
+  std::mutex managing_;  // of the manager's side; never by a step
+  std::unique_ptr<Replacement> replacement_;
+  int32_t capacity_ = 0;
+  std::vector<int32_t> names_;  // scratch
+  uint64_t step_ = 0;
+};
+
+}  // namespace wi

@@ -1,0 +1,65 @@
+// Retrieve over a slow tier: which of a pass's partitions are in frames, and the others brought in, all of a
+// layer at once. One step's; kept, so that a step allocates nothing after warm-up.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/policy.h"
+#include "src/buffer/wave_buffer.h"
+
+namespace wi {
+
+class Retrieval {
+ public:
+  // For the time of a decode step, which lies within a WaveBuffer::Reading; null: there is no slow tier.
+  class Use {
+   public:
+    Use(Retrieval& retrieval, WaveBuffer* buffer) : retrieval_(retrieval) { retrieval_.begin(buffer); }
+    ~Use() { retrieval_.end(); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Retrieval& retrieval_;
+  };
+
+  // The retrieved partitions as runs, in the order of selection: what lies where decides no bit. Some of the
+  // lookups' segments are in the slow tier. Throws WI_E_IO.
+  void run(const Stream& stream, const LookupArgs& args);
+
+  size_t bytes() const;
+
+ private:
+  struct Miss {
+    int32_t lookup;
+    int32_t partition;  // in its list
+    int32_t run;        // its first
+    int32_t entry;      // the chain that it is read into, or kNoEntry
+  };
+  // Of one lookup.
+  struct Found {
+    size_t first_run = 0;
+    std::vector<Miss> misses;
+    std::vector<EntryUse> hits;
+  };
+
+  void begin(WaveBuffer* buffer);
+  void end() noexcept;
+  void find(const LookupArgs& args, int32_t number);
+  void fetch(const LookupArgs& args);
+  void give_back() noexcept;
+
+  WaveBuffer* buffer_ = nullptr;
+  std::shared_ptr<SpillFile> file_;      // that reader_ reads
+  std::unique_ptr<SpillReader> reader_;  // made with the first miss
+  PageCache* cache_ = nullptr;           // of the pass
+  StepUse use_;
+  std::vector<Found> found_;  // (lookups)
+  std::vector<KvRun> runs_;
+  std::vector<Miss> misses_;
+  std::vector<ReadRequest> requests_;
+  std::vector<std::byte> refused_;  // pages that found no frame, for this pass
+};
+
+}  // namespace wi

@@ -1,0 +1,162 @@
+#include "src/buffer/wave_buffer.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "src/host_process.h"
+#include "src/memory/no_signals.h"
+
+namespace wi {
+namespace {
+
+constexpr size_t kMostQueued = 64;  // steps; what comes then is not heard of
+
+}  // namespace
+
+std::shared_ptr<WaveBuffer> WaveBuffer::open(std::shared_ptr<HostPool> pool, const WaveBufferParams& params) {
+  return std::shared_ptr<WaveBuffer>(new WaveBuffer(std::move(pool), params));
+}
+
+WaveBuffer::WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& params)
+    : pool_(std::move(pool)),
+      manager_kind_(params.manager),
+      file_(SpillFile::open(params.folder, params.most_bytes, pool_, params.file)),
+      made_after_forks_(fork_count()) {
+  queue_.reserve(kMostQueued);
+  spare_.reserve(kMostQueued);
+  const NoSignals none;
+  try {
+    manager_ = std::thread([this] { manage(); });
+  } catch (const std::system_error&) {
+  }
+}
+
+WaveBuffer::~WaveBuffer() {
+  if (fork_count() != made_after_forks_) {  // a child has no such thread
+    new std::thread(std::move(manager_));
+    return;
+  }
+  if (!manager_.joinable()) return;
+  {
+    std::lock_guard lock(queue_mutex_);
+    stopping_ = true;
+  }
+  posted_.notify_one();
+  manager_.join();
+}
+
+std::shared_ptr<PageCache> WaveBuffer::cache_of(size_t page_bytes) {
+  std::lock_guard lock(caches_mutex_);
+  for (const Cache& cache : caches_)
+    if (cache.frames->page_bytes() == page_bytes) return cache.frames;
+  caches_.reserve(caches_.size() + 1);
+  const auto make = manager_kind_ == BufferManager::lru ? make_lru : make_bucketed;
+  caches_.push_back({std::make_shared<PageCache>(pool_, epochs_, page_bytes, make), 0});
+  caches_.back().frames->set_limit(0);
+  return caches_.back().frames;
+}
+
+uint64_t WaveBuffer::begin_step() {
+  {
+    std::lock_guard lock(caches_mutex_);
+    for (const Cache& cache : caches_) cache.frames->begin_step();
+  }
+  return epochs_.enter();
+}
+
+void WaveBuffer::end_step(uint64_t step) noexcept {
+  epochs_.leave(step);
+  free_retired();
+}
+
+void WaveBuffer::post(StepUse& use) noexcept {
+  if (!manager_.joinable()) {
+    use.cache->used(use.hits, use.step);
+    use.cache->manage();
+    use.hits.clear();
+    return;
+  }
+  {
+    std::lock_guard lock(queue_mutex_);
+    if (queue_.size() == kMostQueued) {
+      use.hits.clear();
+      return;
+    }
+    queue_.push_back(std::move(use));
+    use = {};
+    if (!spare_.empty()) {
+      use = std::move(spare_.back());
+      spare_.pop_back();
+    }
+  }
+  posted_.notify_one();
+}
+
+void WaveBuffer::manage() {
+  std::unique_lock lock(queue_mutex_);
+  for (;;) {
+    posted_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    if (stopping_) return;
+    StepUse use = std::move(queue_.front());
+    queue_.erase(queue_.begin());
+    lock.unlock();
+    use.cache->used(use.hits, use.step);
+    use.cache->manage();
+    use.hits.clear();
+    lock.lock();
+    if (spare_.size() < kMostQueued) spare_.push_back(std::move(use));
+  }
+}
+
+void WaveBuffer::retire(HostBuffer buffer) {
+  {
+    std::lock_guard lock(retired_mutex_);
+    retired_.push_back({std::move(buffer), epochs_.hide()});
+  }
+  free_retired();
+}
+
+void WaveBuffer::free_retired() noexcept {
+  std::lock_guard lock(retired_mutex_);
+  if (retired_.empty()) return;
+  const uint64_t oldest = epochs_.oldest();
+  std::erase_if(retired_, [&](const Retired& one) { return one.since < oldest; });
+}
+
+WaveBuffer::Share::~Share() {
+  if (buffer_ && bytes_) buffer_->change_share(page_bytes_, bytes_, 0);
+}
+
+void WaveBuffer::Share::set(uint64_t bytes) {
+  if (bytes == bytes_) return;
+  buffer_->change_share(page_bytes_, bytes_, bytes);
+  bytes_ = bytes;
+}
+
+void WaveBuffer::change_share(size_t page_bytes, uint64_t before, uint64_t after) {
+  const std::shared_ptr<PageCache> frames = cache_of(page_bytes);
+  std::lock_guard lock(caches_mutex_);
+  for (Cache& cache : caches_) {
+    if (cache.frames != frames) continue;
+    frames->set_limit(cache.share_bytes - before + after);
+    cache.share_bytes += after - before;
+  }
+}
+
+WaveBufferStats WaveBuffer::stats() const {
+  WaveBufferStats stats;
+  stats.slow_bytes = file_->used();
+  stats.file = file_->stats();
+  std::lock_guard lock(caches_mutex_);
+  for (const Cache& cache : caches_) {
+    const PageCacheStats of = cache.frames->stats();
+    stats.admissions += of.admissions;
+    stats.evictions += of.evictions;
+    stats.refusals += of.refusals;
+    stats.late += of.late;
+    stats.frame_bytes += of.bytes;
+  }
+  return stats;
+}
+
+}  // namespace wi

@@ -1,0 +1,150 @@
+// The wave buffer (RetroInfer §4.3; SPIN §4 and 5): segments that do not fit into fast memory lie in the slow
+// tier, and what steps want of them is kept in frames. Access is synchronous and reads what is there; the
+// manager, a thread of its own, hears afterwards what was used, and decides beside the next steps what stays.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "src/buffer/epochs.h"
+#include "src/buffer/page_cache.h"
+#include "src/buffer/slow_kv.h"
+#include "src/buffer/spill_file.h"
+
+namespace wi {
+
+enum class BufferManager { lru, bucketed };
+
+struct WaveBufferParams {
+  std::string folder;                           // of the slow tier's file
+  uint64_t most_bytes = SpillFile::kUnlimited;  // of that file
+  BufferManager manager = BufferManager::lru;
+  SpillOptions file;
+};
+
+struct WaveBufferStats {
+  uint64_t admissions = 0, evictions = 0, refusals = 0, late = 0;  // as PageCacheStats has them
+  uint64_t frame_bytes = 0, slow_bytes = 0;                        // held
+  SpillStats file;
+};
+
+// What a step used, for the manager.
+struct StepUse {
+  uint64_t step = 0;
+  PageCache* cache = nullptr;
+  std::vector<EntryUse> hits;
+};
+
+// Thread-safe.
+class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
+ public:
+  // WI_E_IO names the folder and why there can be no file in it.
+  static std::shared_ptr<WaveBuffer> open(std::shared_ptr<HostPool> pool, const WaveBufferParams& params);
+  ~WaveBuffer();
+  WaveBuffer(const WaveBuffer&) = delete;
+  WaveBuffer& operator=(const WaveBuffer&) = delete;
+
+  const std::shared_ptr<SpillFile>& file() const { return file_; }
+  // Frames for one size of pages; throws std::bad_alloc.
+  std::shared_ptr<PageCache> cache_of(size_t page_bytes);
+
+  // A step, or anything else that reads keys and values: while it lives, what it saw stays where it is. Its
+  // beginning carries out what the manager has decided; neither end waits for the manager.
+  class Reading {
+   public:
+    explicit Reading(WaveBuffer* buffer) : buffer_(buffer) { begin(); }  // null: there is no slow tier
+    ~Reading() { end(); }
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+    void begin() {
+      if (buffer_) step_ = buffer_->begin_step();
+    }
+    void end() noexcept {
+      if (step_) buffer_->end_step(std::exchange(step_, 0));
+    }
+
+   private:
+    WaveBuffer* const buffer_;
+    uint64_t step_ = 0;
+  };
+  uint64_t step_number() const { return epochs_.now(); }
+  // A step's hits; its use is swapped for an empty one that has room. Nothing is lost but order if it is not
+  // taken.
+  void post(StepUse& use) noexcept;
+
+  // Freed when the steps have ended that may be reading it.
+  void retire(HostBuffer buffer);
+
+  // A session's part of the fast tier, in frames of one size; given back when it goes. Frames are everybody's:
+  // the parts add up to how many there may be.
+  class Share {
+   public:
+    Share() = default;
+    Share(std::shared_ptr<WaveBuffer> buffer, size_t page_bytes)
+        : buffer_(std::move(buffer)), page_bytes_(page_bytes) {}
+    Share(Share&& other) noexcept { swap(other); }
+    Share& operator=(Share&& other) noexcept {
+      swap(other);
+      return *this;
+    }
+    ~Share();
+    void set(uint64_t bytes);  // throws std::bad_alloc
+    uint64_t bytes() const { return bytes_; }
+    explicit operator bool() const { return buffer_ != nullptr; }
+
+   private:
+    void swap(Share& other) noexcept {
+      std::swap(buffer_, other.buffer_);
+      std::swap(page_bytes_, other.page_bytes_);
+      std::swap(bytes_, other.bytes_);
+    }
+    std::shared_ptr<WaveBuffer> buffer_;
+    size_t page_bytes_ = 0;
+    uint64_t bytes_ = 0;
+  };
+
+  WaveBufferStats stats() const;
+
+ private:
+  WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& params);
+  uint64_t begin_step();
+  void end_step(uint64_t step) noexcept;
+  void manage();
+  void change_share(size_t page_bytes, uint64_t before, uint64_t after);
+  void free_retired() noexcept;
+
+  struct Cache {
+    std::shared_ptr<PageCache> frames;
+    uint64_t share_bytes = 0;
+  };
+  struct Retired {
+    HostBuffer buffer;
+    uint64_t since;
+  };
+
+  const std::shared_ptr<HostPool> pool_;
+  const BufferManager manager_kind_;
+  const std::shared_ptr<SpillFile> file_;
+  const uint32_t made_after_forks_;
+  Epochs epochs_;
+
+  mutable std::mutex caches_mutex_;
+  std::vector<Cache> caches_;
+  std::atomic<bool> any_cache_{false};
+
+  std::mutex retired_mutex_;
+  std::vector<Retired> retired_;
+
+  std::mutex queue_mutex_;
+  std::condition_variable posted_;
+  std::vector<StepUse> queue_, spare_;
+  bool stopping_ = false;
+  std::thread manager_;  // none where the system refused it: post() then does its work
+};
+
+}  // namespace wi

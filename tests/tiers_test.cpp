@@ -1,0 +1,176 @@
+// A session whose keys and values are for the most part in a file says what one says that has them all in memory:
+// the same bits of every logit, whatever is done with it.
+#include <vector>
+
+#include "src/session.h"
+#include "tests/support/folder.h"
+#include "tests/support/kernel_test.h"
+#include "tests/support/random_model.h"
+#include "tests/support/session_bytes.h"
+
+using namespace wi;
+
+namespace {
+
+constexpr int kPrompt = 3000;
+
+test::ModelShape shape() {
+  test::ModelShape shape;
+  shape.name = "tiers";
+  shape.layers = 3;
+  shape.hidden = shape.ffn = 128;
+  shape.query_heads = 4;
+  shape.kv_heads = 2;
+  shape.head_dim = 64;
+  return shape;
+}
+
+struct World {
+  explicit World(bool slow, BufferManager manager = BufferManager::lru) {
+    RuntimeParams params;
+    params.threads = 2;
+    params.kv_budget_bytes = uint64_t{256} << 20;
+    if (slow) params.spill_folder = folder.path;
+    params.buffer_manager = manager;
+    runtime = Runtime::create(params);
+    model = test::random_model(shape(), DType::f32, test::seed());
+  }
+  std::shared_ptr<Session> session(const char* policy, float share, DType kv = DType::f16) {
+    SessionParams params;
+    params.policy = find_policy(runtime->backend, policy);
+    params.policy_params.segment_tokens = 512;
+    params.policy_params.decode_segment_tokens = 128;
+    params.policy_params.budget = 0.1f;
+    params.kv = kv;
+    params.kv_fast_share = share;
+    params.prefix_reuse = false;
+    return Session::create(runtime, model, params);
+  }
+  test::Folder folder;
+  std::shared_ptr<Runtime> runtime;
+  std::shared_ptr<const Model> model;
+};
+
+std::vector<int32_t> prompt(size_t tokens, uint64_t salt = 0) {
+  std::mt19937_64 random(test::seed() + salt);
+  std::vector<int32_t> ids(tokens);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % 100);
+  return ids;
+}
+
+void add_logits(Session& session, std::vector<float>& all) {
+  const std::span<const float> logits = session.logits(nullptr);
+  all.insert(all.end(), logits.begin(), logits.end());
+}
+
+// Everything that a host does with a session, and all logits that come of it.
+std::vector<float> life(World& world, const char* policy, float share) {
+  std::vector<float> all;
+  auto session = world.session(policy, share);
+  const std::vector<int32_t> ids = prompt(kPrompt);
+  for (size_t at = 0; at < ids.size(); at += 700) {
+    PrefillParams params;
+    params.chunk_tokens = 256;
+    session->prefill({ids.data() + at, std::min<size_t>(700, ids.size() - at)}, params, nullptr);
+    add_logits(*session, all);
+  }
+  for (int i = 0; i < 40; ++i) {
+    session->accept(ids[static_cast<size_t>(i * 7)], nullptr);
+    add_logits(*session, all);
+  }
+  auto fork = session->fork();
+  Session* both[] = {session.get(), fork.get()};
+  fork->accept(3, nullptr);
+  session->accept(5, nullptr);
+  for (int i = 0; i < 10; ++i) {
+    Event events[2];
+    Session::decode_batch(both, nullptr, events);
+    add_logits(*session, all);
+    add_logits(*fork, all);
+  }
+  fork->truncate(1700);
+  add_logits(*fork, all);
+  fork->prefill(prompt(300, 1), {}, nullptr);
+  add_logits(*fork, all);
+  const std::string path = world.folder.file("saved");
+  session->save(path, nullptr);
+  const auto loaded = Session::load(world.runtime, world.model, path,
+                                    [](const SessionParams& saved) { return saved; }, nullptr);
+  for (int i = 0; i < 5; ++i) {
+    loaded->accept(i, nullptr);
+    add_logits(*loaded, all);
+  }
+  return all;
+}
+
+void what_lies_in_a_file_changes_no_bit(void**) {
+  for (const char* policy : {"wave", "full", "blocks", "streaming"}) {
+    World fast(false);
+    const std::vector<float> wanted = life(fast, policy, 0);
+    for (const float share : {0.01f, 0.6f}) {
+      for (const BufferManager manager : {BufferManager::lru, BufferManager::bucketed}) {
+        World slow(true, manager);
+        const std::vector<float> got = life(slow, policy, share);
+        assert_int_equal(got.size(), wanted.size());
+        assert_memory_equal(got.data(), wanted.data(), got.size() * sizeof(float));
+        assert_true(slow.runtime->buffer->stats().file.requests > 0);
+        if (share > 0.5f) assert_true(slow.runtime->buffer->stats().admissions > 0);
+      }
+    }
+  }
+}
+
+// Nothing is left in the file when the sessions are gone, and no frames.
+void what_a_session_took_of_both_tiers_goes_with_it(void**) {
+  World world(true);
+  const uint64_t before = world.runtime->pool->used();
+  {
+    auto session = world.session("wave", 0.6f);
+    session->prefill(prompt(kPrompt), {}, nullptr);
+    auto fork = session->fork();
+    for (int i = 0; i < 20; ++i) fork->decode(nullptr);
+    const WaveBufferStats stats = world.runtime->buffer->stats();
+    assert_true(stats.slow_bytes > 0 && stats.frame_bytes > 0);
+    assert_true(session->sequence().slow_segments() > 0);
+  }
+  assert_int_equal(world.runtime->buffer->stats().slow_bytes, 0);
+  assert_int_equal(world.runtime->buffer->stats().frame_bytes, 0);
+  assert_in_range(world.runtime->pool->used(), before, before + (uint64_t{8} << 20));  // readers' buffers
+}
+
+// A session that outgrows what it may hold goes on.
+void a_session_that_outgrows_its_budget_goes_on(void**) {
+  World fast(false), slow(true);
+  const std::vector<int32_t> ids = prompt(6000);
+  std::vector<float> wanted, got;
+  auto free = fast.session("wave", 0);
+  free->prefill(ids, {}, nullptr);
+  SessionParams params = slow.session("wave", 0)->params();
+  params.kv_budget_bytes = free->stats().kv_bytes / 2;
+  auto bound = Session::create(slow.runtime, slow.model, params);
+  PrefillParams chunks;
+  chunks.chunk_tokens = 256;
+  bound->prefill(ids, chunks, nullptr);
+  assert_true(bound->sequence().slow_segments() > 0);
+  assert_in_range(bound->sequence().bytes(), 1, params.kv_budget_bytes);
+  auto again = fast.session("wave", 0);
+  again->prefill(ids, chunks, nullptr);
+  for (int i = 0; i < 20; ++i) {
+    add_logits(*again, wanted);
+    add_logits(*bound, got);
+    again->accept(i, nullptr);
+    bound->accept(i, nullptr);
+  }
+  assert_memory_equal(got.data(), wanted.data(), got.size() * sizeof(float));
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(what_lies_in_a_file_changes_no_bit),
+      cmocka_unit_test(what_a_session_took_of_both_tiers_goes_with_it),
+      cmocka_unit_test(a_session_that_outgrows_its_budget_goes_on),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
