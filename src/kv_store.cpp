@@ -28,7 +28,7 @@ class KvStore::Use {
 KvStore::KvStore(std::shared_ptr<Runtime> runtime, const KvStoreParams& params)
     : runtime_(std::move(runtime)),
       params_(params),
-      sequence_(runtime_->pool, params.shape, params.kv_budget_bytes),
+      sequence_(runtime_->kv_pools, params.shape, params.kv_budget_bytes),
       written_(static_cast<size_t>(params.shape.layers), 0) {
   publish_stats();
 }

@@ -25,13 +25,14 @@ std::shared_ptr<Runtime> Runtime::create(const RuntimeParams& params) {
 
 Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
     : log_user_{nullptr, params.log_user},
-      backend(cpu_backend()),
+      backend(params.backend ? *params.backend : cpu_backend()),
       topology(std::move(topology_in)),
       workers(params.threads,
               params.bind_threads && topology.numa_nodes > 1,  // one node has nothing to gain
               params.nice),
       pool(HostPool::create(params.kv_budget_bytes ? params.kv_budget_bytes : default_budget_bytes(topology),
                             params.huge_pages)),
+      kv_pools(params.kv_memory ? HostPool::create(pool->shared_budget(), params.kv_memory) : pool, pool),
       weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
       buffer(params.spill_folder.empty() ? nullptr : WaveBuffer::open(pool, buffer_params(params))),
       params_(params) {

@@ -15,6 +15,7 @@
 #include "src/memory/host_pool.h"
 #include "src/memory/topology.h"
 #include "src/memory/workers.h"
+#include "src/store/kv_pools.h"
 #include "src/store/prefix_table.h"
 
 namespace wi {
@@ -35,6 +36,9 @@ struct RuntimeParams {
   std::string spill_folder = {};  // of the slow tier's file; empty: there is no slow tier
   uint64_t spill_bytes = 0;       // of that file at most; 0: as the disk has room
   BufferManager buffer_manager = BufferManager::lru;
+  // Of the library's own, not of its hosts' (null: the CPU's, host memory):
+  const Backend* backend = nullptr;
+  std::shared_ptr<Memory> kv_memory = nullptr;  // of keys and values; what the backend's kernels read
 };
 
 class Runtime : public std::enable_shared_from_this<Runtime> {
@@ -55,6 +59,7 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   const Topology topology;
   Workers workers;
   const std::shared_ptr<HostPool> pool;
+  const KvPools kv_pools;                        // `pool`, and one of keys and values with its budget
   const std::shared_ptr<HostPool> weights_pool;  // copies of models' weights, at most the process's memory
   const std::shared_ptr<WaveBuffer> buffer;      // null: there is no slow tier
   PrefixTable prefixes;

@@ -36,7 +36,7 @@ Session::Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> 
     : runtime_(std::move(runtime)),
       model_(std::move(model)),
       params_(params),
-      sequence_(runtime_->pool, kv_shape_of(*model_, params.kv), params.kv_budget_bytes),
+      sequence_(runtime_->kv_pools, kv_shape_of(*model_, params.kv), params.kv_budget_bytes),
       sampler_(params.sampling) {
   check_bias(params.sampling);
   params_.sampling = {};  // the sampler has them

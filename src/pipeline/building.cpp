@@ -25,9 +25,9 @@ Building::Building(const Sequence& sequence, SegmentSpan span, const Backend& ba
       backend_(backend),
       policy_(policy),
       params_(params),
-      segment_(std::make_shared<Segment>(sequence.pool(), sequence.shape(), span.first, span.tokens,
+      segment_(std::make_shared<Segment>(sequence.pools(), sequence.shape(), span.first, span.tokens,
                                          pages_of(sequence.shape(), span))),
-      room_(sequence.pool(), sequence.shape(), policy, params_, span.tokens) {
+      room_(*sequence.pools().host, sequence.shape(), policy, params_, span.tokens) {
   const KvShape& shape = sequence.shape();
   const auto blocks = sequence.tail().first(static_cast<size_t>(span.tokens / kBlockTokens));
   blocks_.assign(blocks.begin(), blocks.end());
@@ -44,7 +44,7 @@ Building::Building(const Sequence& sequence, SegmentSpan span, const Backend& ba
     const IndexArgs sizes = room_.args(*segment_, 0, {runs_.data(), blocks_.size()});
     pieces_ = policy.pieces->count(sizes);
     state_bytes = (policy.pieces->state_bytes(sizes) + 63) & ~size_t{63};
-    states_ = sequence.pool().allocate(columns_.size() * state_bytes, "building a segment's index");
+    states_ = sequence.pools().host->allocate(columns_.size() * state_bytes, "building a segment's index");
   }
   for (size_t i = 0; i < columns_.size(); ++i) {
     columns_[i].plane = i;

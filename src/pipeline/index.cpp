@@ -36,9 +36,10 @@ std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan spa
   const KvShape& shape = sequence.shape();
   const int32_t tokens = span.tokens;
   const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
-  auto segment = std::make_shared<Segment>(sequence.pool(), shape, span.first, tokens);
+  auto segment = std::make_shared<Segment>(sequence.pools(), shape, span.first, tokens);
 
-  IndexRoom room(sequence.pool(), shape, context.policy, context.params, whole ? whole->tokens() : tokens);
+  IndexRoom room(*sequence.pools().host, shape, context.policy, context.params,
+                 whole ? whole->tokens() : tokens);
   Source source(sequence, span, context.stream.workers);
 
   context.stream.each(static_cast<int64_t>(planes), [&](int64_t plane, int worker) {

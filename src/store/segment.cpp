@@ -33,17 +33,19 @@ class PlaneCopy {
 
 }  // namespace
 
-Segment::Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens,
+Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens,
                  HostPages pages)
     : shape_(shape),
       first_position_(first_position),
       tokens_(tokens),
       id_(next_id()),
-      pool_(pool.shared_from_this()) {
+      pool_(pools.pages) {
   const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
-  pages_ = pool.allocate(shape.token_bytes() * static_cast<size_t>(tokens), "a segment's pages", pages);
+  pages_ =
+      pools.pages->allocate(shape.token_bytes() * static_cast<size_t>(tokens), "a segment's pages", pages);
   kv_ = pages_.data();
-  places_ = pool.allocate(planes * static_cast<size_t>(tokens) * sizeof(int32_t), "a segment's order", pages);
+  places_ = pools.host->allocate(planes * static_cast<size_t>(tokens) * sizeof(int32_t), "a segment's order",
+                                 pages);
 }
 
 std::byte* Segment::keys(int32_t layer, int32_t head) const {
@@ -114,7 +116,7 @@ bool Segment::demote(WaveBuffer& buffer) const {
   return true;
 }
 
-void Segment::attach_index(HostPool& pool, const Policy& policy, HostBuffer index,
+void Segment::attach_index(HostPool& host_pool, const Policy& policy, HostBuffer index,
                            std::vector<HeadIndex> heads) {
   std::vector<size_t> at;
   size_t count = 0;
@@ -122,7 +124,7 @@ void Segment::attach_index(HostPool& pool, const Policy& policy, HostBuffer inde
     at.push_back(count);
     count += static_cast<size_t>(head.partitions) + 1;
   }
-  HostBuffer offsets = pool.allocate(count * sizeof(int32_t), "a segment's offsets");
+  HostBuffer offsets = host_pool.allocate(count * sizeof(int32_t), "a segment's offsets");
   for (size_t plane = 0; plane < heads.size(); ++plane) {
     int32_t* const out = offsets.as<int32_t>() + at[plane];
     const HeadIndex& head = heads[plane];

@@ -14,6 +14,7 @@
 #include "kernels/policy.h"
 #include "src/buffer/wave_buffer.h"
 #include "src/memory/host_pool.h"
+#include "src/store/kv_pools.h"
 #include "src/store/kv_shape.h"
 #include "src/store/token_block.h"
 
@@ -22,7 +23,7 @@ namespace wi {
 class Segment {
  public:
   // Allocates keys, values and places; the index arrives with attach_index(). first_position: of its first token.
-  Segment(HostPool& pool, const KvShape& shape, int64_t first_position, int32_t tokens,
+  Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens,
           HostPages pages = HostPages::huge);
 
   const KvShape& shape() const { return shape_; }
@@ -61,7 +62,8 @@ class Segment {
     int32_t partitions = 0;
   };
   // heads: (layers * kv_heads) as the policy laid them out. Throws WI_E_BUDGET or WI_E_MEMORY.
-  void attach_index(HostPool& pool, const Policy& policy, HostBuffer index, std::vector<HeadIndex> heads);
+  void attach_index(HostPool& host_pool, const Policy& policy, HostBuffer index,
+                    std::vector<HeadIndex> heads);
   const std::vector<HeadIndex>& heads() const { return heads_; }
   const HostBuffer& index() const { return index_; }
 

@@ -8,8 +8,8 @@
 
 namespace wi {
 
-Sequence::Sequence(std::shared_ptr<HostPool> pool, const KvShape& shape, uint64_t budget_bytes)
-    : pool_(std::move(pool)), shape_(shape), budget_bytes_(budget_bytes) {}
+Sequence::Sequence(KvPools pools, const KvShape& shape, uint64_t budget_bytes)
+    : pools_(std::move(pools)), shape_(shape), budget_bytes_(budget_bytes) {}
 
 void Sequence::reserve(int64_t count) {
   const int64_t end = tokens_ + count;
@@ -22,12 +22,12 @@ void Sequence::reserve(int64_t count) {
       "new tokens");
   // Blocks from the first uncommitted token on are written next: none may be shared. An earlier call that
   // failed may have left empty blocks behind; they are used now.
-  if (!sink_) sink_ = BlockRef(new TokenBlock(*pool_, shape_, kSinkTokens));
+  if (!sink_) sink_ = BlockRef(new TokenBlock(*pools_.pages, shape_, kSinkTokens));
   if (tokens_ < kSinkTokens) make_writable(sink_);
   for (size_t i = static_cast<size_t>(tail_tokens() / kBlockTokens); i < tail_.size(); ++i)
     make_writable(tail_[i]);
   tail_.reserve(tail_blocks);
-  while (tail_.size() < tail_blocks) tail_.emplace_back(new TokenBlock(*pool_, shape_, kBlockTokens));
+  while (tail_.size() < tail_blocks) tail_.emplace_back(new TokenBlock(*pools_.pages, shape_, kBlockTokens));
 }
 
 void Sequence::places(int32_t layer, int64_t first, int64_t count, int64_t row,
@@ -192,7 +192,8 @@ void Sequence::truncate(int64_t tokens, int64_t sealed_end, std::shared_ptr<cons
   if (unsealed) {
     next.check_budget(unsealed * kBlockTokens * shape_.token_bytes(), "truncation into a segment");
     for (size_t i = 0; i < unsealed; ++i)
-      next.tail_.push_back(BlockRef(new TokenBlock(*pool_, shape_, kBlockTokens)));  // never without an owner
+      next.tail_.push_back(
+          BlockRef(new TokenBlock(*pools_.pages, shape_, kBlockTokens)));  // never without an owner
     for (const auto& segment : segments_)
       if (segment->end_position() > next.sealed_end_) next.copy_to_tail(*segment, unsealed_end);
   }
@@ -261,7 +262,7 @@ Sequence::Slot Sequence::slot(int64_t position) {
 
 void Sequence::make_writable(BlockRef& block) {
   if (block.unique()) return;
-  BlockRef copy(new TokenBlock(*pool_, shape_, block->capacity()));
+  BlockRef copy(new TokenBlock(*pools_.pages, shape_, block->capacity()));
   copy->copy_from(*block);
   block = std::move(copy);
 }

@@ -25,10 +25,10 @@ class Building;  // of pipeline/, which makes segments
 class Sequence {
  public:
   // budget_bytes 0: only the pool's own budget counts.
-  Sequence(std::shared_ptr<HostPool> pool, const KvShape& shape, uint64_t budget_bytes);
+  Sequence(KvPools pools, const KvShape& shape, uint64_t budget_bytes);
 
   const KvShape& shape() const { return shape_; }
-  HostPool& pool() const { return *pool_; }
+  const KvPools& pools() const { return pools_; }
   int64_t tokens() const { return tokens_; }  // committed
   int64_t sealed_end() const { return sealed_end_; }
   int64_t tail_tokens() const { return tokens_ > sealed_end_ ? tokens_ - sealed_end_ : 0; }
@@ -101,7 +101,7 @@ class Sequence {
   void push_segment(std::shared_ptr<const Segment> segment);
   void rebuild_views();
 
-  std::shared_ptr<HostPool> pool_;
+  KvPools pools_;
   KvShape shape_;
   uint64_t budget_bytes_;
   int64_t tokens_ = 0;

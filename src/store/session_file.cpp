@@ -285,7 +285,7 @@ bool SessionFile::read_sequence(Sequence& sequence) {
     reader_.require(reader_.left() == kSinkTokens * shape.token_bytes(), "sink", " has ", reader_.left(),
                     " bytes");
     loaded.check_budget(kSinkTokens * shape.token_bytes(), "a session file's first tokens");
-    BlockRef sink(new TokenBlock(sequence.pool(), shape, kSinkTokens));
+    BlockRef sink(new TokenBlock(*sequence.pools().pages, shape, kSinkTokens));
     read_block(reader_, "sink", *sink);
     reader_.close();
     for (uint32_t i = 0; i < segments_; ++i) read_segment(loaded, sink);
@@ -304,7 +304,7 @@ bool SessionFile::read_sequence(Sequence& sequence) {
     std::vector<BlockRef> tail;
     tail.reserve(static_cast<size_t>(blocks));  // so that no block is without an owner
     for (int64_t i = 0; i < blocks; ++i) {
-      tail.emplace_back(new TokenBlock(sequence.pool(), shape, kBlockTokens));
+      tail.emplace_back(new TokenBlock(*sequence.pools().pages, shape, kBlockTokens));
       read_block(reader_, "tail", *tail.back());
     }
     reader_.close();
@@ -364,7 +364,7 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
                   reader_.left(), " bytes of pages");
   sequence.check_budget(page_bytes, "a session file's segment");
   auto segment =
-      std::make_shared<Segment>(sequence.pool(), shape, first_position, static_cast<int32_t>(tokens));
+      std::make_shared<Segment>(sequence.pools(), shape, first_position, static_cast<int32_t>(tokens));
   reader_.handed(segment->kv_bytes(), "pages", [&](uint64_t offset, const void* from, size_t count) {
     segment->copy_in(offset, from, count);
   });
@@ -374,7 +374,7 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
     read_index(sequence, *segment);
   } else {
     reader_.skip("INDX");
-    segment->attach_index(sequence.pool(), *params_.policy, {},
+    segment->attach_index(*sequence.pools().host, *params_.policy, {},
                           std::vector<Segment::HeadIndex>(static_cast<size_t>(planes), {0, 0, 1}));
   }
   sequence.adopt(std::move(segment), sink);
@@ -427,7 +427,7 @@ void SessionFile::read_index(const Sequence& sequence, Segment& segment) {
   HostBuffer index;
   if (index_bytes) {
     sequence.check_budget(segment.bytes() + index_bytes, "a session file's segment");
-    index = sequence.pool().allocate(index_bytes, "a segment's index");
+    index = sequence.pools().host->allocate(index_bytes, "a segment's index");
     reader_.raw(index.data(), index_bytes, "index");
   }
   for (size_t plane = 0; plane < heads.size(); ++plane) {
@@ -442,7 +442,7 @@ void SessionFile::read_index(const Sequence& sequence, Segment& segment) {
     reader_.require(valid, "index", " of layer ", layer, ", head ",
                     plane % static_cast<size_t>(shape.kv_heads), " is damaged");
   }
-  segment.attach_index(sequence.pool(), *params_.policy, std::move(index), std::move(heads));
+  segment.attach_index(*sequence.pools().host, *params_.policy, std::move(index), std::move(heads));
 }
 
 }  // namespace wi

@@ -1,0 +1,135 @@
+// Memory that is open while a copy or a kernel runs and closed at any other time, and the CPU's backend with
+// kernels that open it: whatever else follows a pointer into it is a fault. With one thread to the runtime
+// that is exact; with more, one may read while another's kernel runs.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+
+#include "kernels/ops.h"
+#include "src/memory/memory.h"
+
+namespace wi::test {
+
+class GuardedMemory final : public Memory {
+ public:
+  // While there is one, all guarded memory of the process is open.
+  class Opening {
+   public:
+    Opening() { count(1); }
+    Opening(const Opening&) = delete;
+    ~Opening() { count(-1); }
+  };
+
+  std::byte* allocate(uint64_t bytes, HostPages) override {
+    const std::lock_guard lock(mutex);
+    void* const mapped = mmap(nullptr, whole_pages(bytes), openings ? PROT_READ | PROT_WRITE : PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return nullptr;
+    auto* const data = static_cast<std::byte*>(mapped);
+    pieces[data] = whole_pages(bytes);
+    return data;
+  }
+  void free(std::byte* data, uint64_t bytes) noexcept override {
+    const std::lock_guard lock(mutex);
+    pieces.erase(data);
+    munmap(data, whole_pages(bytes));
+  }
+  void copy(std::span<const CopyPiece> copies) override {
+    const Opening open;
+    for (const CopyPiece& piece : copies) std::memcpy(piece.to, piece.from, piece.bytes);
+  }
+  using Memory::copy;
+  bool host_loads() const override { return false; }
+
+ private:
+  static void count(int more) {
+    const std::lock_guard lock(mutex);
+    const bool was_open = openings > 0;
+    openings += more;
+    if (was_open == (openings > 0)) return;
+    for (auto piece = pieces.begin(); piece != pieces.end();) {
+      std::byte *const begin = piece->first, *end = begin;
+      for (; piece != pieces.end() && piece->first == end; ++piece) end += piece->second;
+      mprotect(begin, static_cast<size_t>(end - begin), openings ? PROT_READ | PROT_WRITE : PROT_NONE);
+    }
+  }
+  static size_t whole_pages(uint64_t bytes) {
+    const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    return static_cast<size_t>((bytes + page - 1) / page * page);
+  }
+  static inline std::mutex mutex;
+  static inline int openings = 0;
+  static inline std::map<std::byte*, size_t> pieces;
+};
+
+namespace guarded {
+
+struct CpuBackend {
+  static const Backend& table() { return cpu_backend(); }
+};
+template <size_t Which>
+struct CpuPolicy {
+  static const Policy& table() { return cpu_backend().policies[Which]; }
+};
+template <size_t Which>
+struct CpuPieces {
+  static const IndexPieces& table() { return *CpuPolicy<Which>::table().pieces; }
+};
+
+// The operation of Of's table, opening the memory while it runs.
+template <auto Operation, class Of, class Result, class... Args>
+void open_for(Result (*&operation)(Args...)) {
+  if (!operation) return;
+  operation = [](Args... args) -> Result {
+    const GuardedMemory::Opening open;
+    return (Of::table().*Operation)(args...);
+  };
+}
+
+template <size_t Which>
+Policy policy() {
+  Policy own = CpuPolicy<Which>::table();
+  open_for<&Policy::index, CpuPolicy<Which>>(own.index);
+  open_for<&Policy::cut, CpuPolicy<Which>>(own.cut);
+  open_for<&Policy::select, CpuPolicy<Which>>(own.select);
+  open_for<&Policy::estimate, CpuPolicy<Which>>(own.estimate);
+  if (own.pieces) {
+    static const IndexPieces pieces = [] {
+      IndexPieces opening = CpuPieces<Which>::table();
+      open_for<&IndexPieces::run, CpuPieces<Which>>(opening.run);
+      return opening;
+    }();
+    own.pieces = &pieces;
+  }
+  return own;
+}
+
+constexpr size_t kPolicies = 4;  // of the CPU's, from the first on
+
+template <size_t... Which>
+const Policy* policies(std::index_sequence<Which...>) {
+  static const Policy table[] = {policy<Which>()...};
+  return table;
+}
+
+}  // namespace guarded
+
+inline const Backend& guarded_backend() {
+  static const Backend backend = [] {
+    Backend own = cpu_backend();
+    guarded::open_for<&Backend::append, guarded::CpuBackend>(own.append);
+    guarded::open_for<&Backend::attend, guarded::CpuBackend>(own.attend);
+    guarded::open_for<&Backend::attend_chunk, guarded::CpuBackend>(own.attend_chunk);
+    own.policies = guarded::policies(std::make_index_sequence<guarded::kPolicies>());
+    own.policy_count = guarded::kPolicies;
+    return own;
+  }();
+  return backend;
+}
+
+}  // namespace wi::test
