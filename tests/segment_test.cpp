@@ -102,8 +102,8 @@ struct Keys {
     runtime()->workers.run(nullptr, [&](const Stream& stream) {
       for (int32_t layer = 0; layer < kLayers; ++layer) {
         const float* row = numbers[layer].data() + sequence.tokens() * 2 * kHeads * kDim;
-        const uint32_t largest = wi::append(cpu_backend(), stream, sequence, layer, sequence.tokens(), count,
-                                            row, row + kHeads * kDim, 2 * kHeads * kDim, room);
+        const uint32_t largest = wi::append(runtime()->backend, stream, sequence, layer, sequence.tokens(),
+                                            count, row, row + kHeads * kDim, 2 * kHeads * kDim, room);
         check_kv_range(sequence.shape().dtype, largest, layer);
       }
     });
@@ -117,7 +117,7 @@ Sequence empty_sequence() { return Sequence(runtime()->pool, {kLayers, kHeads, k
 void seal_prompt_now(Sequence& sequence, const char* policy, int64_t final_tokens) {
   const PolicyParams params = small_segments();
   runtime()->workers.run(nullptr, [&](const Stream& stream) {
-    seal_prompt(sequence, {cpu_backend(), *find_policy(cpu_backend(), policy), params, stream, {}},
+    seal_prompt(sequence, {runtime()->backend, *find_policy(runtime()->backend, policy), params, stream, {}},
                 final_tokens);
   });
 }
@@ -125,7 +125,8 @@ void seal_prompt_now(Sequence& sequence, const char* policy, int64_t final_token
 void seal_decoded_now(Sequence& sequence) {
   const PolicyParams params = small_segments();
   runtime()->workers.run(nullptr, [&](const Stream& stream) {
-    seal_decoded(sequence, {cpu_backend(), *find_policy(cpu_backend(), "wave"), params, stream, {}});
+    seal_decoded(sequence,
+                 {runtime()->backend, *find_policy(runtime()->backend, "wave"), params, stream, {}});
   });
 }
 
@@ -221,7 +222,8 @@ void decoding_seals_at_a_fixed_token(void**) {
       const PolicyParams params = small_segments();
       const auto cancelled = [&] {
         runtime()->workers.run(&cancel, [&](const Stream& stream) {
-          seal_decoded(disturbed, {cpu_backend(), *find_policy(cpu_backend(), "wave"), params, stream, {}});
+          seal_decoded(disturbed,
+                       {runtime()->backend, *find_policy(runtime()->backend, "wave"), params, stream, {}});
         });
       };
       if (disturbed.building()) assert_error(WI_E_CANCELLED, "cancelled", cancelled());
@@ -269,7 +271,7 @@ std::shared_ptr<const Model> model() {
 
 SessionParams session_params(bool prefix_reuse) {
   SessionParams params;
-  params.policy = find_policy(cpu_backend(), "wave");
+  params.policy = find_policy(runtime()->backend, "wave");
   params.policy_params = small_segments();
   params.kv = DType::f32;
   params.prefix_reuse = prefix_reuse;

@@ -23,7 +23,7 @@ std::shared_ptr<const Model> model() {
 
 std::shared_ptr<Session> wave_session() {
   SessionParams params;
-  params.policy = find_policy(cpu_backend(), "wave");
+  params.policy = find_policy(runtime()->backend, "wave");
   params.policy_params.segment_tokens = 512;
   params.policy_params.decode_segment_tokens = 64;
   params.kv = DType::f32;

@@ -31,7 +31,7 @@ std::shared_ptr<const Model> model(const Windows& windows, int32_t layers = 2) {
 // Segments so small that a few hundred tokens are several.
 SessionParams params_of(const char* policy) {
   SessionParams params;
-  params.policy = find_policy(cpu_backend(), policy);
+  params.policy = find_policy(runtime()->backend, policy);
   params.policy_params.segment_tokens = 256;
   params.policy_params.decode_segment_tokens = 64;
   params.kv = DType::f32;
@@ -285,7 +285,7 @@ void a_file_with_tokens_out_of_order_is_refused(void**) {
   session->prefill(random_ids(700), {}, nullptr);
   session->save(path, nullptr);
   InputFile from(path);
-  SessionFile file(from, FileKind::session, cpu_backend(), nullptr);
+  SessionFile file(from, FileKind::session, runtime()->backend, nullptr);
   KvShape shape = session->sequence().shape();
   shape.windows = std::make_shared<const Windows>(Windows{0, 100});
   Sequence to(runtime()->pool, shape, 0);

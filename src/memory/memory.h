@@ -1,6 +1,6 @@
-// A kind of memory that pools hand out pieces of: the host's, and in time a file's or a device's. Whoever owns
-// a piece knows its address, but only code that the memory is meant for may follow it; all other code has
-// copy(). So what is written over this interface does not care where keys and values are.
+// A kind of memory that pools hand out pieces of. Whoever owns a piece knows its address, but only code that
+// the memory is meant for may follow it; all other code has copy(), and so does not care where keys and
+// values are: with the host, in a file or on a device.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,8 @@ namespace wi {
 
 class Segment {
  public:
-  // Allocates keys, values and places; the index arrives with attach_index(). first_position: of its first token.
+  // Allocates keys, values and places; the index arrives with attach_index(). first_position: of its first
+  // token.
   Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens,
           HostPages pages = HostPages::huge);
 

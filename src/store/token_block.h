@@ -17,7 +17,7 @@ namespace wi {
 
 class TokenBlock {
  public:
-  TokenBlock(HostPool& pool, const KvShape& shape, int32_t capacity);
+  TokenBlock(HostPool& pages, const KvShape& shape, int32_t capacity);
 
   int32_t capacity() const { return capacity_; }
   size_t bytes() const { return memory_.bytes(); }
