@@ -10,6 +10,7 @@ WaveBufferParams buffer_params(const RuntimeParams& params) {
   buffer.folder = params.spill_folder;
   if (params.spill_bytes) buffer.most_bytes = params.spill_bytes;
   buffer.manager = params.buffer_manager;
+  buffer.slab_bytes = params.slab_bytes;
   return buffer;
 }
 

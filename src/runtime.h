@@ -38,6 +38,7 @@ struct RuntimeParams {
   BufferManager buffer_manager = BufferManager::lru;
   // Of the library's own, not of its hosts' (null: the CPU's, host memory):
   const Backend* backend = nullptr;
+  size_t slab_bytes = kSlabBytes;               // of the wave buffer's frames
   std::shared_ptr<Memory> kv_memory = nullptr;  // of keys and values; what the backend's kernels read
 };
 

@@ -253,7 +253,7 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
 // ---- structure ----
 
 // Where the session's budget, the runtime's, or its share of the fast tier does not hold all of its keys and
-// values and what comes next, the oldest segments move to the slow tier; a quarter of what may stay is for whole
+// values and what comes next, the oldest segments move to the slow tier; a sixteenth of what may stay is for whole
 // segments, the rest for frames of what queries want of the others. Layers with a window want theirs at every
 // step: such models stay.
 void Session::make_room(int64_t coming_tokens) {
@@ -285,7 +285,7 @@ void Session::make_room(int64_t coming_tokens) {
                                                       static_cast<double>(all)));
   if (all <= allowed) return;
   for (const auto& segment : sequence_.segments()) {
-    if (whole <= allowed / 4) break;
+    if (whole <= allowed / 16) break;
     if (segment->slow()) continue;
     segment->demote(buffer);
     whole -= segment->kv_bytes();

@@ -103,8 +103,9 @@ void PageCache::manage() noexcept {
   int64_t wanted = 0;
   {
     std::lock_guard lock(mutex_);
-    // As many as the last steps took, and a little: an eviction too many costs a miss, one too few as well.
-    const int64_t spare = std::max<int64_t>(2 * taken_, frames() / 64);
+    // As many as steps have lately taken: an eviction too many costs a miss, and so does one too few.
+    demand_ = std::max(taken_, demand_ - demand_ / 8);
+    const int64_t spare = std::max<int64_t>(demand_, frames() / 64);
     const int64_t coming = static_cast<int64_t>(free_.size()) + hidden_pages_ + chosen_pages_;
     if (frames() + slab_frames_ > limit_) wanted = spare - coming;
     taken_ = 0;

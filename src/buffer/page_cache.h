@@ -22,7 +22,7 @@
 
 namespace wi {
 
-constexpr int32_t kFrameTokens = 8;  // of one KV head: keys, then values
+constexpr int32_t kFrameTokens = 4;  // of one KV head: keys, then values
 constexpr int32_t frames_of(int32_t tokens) { return (tokens + kFrameTokens - 1) / kFrameTokens; }
 
 // A mapping of its own, which goes back to the system when its frames do.
@@ -137,7 +137,7 @@ class PageCache {
   std::vector<Hidden> hidden_;    // entries that go when the steps that may see them have ended; room for all
   std::vector<EntryUse> chosen_;  // to go when the next step begins; room for all
   int64_t chosen_pages_ = 0, hidden_pages_ = 0;
-  int64_t taken_ = 0;  // since the manager looked
+  int64_t taken_ = 0, demand_ = 0;  // since the manager looked; lately
   PageCacheStats stats_;
 
   std::atomic<int32_t> published_{kNoEntry};  // a chain by next_published, the newest first

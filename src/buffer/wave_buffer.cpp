@@ -20,6 +20,7 @@ std::shared_ptr<WaveBuffer> WaveBuffer::open(std::shared_ptr<HostPool> pool, con
 WaveBuffer::WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& params)
     : pool_(std::move(pool)),
       manager_kind_(params.manager),
+      slab_bytes_(params.slab_bytes),
       file_(SpillFile::open(params.folder, params.most_bytes, pool_, params.file)),
       made_after_forks_(fork_count()) {
   queue_.reserve(kMostQueued);
@@ -51,7 +52,7 @@ std::shared_ptr<PageCache> WaveBuffer::cache_of(size_t page_bytes) {
     if (cache.frames->page_bytes() == page_bytes) return cache.frames;
   caches_.reserve(caches_.size() + 1);
   const auto make = manager_kind_ == BufferManager::lru ? make_lru : make_bucketed;
-  caches_.push_back({std::make_shared<PageCache>(pool_, epochs_, page_bytes, make), 0});
+  caches_.push_back({std::make_shared<PageCache>(pool_, epochs_, page_bytes, make, slab_bytes_), 0});
   caches_.back().frames->set_limit(0);
   return caches_.back().frames;
 }

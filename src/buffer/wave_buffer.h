@@ -25,6 +25,7 @@ struct WaveBufferParams {
   uint64_t most_bytes = SpillFile::kUnlimited;  // of that file
   BufferManager manager = BufferManager::lru;
   SpillOptions file;
+  size_t slab_bytes = kSlabBytes;  // of frames
 };
 
 struct WaveBufferStats {
@@ -129,6 +130,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
 
   const std::shared_ptr<HostPool> pool_;
   const BufferManager manager_kind_;
+  const size_t slab_bytes_;
   const std::shared_ptr<SpillFile> file_;
   const uint32_t made_after_forks_;
   Epochs epochs_;

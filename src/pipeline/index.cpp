@@ -7,6 +7,7 @@
 #include "src/cancel.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/index_room.h"
+#include "src/store/copy_rows.h"
 
 namespace wi {
 namespace {
@@ -113,15 +114,14 @@ void copy_next(const Sequence& from, int64_t count, const Stream& stream, Sequen
   const int64_t first = to.tokens();
   to.reserve(count);
   std::vector<AppendRun> runs;
+  std::vector<std::byte> room;
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
     runs.clear();
     to.places(layer, first, count, 0, runs);
     for (int32_t head = 0; head < shape.kv_heads; ++head) {
       throw_if_cancelled(stream);
-      for (const AppendRun& run : runs) {
-        const size_t at = static_cast<size_t>(head) * run.head_stride;
-        from.copy_tokens(layer, head, first + run.row, run.rows, run.keys + at, run.values + at);
-      }
+      copy_rows(from, from.slow_segments() > 0, layer, head, first, shape.head_bytes(), runs,
+                to.pools().pages->memory(), room);
     }
   }
   to.commit(count);

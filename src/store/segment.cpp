@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <iterator>
+#include <optional>
 
 namespace wi {
 namespace {
@@ -35,11 +36,7 @@ class PlaneCopy {
 
 Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens,
                  HostPages pages)
-    : shape_(shape),
-      first_position_(first_position),
-      tokens_(tokens),
-      id_(next_id()),
-      pool_(pools.pages) {
+    : shape_(shape), first_position_(first_position), tokens_(tokens), id_(next_id()), pool_(pools.pages) {
   const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
   pages_ =
       pools.pages->allocate(shape.token_bytes() * static_cast<size_t>(tokens), "a segment's pages", pages);
@@ -62,16 +59,14 @@ void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t co
                           std::byte* to_values) const {
   const size_t row = shape_.head_bytes();
   const int32_t* const from = places(layer, head) + (first - first_position_);
+  const std::byte *own_keys = nullptr, *own_values = nullptr;
+  std::optional<PlaneCopy> plane_copy;
   if (const SlowKv* const there = slow()) {
-    PlaneCopy plane_copy(*there, plane(layer, head), static_cast<size_t>(tokens_) * row);
-    for (int64_t i = 0; i < count; ++i) {
-      const size_t at = static_cast<size_t>(from[i]) * row, to = static_cast<size_t>(i) * row;
-      std::memcpy(to_keys + to, plane_copy.keys() + at, row);
-      std::memcpy(to_values + to, plane_copy.values() + at, row);
-    }
-    return;
+    plane_copy.emplace(*there, plane(layer, head), static_cast<size_t>(tokens_) * row);
+    own_keys = plane_copy->keys(), own_values = plane_copy->values();
+  } else {
+    own_keys = keys(layer, head), own_values = values(layer, head);
   }
-  const std::byte *const own_keys = keys(layer, head), *const own_values = values(layer, head);
   CopyPiece pieces[128];
   size_t filled = 0;
   for (int64_t i = 0, together = 1; i < count; i += together) {

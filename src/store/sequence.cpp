@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "src/error.h"
+#include "src/store/copy_rows.h"
 
 namespace wi {
 
@@ -209,14 +210,13 @@ void Sequence::copy_to_tail(const Segment& segment, int64_t end) {
   const int64_t first = std::max(segment.first_position(), sealed_end_);
   const int64_t count = std::min(segment.end_position(), end) - first;
   std::vector<AppendRun> runs;
+  std::vector<std::byte> room;
   for (int32_t layer = 0; layer < shape_.layers; ++layer) {
     runs.clear();
     places(layer, first, count, 0, runs);
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
-      for (const AppendRun& run : runs) {
-        const size_t to = static_cast<size_t>(head) * run.head_stride;
-        segment.copy_tokens(layer, head, first + run.row, run.rows, run.keys + to, run.values + to);
-      }
+      copy_rows(segment, segment.slow() != nullptr, layer, head, first, shape_.head_bytes(), runs,
+                pools_.pages->memory(), room);
     }
   }
 }

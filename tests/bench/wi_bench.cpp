@@ -406,7 +406,9 @@ Options parse(int argc, char** argv) {
       options.kv_fast = std::strtof(value.c_str(), &end);
       check(*end == 0 && options.kv_fast > 0 && options.kv_fast <= 1, WI_E_ARGUMENT, "--kv-fast is \"", value,
             "\", must be in (0, 1]");
-    } else if (name == "--spill")
+    } else if (name == "--document")
+      options.document = value;
+    else if (name == "--spill")
       options.spill = value;
     else if (name == "--manager") {
       options.manager = value;
