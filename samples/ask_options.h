@@ -24,6 +24,9 @@ struct AskOptions {
   std::string precision = "fast";
   double budget = 0;  // share of the indexed tokens read exactly; 0: the library's default
   int64_t sparse_read_tokens = 0;
+  std::string spill;   // folder for what memory has no room for; empty: there is no slow tier
+  double kv_fast = 0;  // share of the cache in memory; 0: as it has room
+  int64_t kv_budget_mb = 0;
   int64_t max_tokens = 256;
   double temperature = 0;
   int64_t seed = 0;

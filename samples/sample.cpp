@@ -30,10 +30,13 @@ void throw_call_error(const wi_error& error) {
   throw std::runtime_error(message);
 }
 
-Runtime create_runtime(int threads, const std::string& device) {
+Runtime create_runtime(int threads, const std::string& device, const std::string& spill_folder,
+                       uint64_t kv_budget_bytes) {
   auto params = sized<wi_runtime_params>();
   params.threads = threads;
   params.device = device.c_str();
+  params.kv_budget_bytes = kv_budget_bytes;
+  if (!spill_folder.empty()) params.spill_folder = spill_folder.c_str();
   wi_runtime* runtime = nullptr;
   call(wi_runtime_create, &params, &runtime);
   return Runtime(runtime, wi_runtime_release);

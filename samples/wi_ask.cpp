@@ -39,7 +39,8 @@ namespace {
 
 void ask(const AskOptions& options) {
   Interrupt interrupt;
-  Runtime runtime = create_runtime(options.threads, options.device);
+  Runtime runtime = create_runtime(options.threads, options.device, options.spill,
+                                   static_cast<uint64_t>(options.kv_budget_mb) << 20);
   Model model =
       open_model(runtime, options.model, parse_load(options.load), parse_precision(options.precision));
   Prompt prompt(model, options);
@@ -77,6 +78,7 @@ std::vector<Session> create_sessions(const Model& model, const AskOptions& optio
   params.kv_type = parse_kv_type(options.kv_type);
   params.policy = &policy;
   params.sampling = &sampling;
+  params.kv_fast_share = static_cast<float>(options.kv_fast);
   params.sparse_read_tokens = static_cast<int32_t>(options.sparse_read_tokens);
   params.prefix_reuse = WI_PREFIX_REUSE_OFF;  // each policy's prefill time is its own
 
