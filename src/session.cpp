@@ -12,6 +12,21 @@
 namespace wi {
 namespace {
 
+// Beside the next steps, which go on with what is in memory until it is done; if it fails, a later call tries
+// again. False: there is nobody to do it.
+bool demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
+  if (segment->leaving().exchange(true)) return true;
+  const bool taken = buffer.later([segment, &buffer] {
+    try {
+      segment->demote(buffer);
+    } catch (...) {
+    }
+    segment->leaving() = false;
+  });
+  if (!taken) segment->leaving() = false;
+  return taken;
+}
+
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
   return hash * 0xff51afd7ed558ccdu;
@@ -126,7 +141,7 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
       for (int64_t done = reused; done < total;) {
         const int64_t count = std::min(chunk, total - done);
         const bool last = done + count == total;
-        use.rest(count);
+        use.rest(count, cancel);
         run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, stream);
         done += count;
         seal_tail(SealWhen::prefilling, stream, final_tokens);
@@ -223,7 +238,7 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
       const int64_t end = tokens_.size() - 1;
       while (sequence_.tokens() < end) {
         const int64_t first = sequence_.tokens(), count = std::min(kChunk, end - first);
-        use.rest(count);
+        use.rest(count, cancel);
         sequence_.reserve(count);
         stream.each(model_->config.layers, [&](int64_t layer, int worker) {
           float* keys = stream.worker_array<float>(worker, static_cast<size_t>(2 * count * width));
@@ -256,7 +271,7 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
 // values and what comes next, the oldest segments move to the slow tier; a sixteenth of what may stay is for whole
 // segments, the rest for frames of what queries want of the others. Layers with a window want theirs at every
 // step: such models stay.
-void Session::make_room(int64_t coming_tokens) {
+void Session::make_room(int64_t coming_tokens, const std::atomic<bool>* cancel) {
   const KvShape& shape = sequence_.shape();
   if (shape.windows) return;
   WaveBuffer& buffer = *runtime_->buffer;
@@ -280,6 +295,7 @@ void Session::make_room(int64_t coming_tokens) {
               runtime_->pool->used() - std::min(runtime_->pool->used(), whole + frames_.bytes()));
   if (params_.kv_budget_bytes)
     allowed = std::min(allowed, left_of(params_.kv_budget_bytes, sequence_.bytes() - whole));
+  const bool must = all > allowed;  // or there is no memory for what comes
   if (params_.kv_fast_share > 0)
     allowed = std::min(allowed, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
                                                       static_cast<double>(all)));
@@ -287,8 +303,9 @@ void Session::make_room(int64_t coming_tokens) {
   for (const auto& segment : sequence_.segments()) {
     if (whole <= allowed / 16) break;
     if (segment->slow()) continue;
-    segment->demote(buffer);
     whole -= segment->kv_bytes();
+    if (must || coming_tokens > 1 || !demote_later(segment, buffer))
+      segment->demote(buffer, [&] { throw_if_cancelled(cancel); });
   }
   if (!frames_) frames_ = WaveBuffer::Share(runtime_->buffer, 2 * kFrameTokens * shape.head_bytes());
   frames_.set(std::min(allowed - std::min(allowed, whole), all - whole));

@@ -139,7 +139,7 @@ class Session : public std::enable_shared_from_this<Session> {
                           const CancelToken* cancel, Event* events_out);
   int64_t run_prefill(Use& use, std::span<const int32_t> tokens, const PrefillParams& params,
                       const CancelToken* cancel, int64_t most_chunks = INT64_MAX);
-  void make_room(int64_t coming_tokens);
+  void make_room(int64_t coming_tokens, const std::atomic<bool>* cancel);
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
                  int64_t done, const Stream& stream);
   // final_tokens: with prefilling, what the sequence will have when the call ends.

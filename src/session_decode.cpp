@@ -109,7 +109,7 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
   company.each([&](Session& session, size_t) { session.compute_exact_pending(workspace, cancel); });
   if (std::none_of(sessions.begin(), sessions.end(), [](Session* session) { return session->pending(); }))
     return;
-  use.rest(1);
+  use.rest(1, cancel);
 
   Runtime& runtime = *sessions[0]->runtime_;
   const Model& model = *sessions[0]->model_;

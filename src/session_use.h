@@ -44,10 +44,10 @@ class Session::Use {
 
   // Between two steps of a long call: what no step needs may leave the fast tier, to make room for so many
   // tokens more.
-  void rest(int64_t coming_tokens) {
+  void rest(int64_t coming_tokens, const CancelToken* cancel) {
     if (!sessions_[0]->runtime_->buffer) return;
     reading_->end();
-    for (Session* session : sessions_) session->make_room(coming_tokens);
+    for (Session* session : sessions_) session->make_room(coming_tokens, flag_of(cancel));
     reading_->begin();
     for (Session* session : sessions_) session->sequence_.refresh();
   }

@@ -35,7 +35,8 @@ void Retrieval::run(const Stream& stream, const LookupArgs& args) {
     misses_.insert(misses_.end(), found_[i].misses.begin(), found_[i].misses.end());
     use_.hits.insert(use_.hits.end(), found_[i].hits.begin(), found_[i].hits.end());
   }
-  if (cache_) use_.cache = cache_;
+  if (!cache_) return;
+  use_.cache = cache_;
   if (!misses_.empty()) fetch(args);
 }
 
@@ -76,13 +77,14 @@ void Retrieval::find(const LookupArgs& args, int32_t number) {
 
 // All misses of the pass in flight at once, each into frames in which it may stay.
 void Retrieval::fetch(const LookupArgs& args) {
-  const size_t row = row_bytes(args.kv, args.head_dim), page = cache_->page_bytes();
+  PageCache& cache = *cache_;
+  const size_t row = row_bytes(args.kv, args.head_dim), page = cache.page_bytes();
   size_t refused = 0;
   for (Miss& miss : misses_) {
     const Lookup& lookup = args.lookups[miss.lookup];
     const PartitionRef ref = lookup.retrieved[miss.partition];
     const int32_t pages = frames_of(tokens_in(lookup.segments[ref.segment], ref.partition));
-    miss.entry = cache_->take(pages);
+    miss.entry = cache.take(pages);
     if (miss.entry == kNoEntry) refused += static_cast<size_t>(pages);
   }
   try {
@@ -100,11 +102,11 @@ void Retrieval::fetch(const LookupArgs& args) {
       for (int32_t left = tokens_in(segment, ref.partition); left > 0; left -= kFrameTokens) {
         const int32_t tokens = std::min(left, kFrameTokens);
         const size_t half = static_cast<size_t>(tokens) * row;
-        std::byte* const to = frame == kNoEntry ? spare : cache_->frame(frame);
+        std::byte* const to = frame == kNoEntry ? spare : cache.frame(frame);
         if (frame == kNoEntry)
           spare += page;
         else
-          frame = cache_->next(frame);
+          frame = cache.next(frame);
         requests_.push_back({segment.slow->extent, offset, 2 * half, to});
         *run++ = {to, to + half, tokens};
         offset += 2 * half;
@@ -119,7 +121,7 @@ void Retrieval::fetch(const LookupArgs& args) {
   for (const Miss& miss : misses_) {
     if (miss.entry == kNoEntry) continue;
     const PartitionRef ref = args.lookups[miss.lookup].retrieved[miss.partition];
-    cache_->publish(miss.entry, args.lookups[miss.lookup].segments[ref.segment].slow->entries[ref.partition]);
+    cache.publish(miss.entry, args.lookups[miss.lookup].segments[ref.segment].slow->entries[ref.partition]);
   }
 }
 

@@ -27,23 +27,24 @@ WaveBuffer::WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& p
   spare_.reserve(kMostQueued);
   const NoSignals none;
   try {
-    manager_ = std::thread([this] { manage(); });
+    manager_ = std::make_unique<std::thread>([this] { manage(); });
   } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
   }
 }
 
 WaveBuffer::~WaveBuffer() {
   if (fork_count() != made_after_forks_) {  // a child has no such thread
-    new std::thread(std::move(manager_));
+    static_cast<void>(manager_.release());
     return;
   }
-  if (!manager_.joinable()) return;
+  if (!manager_) return;
   {
     std::lock_guard lock(queue_mutex_);
     stopping_ = true;
   }
   posted_.notify_one();
-  manager_.join();
+  manager_->join();
 }
 
 std::shared_ptr<PageCache> WaveBuffer::cache_of(size_t page_bytes) {
@@ -71,7 +72,7 @@ void WaveBuffer::end_step(uint64_t step) noexcept {
 }
 
 void WaveBuffer::post(StepUse& use) noexcept {
-  if (!manager_.joinable()) {
+  if (!manager_) {
     use.cache->used(use.hits, use.step);
     use.cache->manage();
     use.hits.clear();
@@ -96,8 +97,16 @@ void WaveBuffer::post(StepUse& use) noexcept {
 void WaveBuffer::manage() {
   std::unique_lock lock(queue_mutex_);
   for (;;) {
-    posted_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    posted_.wait(lock, [&] { return stopping_ || !queue_.empty() || !work_.empty(); });
     if (stopping_) return;
+    if (queue_.empty()) {
+      const std::function<void()> work = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+      continue;
+    }
     StepUse use = std::move(queue_.front());
     queue_.erase(queue_.begin());
     lock.unlock();
@@ -107,6 +116,16 @@ void WaveBuffer::manage() {
     lock.lock();
     if (spare_.size() < kMostQueued) spare_.push_back(std::move(use));
   }
+}
+
+bool WaveBuffer::later(std::function<void()> work) {
+  if (!manager_) return false;
+  {
+    std::lock_guard lock(queue_mutex_);
+    work_.push_back(std::move(work));
+  }
+  posted_.notify_one();
+  return true;
 }
 
 void WaveBuffer::retire(HostBuffer buffer) {

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -78,6 +80,10 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   // taken.
   void post(StepUse& use) noexcept;
 
+  // Work for the manager's thread, which may take a while; what it throws is its own business. False: there is no
+  // such thread.
+  bool later(std::function<void()> work);
+
   // Freed when the steps have ended that may be reading it.
   void retire(HostBuffer buffer);
 
@@ -145,8 +151,9 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   std::mutex queue_mutex_;
   std::condition_variable posted_;
   std::vector<StepUse> queue_, spare_;
+  std::deque<std::function<void()>> work_;
   bool stopping_ = false;
-  std::thread manager_;  // none where the system refused it: post() then does its work
+  std::unique_ptr<std::thread> manager_;  // null where the system refused it: post() then does its work
 };
 
 }  // namespace wi

@@ -95,7 +95,7 @@ void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
   }
 }
 
-bool Segment::demote(WaveBuffer& buffer) const {
+bool Segment::demote(WaveBuffer& buffer, const std::function<void()>& poll) const {
   std::lock_guard lock(demoting_);
   if (slow()) return false;
   const size_t plane_bytes = 2 * static_cast<size_t>(tokens_) * shape_.head_bytes();
@@ -104,6 +104,7 @@ bool Segment::demote(WaveBuffer& buffer) const {
     planes.push_back({offsets_.as<int32_t>() + offsets_at_[i], heads_[i].partitions});
   slow_ = SlowKv::write(buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()),
                         std::move(planes), tokens_, shape_.head_bytes(), [&](size_t plane, std::byte* to) {
+                          if (poll) poll();
                           pool_->memory().copy(to, kv_ + plane * plane_bytes, plane_bytes);
                         });
   slow_now_.store(slow_.get(), std::memory_order_release);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -50,8 +51,11 @@ class Segment {
   // Null: in the fast tier.
   const SlowKv* slow() const { return slow_now_.load(std::memory_order_acquire); }
   // To the slow tier; what a step is reading stays until it ends. False: it is there already. Throws
-  // WI_E_BUDGET, WI_E_IO or WI_E_MEMORY and changes nothing.
-  bool demote(WaveBuffer& buffer) const;
+  // WI_E_BUDGET, WI_E_IO, WI_E_MEMORY or, from `poll`, which is called every few MB, what that throws, and
+  // changes nothing.
+  bool demote(WaveBuffer& buffer, const std::function<void()>& poll = {}) const;
+  // Whether somebody has undertaken to; set by who does.
+  std::atomic<bool>& leaving() const { return leaving_; }
 
   // For kernels; writing, before the segment is shared:
   std::byte* keys(int32_t layer, int32_t head) const;
@@ -95,6 +99,7 @@ class Segment {
   std::vector<size_t> offsets_at_;  // (layers * kv_heads)
   std::vector<HeadIndex> heads_;
 
+  mutable std::atomic<bool> leaving_{false};
   mutable std::mutex demoting_;
   mutable std::shared_ptr<SlowKv> slow_;
   mutable std::atomic<const SlowKv*> slow_now_{nullptr};
