@@ -10,8 +10,9 @@ namespace {
 
 uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads);
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
-                     uint64_t pool_budget_bytes);
-bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes);
+                     uint64_t pool_budget_bytes, bool slow_tier);
+bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
+                  bool slow_tier);
 
 }  // namespace
 
@@ -33,9 +34,13 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
       scratch_bytes(model, std::min(chunk_tokens, static_cast<int64_t>(tokens)), runtime.workers.threads());
   plan.total_bytes =
       plan.weight_bytes + plan.kv_bytes + plan.index_bytes + plan.sealing_bytes + plan.scratch_bytes;
-  plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget());
-  plan.fits = fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget()) &&
-              plan.total_bytes <= runtime.topology.memory_bytes;
+  const bool slow_tier = runtime.buffer && !shape.windows;
+  plan.fast_bytes = kv.fast_bytes;
+  plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget(), slow_tier);
+  const uint64_t needed =
+      slow_tier ? plan.weight_bytes + plan.fast_bytes + plan.scratch_bytes : plan.total_bytes;
+  plan.fits = fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), slow_tier) &&
+              needed <= runtime.topology.memory_bytes;
   return plan;
 }
 
@@ -75,8 +80,12 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
   uint64_t peak = 0;
   const auto build = [&](SegmentSpan span) {
     const int64_t tail = std::min(tokens - span.first, params.local_window + span.tokens + chunk_tokens);
-    peak = std::max(peak, bytes_of(span.first + in_blocks(tail) + span.tokens) + plan.index_bytes +
-                              order_bytes(span.tokens) + 2 * index_room(span.tokens));
+    const uint64_t indexes = plan.index_bytes + order_bytes(span.tokens) + 2 * index_room(span.tokens);
+    peak = std::max(peak, bytes_of(span.first + in_blocks(tail) + span.tokens) + indexes);
+    // Of those before the last, one meets a whole chunk.
+    const int64_t longest_tail = std::min(tokens, params.local_window + span.tokens + chunk_tokens);
+    plan.fast_bytes =
+        std::max(plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(longest_tail) + span.tokens) + indexes);
     plan.index_bytes += index_bytes_of(span.tokens);
   };
   // Of the whole segments, the last meets the most.
@@ -91,6 +100,8 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
     build(span);
   const uint64_t held = plan.kv_bytes + plan.index_bytes;
   plan.sealing_bytes = peak > held ? peak - held : 0;
+  const uint64_t sealed = bytes_of(std::max<int64_t>(sealed_end - kSinkTokens, 0));
+  plan.fast_bytes = std::max(plan.fast_bytes, held - std::min(sealed, held));
   return plan;
 }
 
@@ -115,18 +126,22 @@ uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
 }
 
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
-                     uint64_t pool_budget_bytes) {
+                     uint64_t pool_budget_bytes, bool slow_tier) {
   int64_t fits = 0, too_many = INT32_MAX;
   while (fits + 1 < too_many) {
     const int64_t middle = fits + (too_many - fits) / 2;
     const KvPlan plan = plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, middle);
-    (fits_budgets(plan, params.kv_budget_bytes, pool_budget_bytes) ? fits : too_many) = middle;
+    (fits_budgets(plan, params.kv_budget_bytes, pool_budget_bytes, slow_tier) ? fits : too_many) = middle;
   }
   return static_cast<uint64_t>(fits);
 }
 
 // The session's own budget counts what it holds; the pool also sees what is taken for a moment.
-bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes) {
+bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
+                  bool slow_tier) {
+  if (slow_tier)
+    return plan.fast_bytes <= pool_budget_bytes &&
+           (session_budget_bytes == 0 || plan.fast_bytes <= session_budget_bytes);
   const uint64_t held = plan.kv_bytes + plan.index_bytes;
   return held + plan.sealing_bytes <= pool_budget_bytes &&
          (session_budget_bytes == 0 || held <= session_budget_bytes);

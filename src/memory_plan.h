@@ -15,6 +15,7 @@ struct KvPlan {
   uint64_t kv_bytes = 0;       // keys and values of sink, segments and tail
   uint64_t index_bytes = 0;    // of all segments, at most; what orders their tokens included
   uint64_t sealing_bytes = 0;  // most that building a segment, and the tail waiting for it, takes on top
+  uint64_t fast_bytes = 0;     // most of these that is in use at once and cannot be in a slow tier
 };
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
                int64_t tokens);

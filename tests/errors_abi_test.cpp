@@ -159,6 +159,10 @@ void runtime_parameters_are_checked(void**) {
   assert_fails(WI_E_ARGUMENT, "log_level is 5", create([](auto& p) { p.log_level = 5; })(error));
   assert_fails(WI_E_ARGUMENT, "nice is 20, must be in [0, 19]", create([](auto& p) { p.nice = 20; })(error));
   assert_fails(WI_E_ARGUMENT, "nice is -5", create([](auto& p) { p.nice = -5; })(error));
+  assert_fails(WI_E_ARGUMENT, "buffer_manager is 3", create([](auto& p) { p.buffer_manager = 3; })(error));
+  assert_fails(WI_E_ARGUMENT, "spill_folder is empty", create([](auto& p) { p.spill_folder = ""; })(error));
+  assert_fails(WI_E_IO, "/nowhere/at/all",
+               create([](auto& p) { p.spill_folder = "/nowhere/at/all"; })(error));
   assert_fails(WI_E_UNSUPPORTED, "device is \"cuda:0\", which needs the CUDA plugin",
                create([](auto& p) { p.device = "cuda:0"; })(error));
   assert_fails(WI_E_UNSUPPORTED, "device is \"\"", create([](auto& p) { p.device = ""; })(error));
@@ -236,6 +240,8 @@ void session_sampling_and_kv_parameters_are_checked(void**) {
   assert_fails(WI_E_ARGUMENT, "sparse_read_tokens is -5",
                create([](auto& p) { p.sparse_read_tokens = -5; }, error));
   assert_fails(WI_E_ARGUMENT, "prefix_reuse is 3", create([](auto& p) { p.prefix_reuse = 3; }, error));
+  assert_fails(WI_E_ARGUMENT, "kv_fast_share is 1.5", create([](auto& p) { p.kv_fast_share = 1.5f; }, error));
+  assert_fails(WI_E_ARGUMENT, "kv_fast_share is nan", create([](auto& p) { p.kv_fast_share = NAN; }, error));
 
   Session session = read_session(3);
   const auto set = [&](const std::function<void(wi_sampling_params&)>& change, wi_error* error) {

@@ -205,6 +205,7 @@ const std::vector<Line> kLayout = {
     FIELD(wi_memory_plan, scratch_bytes),
     FIELD(wi_memory_plan, total_bytes),
     FIELD(wi_memory_plan, max_tokens),
+    FIELD(wi_memory_plan, fast_bytes),
     STRUCT(wi_event),
     FIELD(wi_event, struct_size),
     FIELD(wi_event, kind),

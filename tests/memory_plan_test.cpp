@@ -2,6 +2,7 @@
 // with it.
 #include "src/memory_plan.h"
 
+#include "support/folder.h"
 #include "support/random_model.h"
 #include "test.h"
 
@@ -100,6 +101,36 @@ void max_tokens_fit_the_runtimes_budget(void**) {
   }
 }
 
+// What is promised with a slow tier is held: so many tokens, and what memory they need of which budget.
+void with_a_slow_tier_only_the_fast_part_must_fit(void**) {
+  const test::Folder folder;
+  for (const char* policy : {"wave", "blocks"}) {
+    const uint64_t budget = uint64_t{2} << 20;
+    RuntimeParams runtime_params;
+    runtime_params.threads = 1;
+    runtime_params.kv_budget_bytes = budget;
+    const SessionParams params = params_of(policy, 1024, 256, 64, DType::f16);
+    const uint64_t in_memory =
+        plan_memory(*Runtime::create(runtime_params), *small_model(), params, 1).max_tokens;
+    runtime_params.spill_folder = folder.path;
+    const auto runtime = Runtime::create(runtime_params);
+    const uint64_t tokens = plan_memory(*runtime, *small_model(), params, 1).max_tokens;
+    const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, tokens);
+    std::printf("%s: %llu tokens in memory, %llu with a file, %llu of %llu bytes at once\n", policy,
+                static_cast<unsigned long long>(in_memory), static_cast<unsigned long long>(tokens),
+                static_cast<unsigned long long>(plan.fast_bytes),
+                static_cast<unsigned long long>(plan.total_bytes));
+    assert_true(tokens > in_memory * 3 / 2);
+    assert_int_equal(plan.fits, 1);
+    assert_in_range(plan.fast_bytes, 1, budget);
+    const auto session = Session::create(runtime, small_model(), params);
+    session->prefill(some_tokens(tokens), {}, nullptr);
+    assert_int_equal(session->stats().tokens, tokens);
+    assert_in_range(runtime->pool->peak(), 1, budget);
+    session->logits(nullptr);
+  }
+}
+
 void max_tokens_fill_the_sessions_budget(void**) {
   const auto runtime = small_runtime();
   SessionParams params = params_of("full", 1024, 256, 64, DType::f16);
@@ -139,6 +170,7 @@ int main() {
       cmocka_unit_test(plan_agrees_with_a_session_that_is_made),
       cmocka_unit_test(plan_agrees_where_windows_slide),
       cmocka_unit_test(max_tokens_fit_the_runtimes_budget),
+      cmocka_unit_test(with_a_slow_tier_only_the_fast_part_must_fit),
       cmocka_unit_test(max_tokens_fill_the_sessions_budget),
       cmocka_unit_test(scratch_is_of_the_right_size),
       cmocka_unit_test(plan_refuses_more_tokens_than_positions),

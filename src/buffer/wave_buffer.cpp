@@ -21,7 +21,9 @@ WaveBuffer::WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& p
     : pool_(std::move(pool)),
       manager_kind_(params.manager),
       slab_bytes_(params.slab_bytes),
-      file_(SpillFile::open(params.folder, params.most_bytes, pool_, params.file)),
+      // What passes between file and memory is scratch, and not of the cache's budget.
+      file_(SpillFile::open(params.folder, params.most_bytes, HostPool::create(HostPool::kUnlimited, true),
+                            params.file)),
       made_after_forks_(fork_count()) {
   queue_.reserve(kMostQueued);
   spare_.reserve(kMostQueued);
