@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace wi {
 PageCache::PageCache(std::shared_ptr<HostPool> pool, Epochs& epochs, size_t page_bytes, MakeReplacement make,
@@ -36,7 +37,7 @@ int32_t PageCache::take(int32_t pages) noexcept {
   }
   for (int32_t frame = first; frame != kNoEntry; frame = facts(frame).next) facts(frame).owner = first;
   facts(first).pages = pages;
-  facts(first).leaving = false;
+  facts(first).admitted = facts(first).leaving = false;
   return first;
 }
 
@@ -46,22 +47,18 @@ void PageCache::give(int32_t entry) noexcept {
 }
 
 bool PageCache::publish(int32_t entry, EntrySlot& slot) noexcept {
+  std::lock_guard lock(mutex_);
   Facts& first = facts(entry);
-  first.slot = &slot;
   int32_t expected = kNoEntry;
   if (!slot.compare_exchange_strong(expected, entry, std::memory_order_acq_rel)) {
-    std::lock_guard lock(mutex_);
-    first.slot = nullptr;
     first.leaving = true;
     ++stats_.late;
     hidden_.push_back({entry, epochs_.hide()});
     hidden_pages_ += first.pages;
     return false;
   }
-  first.next_published = published_.load(std::memory_order_relaxed);
-  while (!published_.compare_exchange_weak(first.next_published, entry, std::memory_order_release,
-                                           std::memory_order_relaxed)) {
-  }
+  first.slot = &slot;
+  first.next_published = std::exchange(published_, entry);
   return true;
 }
 
@@ -124,14 +121,13 @@ void PageCache::manage() noexcept {
 }
 
 void PageCache::take_in_published() noexcept {
-  uint64_t count = 0;
-  for (int32_t entry = published_.exchange(kNoEntry, std::memory_order_acquire); entry != kNoEntry; ++count) {
-    replacement_->admit(entry, facts(entry).pages, step_);
-    entry = facts(entry).next_published;
-  }
-  if (!count) return;
   std::lock_guard lock(mutex_);
-  stats_.admissions += count;
+  for (int32_t entry = std::exchange(published_, kNoEntry); entry != kNoEntry;
+       entry = facts(entry).next_published) {
+    replacement_->admit(entry, facts(entry).pages, step_);
+    facts(entry).admitted = true;
+    ++stats_.admissions;
+  }
 }
 
 void PageCache::forget(std::span<EntrySlot> slots) noexcept {
@@ -191,7 +187,7 @@ void PageCache::clear_above_limit() noexcept {
   std::lock_guard lock(mutex_);
   for (int64_t i = limit_; i < frames(); ++i) {
     const int32_t entry = facts(static_cast<int32_t>(i)).owner;
-    if (entry == kNoEntry || facts(entry).leaving || !facts(entry).slot) continue;
+    if (entry == kNoEntry || facts(entry).leaving || !facts(entry).admitted) continue;
     replacement_->remove(entry);
     choose(entry);
   }

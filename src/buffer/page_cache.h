@@ -95,7 +95,8 @@ class PageCache {
     int32_t next = kNoEntry;
     int32_t owner = kNoEntry;  // the entry that it belongs to
     int32_t pages = 0;
-    bool leaving = false;  // chosen or hidden
+    bool admitted = false;  // the manager knows it
+    bool leaving = false;   // chosen or hidden
     EntrySlot* slot = nullptr;
     std::atomic<uint32_t> generation{0};
     int32_t next_published = kNoEntry;
@@ -140,7 +141,7 @@ class PageCache {
   int64_t taken_ = 0, demand_ = 0;  // since the manager looked; lately
   PageCacheStats stats_;
 
-  std::atomic<int32_t> published_{kNoEntry};  // a chain by next_published, the newest first
+  int32_t published_ = kNoEntry;  // that the manager does not know: a chain by next_published
 
   std::mutex managing_;  // of the manager's side; never by a step
   std::unique_ptr<Replacement> replacement_;

@@ -51,19 +51,19 @@ WaveBuffer::~WaveBuffer() {
 
 std::shared_ptr<PageCache> WaveBuffer::cache_of(size_t page_bytes) {
   std::lock_guard lock(caches_mutex_);
-  for (const Cache& cache : caches_)
-    if (cache.frames->page_bytes() == page_bytes) return cache.frames;
-  caches_.reserve(caches_.size() + 1);
+  for (const auto& cache : caches_)
+    if (cache->page_bytes() == page_bytes) return cache;
   const auto make = manager_kind_ == BufferManager::lru ? make_lru : make_bucketed;
-  caches_.push_back({std::make_shared<PageCache>(pool_, epochs_, page_bytes, make, slab_bytes_), 0});
-  caches_.back().frames->set_limit(0);
-  return caches_.back().frames;
+  auto cache = std::make_shared<PageCache>(pool_, epochs_, page_bytes, make, slab_bytes_);
+  cache->set_limit(0);
+  caches_.push_back(cache);
+  return cache;
 }
 
 uint64_t WaveBuffer::begin_step() {
   {
     std::lock_guard lock(caches_mutex_);
-    for (const Cache& cache : caches_) cache.frames->begin_step();
+    for (const auto& cache : caches_) cache->begin_step();
   }
   return epochs_.enter();
 }
@@ -155,14 +155,18 @@ void WaveBuffer::Share::set(uint64_t bytes) {
   bytes_ = bytes;
 }
 
+// Steps do not wait for it: it may wait for the manager.
 void WaveBuffer::change_share(size_t page_bytes, uint64_t before, uint64_t after) {
-  const std::shared_ptr<PageCache> frames = cache_of(page_bytes);
-  std::lock_guard lock(caches_mutex_);
-  for (Cache& cache : caches_) {
-    if (cache.frames != frames) continue;
-    frames->set_limit(cache.share_bytes - before + after);
-    cache.share_bytes += after - before;
+  const std::shared_ptr<PageCache> cache = cache_of(page_bytes);
+  std::lock_guard lock(shares_mutex_);
+  size_t number = 0;
+  {
+    std::lock_guard list(caches_mutex_);
+    number = static_cast<size_t>(std::find(caches_.begin(), caches_.end(), cache) - caches_.begin());
   }
+  if (shares_.size() <= number) shares_.resize(number + 1);
+  cache->set_limit(shares_[number] - before + after);
+  shares_[number] += after - before;
 }
 
 WaveBufferStats WaveBuffer::stats() const {
@@ -170,8 +174,8 @@ WaveBufferStats WaveBuffer::stats() const {
   stats.slow_bytes = file_->used();
   stats.file = file_->stats();
   std::lock_guard lock(caches_mutex_);
-  for (const Cache& cache : caches_) {
-    const PageCacheStats of = cache.frames->stats();
+  for (const auto& cache : caches_) {
+    const PageCacheStats of = cache->stats();
     stats.admissions += of.admissions;
     stats.evictions += of.evictions;
     stats.refusals += of.refusals;

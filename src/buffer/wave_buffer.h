@@ -125,10 +125,6 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   void change_share(size_t page_bytes, uint64_t before, uint64_t after);
   void free_retired() noexcept;
 
-  struct Cache {
-    std::shared_ptr<PageCache> frames;
-    uint64_t share_bytes = 0;
-  };
   struct Retired {
     HostBuffer buffer;
     uint64_t since;
@@ -142,8 +138,9 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   Epochs epochs_;
 
   mutable std::mutex caches_mutex_;
-  std::vector<Cache> caches_;
-  std::atomic<bool> any_cache_{false};
+  std::vector<std::shared_ptr<PageCache>> caches_;
+  std::mutex shares_mutex_;
+  std::vector<uint64_t> shares_;  // (caches) bytes, of all sessions
 
   std::mutex retired_mutex_;
   std::vector<Retired> retired_;
