@@ -76,7 +76,8 @@ class SpillFile : public std::enable_shared_from_this<SpillFile> {
 
   // WI_E_IO names the folder and the reason. pool: of the buffers that go between the file and memory.
   // Without O_DIRECT, each read and write asks the page cache to forget it, which it does with what nobody
-  // else uses; there reads copy once more inside the kernel, and a file in memory (tmpfs) stays there.
+  // else uses; there reads copy once more inside the kernel, and a file in memory (tmpfs) or over another
+  // (overlayfs) stays there.
   static std::shared_ptr<SpillFile> open(const std::string& folder, uint64_t most_bytes,
                                          std::shared_ptr<HostPool> pool, const SpillOptions& options = {});
   SpillFile(const SpillFile&) = delete;
