@@ -11,6 +11,7 @@ WaveBufferParams buffer_params(const RuntimeParams& params) {
   if (params.spill_bytes) buffer.most_bytes = params.spill_bytes;
   buffer.manager = params.buffer_manager;
   buffer.slab_bytes = params.slab_bytes;
+  buffer.file.nice = params.nice;
   return buffer;
 }
 

@@ -28,10 +28,6 @@ class Epochs {
     std::lock_guard lock(mutex_);
     return ++clock_;
   }
-  uint64_t now() const noexcept {
-    std::lock_guard lock(mutex_);
-    return clock_;
-  }
   // What was hidden under a lower number is seen by nobody.
   uint64_t oldest() const noexcept {
     std::lock_guard lock(mutex_);

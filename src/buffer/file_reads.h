@@ -46,7 +46,8 @@ std::unique_ptr<FileReads> make_uring_reads(const ReadSource& source);
 // without any, callers read alone, one read after the other.
 class ReadThreads {
  public:
-  ReadThreads(const ReadSource& source, int threads);
+  // nice: added to the nice value that the threads inherit.
+  ReadThreads(const ReadSource& source, int threads, int nice = 0);
   // In a child made by fork(2), where the threads are not, nobody waits for them.
   ~ReadThreads();
   ReadThreads(const ReadThreads&) = delete;

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <pthread.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 #include <vector>
 
 #include "src/buffer/file_reads.h"
@@ -27,12 +28,13 @@ struct Batch {
 }  // namespace
 
 struct ReadThreads::State {
-  explicit State(const ReadSource& of) : source(of) {}
+  State(const ReadSource& of, int nice) : source(of), nice_by(nice) {}
   void start(int count);
   void serve();
   void do_next(Batch& batch, std::unique_lock<std::mutex>& lock);
 
   const ReadSource source;
+  const int nice_by;
   const uint32_t made_after_forks = fork_count();
   std::vector<pthread_t> threads;
 
@@ -43,7 +45,8 @@ struct ReadThreads::State {
   bool stopped = false;
 };
 
-ReadThreads::ReadThreads(const ReadSource& source, int threads) : state_(std::make_unique<State>(source)) {
+ReadThreads::ReadThreads(const ReadSource& source, int threads, int nice)
+    : state_(std::make_unique<State>(source, nice)) {
   state_->start(threads);
 }
 
@@ -106,8 +109,10 @@ void ReadThreads::State::start(int count) {
   pthread_attr_setstacksize(&attributes, kStackBytes);
   const NoSignals no_signals;
   const auto body = [](void* state) -> void* {
+    State& own = *static_cast<State*>(state);
     prctl(PR_SET_NAME, "wi-read");
-    static_cast<State*>(state)->serve();
+    if (own.nice_by > 0) static_cast<void>(nice(own.nice_by));  // on Linux the thread's own
+    own.serve();
     return nullptr;
   };
   pthread_t thread;

@@ -139,12 +139,14 @@ void Retrieval::begin(WaveBuffer* buffer) {
   }
   use_.hits.clear();
   use_.cache = nullptr;
+  step_ = buffer->begin_step();
   buffer_ = buffer;
 }
 
 void Retrieval::end() noexcept {
   if (!buffer_) return;
-  use_.step = buffer_->step_number();
+  buffer_->end_step(step_);
+  use_.step = step_;
   if (use_.cache) buffer_->post(use_);
 }
 

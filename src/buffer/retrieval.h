@@ -51,6 +51,7 @@ class Retrieval {
   void give_back() noexcept;
 
   WaveBuffer* buffer_ = nullptr;
+  uint64_t step_ = 0;
   std::shared_ptr<SpillFile> file_;      // that reader_ reads
   std::unique_ptr<SpillReader> reader_;  // made with the first miss
   PageCache* cache_ = nullptr;           // of the pass

@@ -211,7 +211,7 @@ std::unique_ptr<FileReads> SpillFile::make_reads() {
   if (options_.uring)
     if (auto reads = make_uring_reads(source())) return reads;
   std::lock_guard lock(threads_mutex_);
-  if (!threads_) threads_ = std::make_unique<ReadThreads>(source(), options_.threads);
+  if (!threads_) threads_ = std::make_unique<ReadThreads>(source(), options_.threads, options_.nice);
   return std::make_unique<ThreadReads>(*threads_);
 }
 

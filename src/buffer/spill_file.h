@@ -57,6 +57,7 @@ struct SpillOptions {
   bool direct = true;  // O_DIRECT where the file system has it; false: never
   bool uring = true;   // where the build and the kernel have it; false: threads
   int threads = 16;    // where they read: made with the first reader
+  int nice = 0;        // added to the nice value that they inherit
 };
 
 struct SpillStats {

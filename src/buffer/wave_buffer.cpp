@@ -1,7 +1,9 @@
 #include "src/buffer/wave_buffer.h"
 
 #include <algorithm>
+#include <sys/prctl.h>
 #include <system_error>
+#include <unistd.h>
 
 #include "src/host_process.h"
 #include "src/memory/no_signals.h"
@@ -29,7 +31,11 @@ WaveBuffer::WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& p
   spare_.reserve(kMostQueued);
   const NoSignals none;
   try {
-    manager_ = std::make_unique<std::thread>([this] { manage(); });
+    manager_ = std::make_unique<std::thread>([this, by = params.file.nice] {
+      prctl(PR_SET_NAME, "wi-buffer");
+      if (by > 0) static_cast<void>(nice(by));  // on Linux the thread's own
+      manage();
+    });
   } catch (const std::system_error&) {
   } catch (const std::bad_alloc&) {
   }
@@ -54,7 +60,7 @@ std::shared_ptr<PageCache> WaveBuffer::cache_of(size_t page_bytes) {
   for (const auto& cache : caches_)
     if (cache->page_bytes() == page_bytes) return cache;
   const auto make = manager_kind_ == BufferManager::lru ? make_lru : make_bucketed;
-  auto cache = std::make_shared<PageCache>(pool_, epochs_, page_bytes, make, slab_bytes_);
+  auto cache = std::make_shared<PageCache>(pool_, steps_, page_bytes, make, slab_bytes_);
   cache->set_limit(0);
   caches_.push_back(cache);
   return cache;
@@ -65,12 +71,7 @@ uint64_t WaveBuffer::begin_step() {
     std::lock_guard lock(caches_mutex_);
     for (const auto& cache : caches_) cache->begin_step();
   }
-  return epochs_.enter();
-}
-
-void WaveBuffer::end_step(uint64_t step) noexcept {
-  epochs_.leave(step);
-  free_retired();
+  return steps_.enter();
 }
 
 void WaveBuffer::post(StepUse& use) noexcept {
@@ -133,7 +134,7 @@ bool WaveBuffer::later(std::function<void()> work) {
 void WaveBuffer::retire(HostBuffer buffer) {
   {
     std::lock_guard lock(retired_mutex_);
-    retired_.push_back({std::move(buffer), epochs_.hide()});
+    retired_.push_back({std::move(buffer), readings_.hide()});
   }
   free_retired();
 }
@@ -141,7 +142,7 @@ void WaveBuffer::retire(HostBuffer buffer) {
 void WaveBuffer::free_retired() noexcept {
   std::lock_guard lock(retired_mutex_);
   if (retired_.empty()) return;
-  const uint64_t oldest = epochs_.oldest();
+  const uint64_t oldest = readings_.oldest();
   std::erase_if(retired_, [&](const Retired& one) { return one.since < oldest; });
 }
 

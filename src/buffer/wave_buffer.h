@@ -26,7 +26,7 @@ struct WaveBufferParams {
   std::string folder;                           // of the slow tier's file
   uint64_t most_bytes = SpillFile::kUnlimited;  // of that file
   BufferManager manager = BufferManager::lru;
-  SpillOptions file;
+  SpillOptions file;               // nice: of the manager's thread too
   size_t slab_bytes = kSlabBytes;  // of frames
 };
 
@@ -56,8 +56,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   // Frames for one size of pages; throws std::bad_alloc.
   std::shared_ptr<PageCache> cache_of(size_t page_bytes);
 
-  // A step, or anything else that reads keys and values: while it lives, what it saw stays where it is. Its
-  // beginning carries out what the manager has decided; neither end waits for the manager.
+  // Anything that reads keys and values: while it lives, those of segments stay where it saw them.
   class Reading {
    public:
     explicit Reading(WaveBuffer* buffer) : buffer_(buffer) { begin(); }  // null: there is no slow tier
@@ -65,17 +64,23 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
     Reading(const Reading&) = delete;
     Reading& operator=(const Reading&) = delete;
     void begin() {
-      if (buffer_) step_ = buffer_->begin_step();
+      if (buffer_) number_ = buffer_->readings_.enter();
     }
     void end() noexcept {
-      if (step_) buffer_->end_step(std::exchange(step_, 0));
+      if (!number_) return;
+      buffer_->readings_.leave(std::exchange(number_, 0));
+      buffer_->free_retired();
     }
 
    private:
     WaveBuffer* const buffer_;
-    uint64_t step_ = 0;
+    uint64_t number_ = 0;
   };
-  uint64_t step_number() const { return epochs_.now(); }
+  // A decode step, within a reading: between these the frames that it found stay as they are. The beginning
+  // carries out what the manager has decided; neither waits for it. A prompt's chunk looks at no frames, and so
+  // keeps none from others while it takes its time.
+  uint64_t begin_step();  // throws std::bad_alloc
+  void end_step(uint64_t step) noexcept { steps_.leave(step); }
   // A step's hits; its use is swapped for an empty one that has room. Nothing is lost but order if it is not
   // taken.
   void post(StepUse& use) noexcept;
@@ -119,8 +124,6 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
 
  private:
   WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& params);
-  uint64_t begin_step();
-  void end_step(uint64_t step) noexcept;
   void manage();
   void change_share(size_t page_bytes, uint64_t before, uint64_t after);
   void free_retired() noexcept;
@@ -135,7 +138,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   const size_t slab_bytes_;
   const std::shared_ptr<SpillFile> file_;
   const uint32_t made_after_forks_;
-  Epochs epochs_;
+  Epochs readings_, steps_;
 
   mutable std::mutex caches_mutex_;
   std::vector<std::shared_ptr<PageCache>> caches_;

@@ -46,8 +46,8 @@ class Segment {
   uint64_t kv_bytes() const { return shape_.token_bytes() * static_cast<uint64_t>(tokens_); }
   void copy_out(uint64_t offset, void* to, size_t bytes) const;
 
-  // ---- tiers: a segment is born in the fast one. Whoever reads keys and values does so in a step of the
-  // wave buffer (WaveBuffer::Reading) if there is one. ----
+  // ---- tiers: a segment is born in the fast one. Whoever reads keys and values does so while a
+  // WaveBuffer::Reading lives, if there is a wave buffer. ----
   // Null: in the fast tier.
   const SlowKv* slow() const { return slow_now_.load(std::memory_order_acquire); }
   // To the slow tier; what a step is reading stays until it ends. False: it is there already. Throws
