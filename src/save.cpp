@@ -1,12 +1,14 @@
 // Saving sessions and KV stores, and loading them again: what of them goes into a file (the container and the
 // sections are src/store/'s), and what a load makes of the saved parameters and of what it was asked for.
 #include <algorithm>
+#include <optional>
 
 #include "src/kv_store.h"
+#include "src/memory_plan.h"
 #include "src/pipeline/index.h"
 #include "src/policy_params.h"
 #include "src/sampling/sampler_fields.h"
-#include "src/session.h"
+#include "src/session_use.h"
 #include "src/store/input_file.h"
 #include "src/store/output_file.h"
 #include "src/store/session_file.h"
@@ -27,8 +29,10 @@ ModelIdentity identity_of(const Model& model, Runtime& runtime, const CancelToke
   return {model.weights_hash(runtime.workers, flag_of(cancel)), 0};
 }
 void check_same(const SavedParams& saved, DType kv, const Policy& policy, const PolicyParams& params);
+// Room for so many tokens more in a sequence, beside another one that it is made of (null: none); may be empty.
+using MakeRoom = std::function<void(const Sequence& sequence, int64_t tokens, const Sequence* from)>;
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
-          const CancelToken* cancel);
+          const CancelToken* cancel, const MakeRoom& make_room = {});
 
 }  // namespace
 
@@ -81,7 +85,12 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   check_same(saved, params.kv, *params.policy, params.policy_params);
 
   std::shared_ptr<Session> session(new Session(std::move(runtime), std::move(model), params));
-  fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, cancel);
+  const MakeRoom make_room = [&](const Sequence& sequence, int64_t tokens, const Sequence* from) {
+    session->make_room_to_load(sequence, tokens, from, flag_of(cancel));
+  };
+  fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, cancel,
+       make_room);
+  session->rest();
   session->tokens_.append(image.tokens);
   session->exact_end_ = image.exact_end;
   if (!image.logits.empty()) session->logits_ = std::make_shared<std::vector<float>>(std::move(image.logits));
@@ -90,6 +99,15 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   session->text_.restore(std::move(image.pending_bytes));
   session->publish_stats();
   return session;
+}
+
+void Session::make_room_to_load(const Sequence& sequence, int64_t tokens, const Sequence* from,
+                                const std::atomic<bool>* cancel) {
+  if (!resident_ || tokens == 0) return;
+  uint64_t bytes =
+      making_bytes(sequence.shape(), *params_.policy, params_.policy_params, static_cast<int32_t>(tokens));
+  if (from) bytes += static_cast<uint64_t>(tokens + kBlockTokens) * sequence.shape().token_bytes();
+  make_room_of(sequence, bytes, SealWhen::prefilling, !Use::reading_here(), cancel, from);
 }
 
 SavedParams Session::saved_params() const {
@@ -191,14 +209,27 @@ void check_same(const SavedParams& saved, DType kv, const Policy& policy, const 
 
 // Keys, values and indexes; an index of another version is built anew from the keys.
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
-          const CancelToken* cancel) {
+          const CancelToken* cancel, const MakeRoom& make_room) {
   Sequence read = to;
-  if (!file.read_sequence(read)) {
+  SessionFile::BeforeTokens before;
+  if (make_room) before = [&](const Sequence& so_far, int64_t tokens) { make_room(so_far, tokens, nullptr); };
+  if (!file.read_sequence(read, before)) {
     to = std::move(read);
     return;
   }
   runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
-    reindex(read, SealContext{runtime.backend, policy, params, stream, {}, nullptr}, to);
+    std::optional<WaveBuffer::Reading> reading(runtime.buffer.get());
+    SealContext context{runtime.backend, policy, params, stream, {}, nullptr};
+    if (make_room) {
+      context.before_tokens = [&](int64_t tokens) {
+        reading.reset();
+        make_room(to, tokens, &read);
+        reading.emplace(runtime.buffer.get());
+        read.refresh();
+      };
+    }
+    read.refresh();
+    reindex(read, context, to);
     throw_if_cancelled(stream);
   });
 }

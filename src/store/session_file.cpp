@@ -276,7 +276,7 @@ void SessionFile::read_state() {
   reader_.close();
 }
 
-bool SessionFile::read_sequence(Sequence& sequence) {
+bool SessionFile::read_sequence(Sequence& sequence, const BeforeTokens& before) {
   if (kind_ == FileKind::session) read_tokens();
   Sequence loaded = sequence;
   if (computed_ > 0) {
@@ -288,7 +288,7 @@ bool SessionFile::read_sequence(Sequence& sequence) {
     BlockRef sink(new TokenBlock(*sequence.pools().pages, shape, kSinkTokens));
     read_block(reader_, "sink", *sink);
     reader_.close();
-    for (uint32_t i = 0; i < segments_; ++i) read_segment(loaded, sink);
+    for (uint32_t i = 0; i < segments_; ++i) read_segment(loaded, sink, before);
     reader_.require(segments_ == 0 || loaded.sealed_end() == sealed_end_, "segments", ": they end at ",
                     loaded.sealed_end(), ", sealed_end is ", sealed_end_);
     const auto ends_there = [&](const auto& segment) { return segment->end_position() == settled_end_; };
@@ -300,6 +300,7 @@ bool SessionFile::read_sequence(Sequence& sequence) {
     const uint64_t tail_bytes = static_cast<uint64_t>(blocks) * kBlockTokens * shape.token_bytes();
     reader_.require(reader_.left() == tail_bytes, "tail", ": ", blocks, " blocks do not fit ", reader_.left(),
                     " bytes");
+    if (before) before(loaded, blocks * kBlockTokens);
     loaded.check_budget(tail_bytes, "a session file's recent tokens");
     std::vector<BlockRef> tail;
     tail.reserve(static_cast<size_t>(blocks));  // so that no block is without an owner
@@ -347,7 +348,7 @@ void SessionFile::read_tokens() {
     read_array(reader_, "logits", static_cast<uint64_t>(image_.vocab), image_.logits);
 }
 
-void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
+void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before) {
   const KvShape& shape = sequence.shape();
   const int64_t first = sequence.segments().empty() ? kSinkTokens : sequence.tokens();
   reader_.open("SEGM");
@@ -362,6 +363,7 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
       static_cast<uint64_t>(tokens) * (shape.token_bytes() + planes * sizeof(int32_t));
   reader_.require(page_bytes == reader_.left(), "segment tokens", " is ", tokens, ", which does not fit ",
                   reader_.left(), " bytes of pages");
+  if (before) before(sequence, tokens);
   sequence.check_budget(page_bytes, "a session file's segment");
   auto segment =
       std::make_shared<Segment>(sequence.pools(), shape, first_position, static_cast<int32_t>(tokens));

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,15 +58,17 @@ class SessionFile {
   const SavedParams& params() const { return params_; }
   // Of a session; keys and values are not yet read. tokens and logits come with read_sequence().
   SessionImage& image() { return image_; }
+  // Called before a segment of so many tokens, or the tail, is read behind what there is; may be empty.
+  using BeforeTokens = std::function<void(const Sequence& read, int64_t tokens)>;
   // Fills `sequence`, which is empty, charging its budget. True if its segments' indexes are of another
   // version: they were left out, and all that may be done with the sequence is reindex().
-  bool read_sequence(Sequence& sequence);
+  bool read_sequence(Sequence& sequence, const BeforeTokens& before = {});
 
  private:
   void read_params(const Backend& backend);
   void read_state();
   void read_tokens();
-  void read_segment(Sequence& sequence, const BlockRef& sink);
+  void read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before);
   void read_index(const Sequence& sequence, Segment& segment);
   void order_by_position(const Segment& segment);
 
