@@ -547,6 +547,11 @@ void Session::publish_stats() {
   stats.prefix_tokens = totals_.prefix_tokens;
   stats.prefill_ns = totals_.prefill_ns;
   stats.decode_ns = totals_.decode_ns;
+  uint64_t mandatory = stats.kv_bytes;
+  if (has_slow_tier())
+    for (const auto& segment : sequence_.segments())
+      if (!segment->slow()) mandatory -= std::min(mandatory, segment->kv_bytes());
+  mandatory_bytes_ = mandatory;
   std::lock_guard lock(stats_mutex_);
   published_ = stats;
 }

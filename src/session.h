@@ -123,9 +123,14 @@ class Session : public std::enable_shared_from_this<Session> {
                                        ByteSource& from, const Choice& choose, const CancelToken* cancel);
 
   void set_sampling(const SamplingParams& sampling);
-  // Where there is a slow tier; any thread, any time.
-  Residency::Part residency() const { return resident_->part(); }
-  wi_session_stats stats() const;  // any thread, any time; struct_size is left to the caller
+  // ---- any thread, any time ----
+  // Whether its sealed keys and values may be in a slow tier.
+  bool has_slow_tier() const { return resident_ && !sequence_.shape().windows; }
+  Residency::Part residency() const { return resident_->part(); }  // of one with a slow tier
+  uint64_t mandatory_bytes() const {
+    return mandatory_bytes_;
+  }                                // held, and cannot be there; of the last call
+  wi_session_stats stats() const;  // struct_size is left to the caller
 
  private:
   Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const SessionParams& params);
@@ -197,6 +202,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<wi_token_logprob> top_;  // of the last event
 
   SessionTotals totals_;
+  std::atomic<uint64_t> mandatory_bytes_{0};
   mutable std::mutex stats_mutex_;
   wi_session_stats published_{};
 };

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/engine/engine.h"
 #include "src/session.h"
 #include "tests/support/folder.h"
 #include "tests/support/kernel_test.h"
@@ -257,6 +258,31 @@ void whatever_makes_a_session_finds_room(void**) {
   assert_true(slow.runtime->pool->peak() <= slow.runtime->pool->budget());
 }
 
+// Tasks are let in by what must be in fast memory, not by all that they will hold.
+void tasks_of_more_than_the_budget_run_side_by_side(void**) {
+  constexpr int kTasks = 4, kSteps = 40;
+  World world(2 * bytes_of_one());
+  std::vector<std::shared_ptr<Task>> tasks;
+  for (uint64_t i = 0; i < kTasks; ++i) {
+    TaskParams params;
+    params.tokens = prompt(kPrompt, i);
+    params.max_tokens = kSteps;
+    tasks.push_back(std::make_shared<Task>(world.session(), params));
+    submit_task(tasks.back());
+  }
+  for (uint64_t i = 0; i < kTasks; ++i) {
+    std::vector<int32_t> written;
+    while (written.size() < kSteps && tasks[i]->wait(-1)) {
+      for (const Event& event : tasks[i]->poll(kSteps))
+        if (event.token >= 0) written.push_back(event.token);
+      if (tasks[i]->ended() && tasks[i]->info().status != WI_OK) break;
+    }
+    assert_string_equal(tasks[i]->info().message.c_str(), "");
+    assert_true(written == alone(i, kSteps));
+  }
+  assert_true(world.runtime->pool->peak() <= world.runtime->pool->budget());
+}
+
 // What cannot leave is more than there is: the message says so, and the session is as it was.
 void no_room_for_what_must_stay_is_a_status(void**) {
   World world(uint64_t{3} << 20);
@@ -288,6 +314,7 @@ int main() {
       cmocka_unit_test(sessions_of_five_times_the_budget_all_go_on),
       cmocka_unit_test(sessions_that_come_and_go_say_what_they_say_alone),
       cmocka_unit_test(whatever_makes_a_session_finds_room),
+      cmocka_unit_test(tasks_of_more_than_the_budget_run_side_by_side),
       cmocka_unit_test(no_room_for_what_must_stay_is_a_status),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
