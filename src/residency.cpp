@@ -37,8 +37,7 @@ uint64_t mandatory_of(const HostPool& pool, uint64_t fast, const WaveBufferMemor
 
 }  // namespace
 
-std::vector<uint64_t> parts_of(uint64_t room, std::span<const Demand> demands) {
-  std::vector<uint64_t> parts;
+void divide(uint64_t room, std::span<const Demand> demands, std::span<uint64_t> parts) {
   uint64_t floors = 0, most = 0;
   for (const Demand& of : demands) {
     floors += std::min(of.floor, of.most);
@@ -57,11 +56,12 @@ std::vector<uint64_t> parts_of(uint64_t room, std::span<const Demand> demands) {
       (sum <= room ? low : high) = middle;
     }
   }
-  for (const Demand& of : demands)
-    parts.push_back(most <= room     ? of.most
-                    : floors <= room ? part(of, low)
-                                     : scaled(std::min(of.floor, of.most), room, floors));
-  return parts;
+  for (size_t i = 0; i < demands.size(); ++i) {
+    const Demand& of = demands[i];
+    parts[i] = most <= room     ? of.most
+               : floors <= room ? part(of, low)
+                                : scaled(std::min(of.floor, of.most), room, floors);
+  }
 }
 
 // What a look at the whole comes to: segments that are to go, until somebody has seen to it.
@@ -85,6 +85,9 @@ struct Residency::Changes {
 Residency::Member::Member(Residency& residency, std::shared_ptr<WaveBuffer> buffer, size_t page_bytes)
     : residency_(residency), buffer_(std::move(buffer)), frames_(buffer_, page_bytes) {
   std::lock_guard lock(residency_.mutex_);
+  const size_t members = residency_.members_.size() + 1;
+  if (residency_.demands_.size() < members) residency_.demands_.resize(members);
+  if (residency_.parts_.size() < members) residency_.parts_.resize(members);
   residency_.members_.push_back(this);
 }
 
@@ -135,7 +138,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
         self.floor_ = wish.floor, self.most_ = wish.most, self.coming_ = wish.coming;
       }
       WaveBufferMemory buffers = buffer.memory();
-      const uint64_t room = divide(buffers);
+      const uint64_t room = divide_room(buffers);
       uint64_t claims = 0;
       for (const Member* member : members_) claims += member->coming_;
       const uint64_t used = pool_->used();
@@ -188,29 +191,26 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
   }
 }
 
-// What is needed now, before this returns; the rest beside the next steps.
+// What is needed now, before this returns; the rest beside the next steps. Where the slow tier refuses what is
+// others', their room is not to be had.
 void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll,
                           std::exception_ptr& refused) {
-  const auto demote = [&](std::shared_ptr<const Segment>& segment) {
-    segment->demote(buffer, poll);
-    settle(*segment);
-    segment.reset();
-  };
-  for (size_t i = 0; i < changes.now.size(); ++i) {
-    if (i < changes.own) {
-      demote(changes.now[i]);
-      continue;
-    }
-    try {
-      demote(changes.now[i]);
-    } catch (const Error& error) {
-      if (error.code() == WI_E_CANCELLED) throw;
-      refused = std::current_exception();
-      break;
-    }
-  }
   for (auto& segment : changes.later) {
-    if (!demote_later(segment, buffer)) demote(segment);
+    if (demote_later(segment, buffer))
+      segment.reset();
+    else
+      changes.now.push_back(std::move(segment));
+  }
+  for (size_t i = 0; i < changes.now.size(); ++i) {
+    auto& segment = changes.now[i];
+    try {
+      segment->demote(buffer, poll);
+    } catch (const Error& error) {
+      if (i < changes.own || error.code() == WI_E_CANCELLED) throw;
+      refused = std::current_exception();
+      return;
+    }
+    settle(*segment);
     segment.reset();
   }
 }
@@ -294,22 +294,21 @@ void Residency::recount() noexcept {
 }
 
 // The room for sealed keys and values, each member's part of which is noted.
-uint64_t Residency::divide(const WaveBufferMemory& buffers) {
+uint64_t Residency::divide_room(const WaveBufferMemory& buffers) {
   recount();
   uint64_t taken = mandatory_of(*pool_, fast_, buffers);
-  std::vector<Demand> demands;
-  for (Member* member : members_) {
-    taken += member->coming_;
-    Demand& demand = member->demand_;
-    demand.floor = scaled(member->floor_, demand.kv, member->all_);
-    demand.most = scaled(demand.kv, member->most_, member->all_);
-    demands.push_back(demand);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = *members_[i];
+    taken += member.coming_;
+    member.demand_.floor = scaled(member.floor_, member.demand_.kv, member.all_);
+    member.demand_.most = scaled(member.demand_.kv, member.most_, member.all_);
+    demands_[i] = member.demand_;
   }
   // What is kept free is for the tails of others to grow into without anybody's having to leave first.
   uint64_t room = less(pool_->budget(), taken);
   room -= room / kSlack;
-  const std::vector<uint64_t> parts = parts_of(room, demands);
-  for (size_t i = 0; i < parts.size(); ++i) members_[i]->part_ = parts[i];
+  divide(room, {demands_.data(), members_.size()}, {parts_.data(), members_.size()});
+  for (size_t i = 0; i < members_.size(); ++i) members_[i]->part_ = parts_[i];
   return room;
 }
 

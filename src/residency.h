@@ -30,7 +30,7 @@ struct Demand {
 };
 // Each one's part of `room`: in proportion to kv, at least the floor, at most what is allowed; what one may not
 // have is the others'. Where there is less room than all floors, in proportion to those.
-std::vector<uint64_t> parts_of(uint64_t room, std::span<const Demand> demands);
+void divide(uint64_t room, std::span<const Demand> demands, std::span<uint64_t> parts);
 
 // Thread-safe.
 class Residency {
@@ -113,7 +113,7 @@ class Residency {
   void hold(Member& member, Segments segments);
   void release(Holding& holding) noexcept;
   void recount() noexcept;
-  uint64_t divide(const WaveBufferMemory& buffers);
+  uint64_t divide_room(const WaveBufferMemory& buffers);
   void keep_part(Member& self, Chosen& chosen);
   void take_from(Member& other, Chosen& chosen);
   void cut_frames(uint64_t bytes);
@@ -127,6 +127,8 @@ class Residency {
   std::unordered_map<uint64_t, Holding> held_;  // by id
   uint64_t fast_ = 0;                           // bytes of these in the fast tier, once each
   bool changed_ = false;                        // since recount()
+  std::vector<Demand> demands_;                 // (members) scratch, as parts_
+  std::vector<uint64_t> parts_;
 };
 
 }  // namespace wi

@@ -132,7 +132,7 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
         use.rest(count, SealWhen::prefilling, cancel);
         run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, stream);
         done += count;
-        seal_tail(SealWhen::prefilling, stream, final_tokens);
+        seal_read(use, stream, final_tokens, cancel);
         report_progress(params.progress, params.progress_user,
                         static_cast<uint64_t>(std::max<int64_t>(done - skip, 0)), tokens.size());
       }
@@ -241,7 +241,7 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
         });
         throw_if_cancelled(stream);
         sequence_.commit(count);
-        seal_tail(SealWhen::prefilling, stream, end);
+        seal_read(use, stream, end, cancel);
       }
     });
   } catch (...) {
@@ -409,6 +409,17 @@ void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_token
   }
   in_room([&] { seal_prompt(sequence_, context, final_tokens); });
   for (const auto& segment : published) runtime_->prefixes.publish(segment);
+}
+
+// After a chunk. The room for it was made before that, and others may have needed it more while it lasted.
+void Session::seal_read(Use& use, const Stream& stream, int64_t final_tokens, const CancelToken* cancel) {
+  try {
+    return seal_tail(SealWhen::prefilling, stream, final_tokens);
+  } catch (const Error& error) {
+    if (!resident_ || error.code() != WI_E_BUDGET) throw;
+  }
+  use.rest(0, SealWhen::prefilling, cancel);
+  seal_tail(SealWhen::prefilling, stream, final_tokens);
 }
 
 std::vector<int32_t> Session::tokens() {

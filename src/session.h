@@ -125,7 +125,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void set_sampling(const SamplingParams& sampling);
   // ---- any thread, any time ----
   // Whether its sealed keys and values may be in a slow tier.
-  bool has_slow_tier() const { return resident_ && !sequence_.shape().windows; }
+  bool has_slow_tier() const { return resident_ && model_->config.windows.empty(); }
   Residency::Part residency() const { return resident_->part(); }  // of one with a slow tier
   uint64_t mandatory_bytes() const {
     return mandatory_bytes_;
@@ -165,6 +165,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
                  int64_t done, const Stream& stream);
   void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens = 0);
+  void seal_read(Use& use, const Stream& stream, int64_t final_tokens, const CancelToken* cancel);
   Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
   void commit(const Event& event) noexcept;
   void check_bias(const SamplingParams& sampling) const;
