@@ -137,11 +137,11 @@ void Segment::attach_index(HostPool& host_pool, const Policy& policy, HostBuffer
   offsets_at_ = std::move(at);
 }
 
-SegmentView Segment::view(int32_t layer, int32_t head) const {
+SegmentView Segment::view(int32_t layer, int32_t head, const SlowKv* slow) const {
   const HeadIndex& entry = heads_[plane(layer, head)];
   SegmentView view;
-  if (const SlowKv* const there = slow()) {
-    view.slow = &there->plane(plane(layer, head));
+  if (slow) {
+    view.slow = &slow->plane(plane(layer, head));
   } else {
     view.keys = keys(layer, head);
     view.values = values(layer, head);

@@ -36,7 +36,9 @@ class Segment {
   size_t bytes() const { return (slow() ? 0 : kv_bytes()) + index_bytes(); }  // in the fast tier
   size_t index_bytes() const { return index_.bytes() + offsets_.bytes() + places_.bytes(); }
 
-  SegmentView view(int32_t layer, int32_t head) const;
+  SegmentView view(int32_t layer, int32_t head) const { return view(layer, head, slow()); }
+  // As it was when slow() was that.
+  SegmentView view(int32_t layer, int32_t head, const SlowKv* slow) const;
 
   // Keys and values (count, head_dim) of one head's positions [first, first + count), all of them the
   // segment's, in order of position.

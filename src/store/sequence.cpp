@@ -273,16 +273,21 @@ void Sequence::refresh() {
   if (static_cast<size_t>(slow) != slow_segments()) rebuild_views();
 }
 
+// Of one moment: a segment that leaves the fast tier meanwhile is in it for all views.
 void Sequence::rebuild_views() {
   auto views = std::make_shared<Views>();
-  for (const auto& segment : segments_) views->slow += segment->slow() != nullptr;
+  std::vector<const SlowKv*> slow;  // (segments)
+  for (const auto& segment : segments_) {
+    slow.push_back(segment->slow());
+    views->slow += slow.back() != nullptr;
+  }
   views->view.reserve(segments_.size() * static_cast<size_t>(shape_.layers) *
                       static_cast<size_t>(shape_.kv_heads));
   for (int32_t layer = 0; layer < shape_.layers; ++layer) {
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
       int32_t partitions = 0;
-      for (const auto& segment : segments_) {
-        views->view.push_back(segment->view(layer, head));
+      for (size_t i = 0; i < segments_.size(); ++i) {
+        views->view.push_back(segments_[i]->view(layer, head, slow[i]));
         partitions += views->view.back().partitions;
       }
       views->partitions.push_back(partitions);
