@@ -1,0 +1,271 @@
+// Two tiers under faults: a disk that fails, fills up or is slow, and a manager that stalls. Each call ends in a
+// status that says why or goes on, and what a session says is what it says with everything in memory.
+#include <filesystem>
+#include <future>
+#include <set>
+#include <sys/resource.h>
+#include <thread>
+
+#include "src/cancel.h"
+#include "tests/support/failing_calls.h"
+#include "tests/support/kernel_test.h"
+#include "tests/support/tiers.h"
+
+using namespace wi;
+using namespace wi::test;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+const std::shared_ptr<const Model>& model() {
+  static const std::shared_ptr<const Model> shared = TiersWorld::make_model();
+  return shared;
+}
+TiersWorld world_of(const Tiers& tiers = {}) { return TiersWorld(tiers, model()); }
+
+std::vector<float> logits_of(Session& session) {
+  const std::span<const float> logits = session.logits(nullptr);
+  return {logits.begin(), logits.end()};
+}
+
+// ---- A disk that fails ----
+
+struct FaultCase {
+  Function function;
+  int what;
+  bool is_the_disks = false;  // and not to be got round: the call says so, and works the second time
+};
+constexpr FaultCase kFaults[] = {
+    {kOpen, EOPNOTSUPP},
+    {kOpen, EINTR},
+    {kOpen, EIO},
+    {kFcntl, EINVAL},
+    {kStatx, ENOSYS},
+    {kPread, EIO, true},
+    {kPread, EINTR},
+    {kPread, kShort},
+    {kPread, kEnd},
+    {kPwrite, EIO, true},
+    {kPwrite, ENOSPC, true},
+    {kPwrite, EINTR},
+    {kPwrite, kShort},
+    {kPwrite, kEnd},
+    {kFallocate, ENOSPC, true},
+    {kFallocate, EINTR},
+    {kFallocate, EOPNOTSUPP},
+    {kFallocate, EIO, true},
+    {kPunch, EOPNOTSUPP},
+    {kPunch, EIO},
+    {kPunch, EINTR},
+    {kTruncate, EIO},
+    {kSync, EIO, true},
+    {kSync, ENOSPC, true},
+    {kAdvise, EINVAL},
+    {kRing, ENOSYS},
+    {kRing, EPERM},
+    {kRing, ENOMEM},
+    {kSubmit, EINTR},
+    {kSubmit, EAGAIN},
+    {kSubmit, EBUSY},
+    {kSubmit, EBADF},
+    {kCompletion, EIO},
+    {kCompletion, EINTR},
+    {kCompletion, EAGAIN},
+    {kCompletion, ECANCELED},
+    {kCompletion, kShort},
+    {kCompletion, kEnd},
+};
+
+// A life in which a call of the system fails once.
+void live_with(const FaultCase& one, int64_t number, const std::vector<float>& wanted) {
+  arm(one.function, one.what, number, number);
+  {
+    const TiersWorld world = world_of();
+    const std::vector<float> got = life_of(world, 0.3f, [&](auto&& call) {
+      try {
+        return call();
+      } catch (const Error& error) {
+        if (!fault.happened || !one.is_the_disks || error.code() != WI_E_IO ||
+            error.native_code() != one.what)
+          fail_because("%s %lld fails with %d: status %d (native %lld): %s", kNames[one.function],
+                       static_cast<long long>(number), one.what, error.code(),
+                       static_cast<long long>(error.native_code()), error.what());
+      }
+      call();
+    });
+    assert_true(got == wanted);
+  }
+  disarm();
+}
+
+// The first call of each function and some by chance; WI_TEST_ALL=1: each.
+void each_call_of_the_system_may_fail_once(void**) {
+  const std::vector<float> wanted = life_of(world_of({.slow = false}), 0);
+  std::mt19937_64 random(test::seed());
+  for (const bool ring : {true, false}) {
+    without_rings = !ring;
+    arm(kFunctions, 0);
+    assert_true(life_of(world_of(), 0.3f) == wanted);
+    std::array<int64_t, kFunctions> calls{};
+    for (size_t i = 0; i < kFunctions; ++i) calls[i] = fault.calls[i];
+    int lives = 0;
+    for (const FaultCase& one : kFaults) {
+      const int64_t count = calls[one.function];
+      std::set<int64_t> numbers;
+      if (std::getenv("WI_TEST_ALL"))
+        for (int64_t n = 0; n < count; ++n) numbers.insert(n);
+      for (int i = 0; i < 2 && count > 0; ++i)
+        numbers.insert(static_cast<int64_t>(i == 0 ? 0 : random() % static_cast<uint64_t>(count)));
+      for (const int64_t number : numbers) live_with(one, number, wanted), ++lives;
+    }
+    std::printf("  %s: %d lives with a fault;", ring ? "ring" : "threads", lives);
+    for (size_t i = 0; i < kFunctions; ++i)
+      if (calls[i]) std::printf(" %s %lld", kNames[i], static_cast<long long>(calls[i]));
+    std::printf("\n");
+  }
+  without_rings = false;
+}
+
+// ---- A disk that fills up ----
+
+// What comes after so many of its calls fails, until there is room again.
+void fill_the_disk(Function function, int64_t after) { arm(function, ENOSPC, after); }
+
+void a_disk_that_fills_up_while_a_prompt_is_read_costs_nothing(void**) {
+  const std::vector<int32_t> ids = random_prompt(1500);
+  const TiersWorld fast = world_of({.slow = false});
+  const auto expected = fast.session(0);
+  expected->prefill({ids.data(), 500}, chunks_of(150), nullptr);
+  expected->prefill({ids.data() + 500, 1000}, chunks_of(150), nullptr);
+  const std::vector<float> wanted = logits_of(*expected);
+  for (const Function function : {kFallocate, kPwrite}) {
+    for (const int64_t after : {0, 1, 3}) {
+      const TiersWorld world = world_of();
+      const auto session = world.session(0.05f);
+      session->prefill({ids.data(), 500}, chunks_of(150), nullptr);
+      const std::vector<float> before = logits_of(*session);
+      fill_the_disk(function, after);
+      for (int tries = 0; tries < 2; ++tries) {
+        assert_error(WI_E_IO, "No space left on device",
+                     session->prefill({ids.data() + 500, 1000}, chunks_of(150), nullptr));
+        assert_int_equal(session->stats().tokens, 500);
+        assert_true(logits_of(*session) == before);
+      }
+      disarm();
+      session->prefill({ids.data() + 500, 1000}, chunks_of(150), nullptr);
+      assert_true(logits_of(*session) == wanted);
+    }
+  }
+}
+
+// While decoding, segments leave beside the steps, which go on without it as long as memory has room.
+void a_disk_that_fills_up_while_decoding_stops_no_step(void**) {
+  const std::vector<int32_t> ids = random_prompt(500);
+  const TiersWorld fast = world_of({.slow = false}), world = world_of();
+  const auto expected = fast.session(0), session = world.session(0.05f);
+  for (Session* one : {expected.get(), session.get()}) one->prefill(ids, chunks_of(150), nullptr);
+  for (const Function function : {kFallocate, kPwrite}) {
+    const size_t slow_before = session->sequence().slow_segments();
+    fill_the_disk(function, 0);
+    const auto decode = [&](int steps) {
+      for (int i = 0; i < steps; ++i) {
+        for (Session* one : {expected.get(), session.get()}) one->accept(i % 100, nullptr);
+        assert_true(logits_of(*session) == logits_of(*expected));
+      }
+    };
+    const auto decode_until = [&](auto&& holds) {  // the manager has done its part
+      for (int tries = 0; !holds(); ++tries) {
+        assert_true(tries < 2000);
+        decode(1);
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    };
+    decode(150);
+    decode_until([] { return fault.happened.load(); });
+    assert_int_equal(session->sequence().slow_segments(), slow_before);
+    disarm();
+    decode_until([&] { return session->sequence().slow_segments() > slow_before; });
+  }
+}
+
+// Where memory is what the session must have, a step that gets none says so.
+void a_full_disk_and_a_full_memory_are_a_status(void**) {
+  const std::vector<int32_t> ids = random_prompt(900);
+  const TiersWorld fast = world_of({.slow = false}), world = world_of();
+  const auto expected = fast.session(0);
+  expected->prefill(ids, chunks_of(150), nullptr);
+  SessionParams params = world.params(0);
+  params.kv_budget_bytes = expected->stats().kv_bytes * 3 / 4;
+  const auto session = Session::create(world.runtime, world.model, params);
+  session->prefill(ids, chunks_of(150), nullptr);
+  fill_the_disk(kFallocate, 0);
+  int refused = 0;
+  for (int i = 0; i < 600; ++i) {
+    for (Session* one : {expected.get(), session.get()}) one->accept(i % 100, nullptr);
+    const std::vector<float> wanted = logits_of(*expected);
+    try {
+      session->logits(nullptr);
+    } catch (const Error& error) {
+      assert_int_equal(error.code(), WI_E_IO);
+      assert_int_equal(error.native_code(), ENOSPC);
+      const uint64_t tokens = session->stats().tokens;
+      assert_error(WI_E_IO, "No space left on device", session->logits(nullptr));
+      assert_int_equal(session->stats().tokens, tokens);
+      ++refused;
+      disarm();
+    }
+    assert_true(logits_of(*session) == wanted);
+    if (refused && i % 100 == 0) fill_the_disk(kFallocate, 0);
+  }
+  disarm();
+  std::printf("  %d steps had to be asked for again\n", refused);
+  assert_true(refused > 0);
+}
+
+// ---- A demotion at any moment ----
+
+// How many segments a sequence takes for slow is how many its views show so, whatever leaves meanwhile: a step
+// that knows of none reads through no view of such.
+void views_show_the_tiers_of_one_moment(void**) {
+  for (int round = 0; round < 5; ++round) {
+    const TiersWorld world = world_of();
+    const auto session = world.session(0);
+    session->prefill(random_prompt(200), {}, nullptr);
+    for (int i = 0; i < 1500; ++i) session->accept(i % 100, nullptr);
+    const Sequence& all_fast = session->sequence();
+    const size_t count = all_fast.segments().size();
+    assert_int_equal(all_fast.slow_segments(), 0);
+    std::thread demoting([&] {
+      for (const auto& segment : all_fast.segments()) segment->demote(world.buffer());
+    });
+    for (size_t slow = 0; slow < count;) {
+      Sequence copy = all_fast;
+      const WaveBuffer::Reading reading(&world.buffer());
+      copy.refresh();
+      slow = copy.slow_segments();
+      for (int32_t layer = 0; layer < all_fast.shape().layers; ++layer) {
+        for (int32_t head = 0; head < all_fast.shape().kv_heads; ++head) {
+          size_t shown = 0;
+          for (size_t i = 0; i < count; ++i) shown += copy.views(layer, head)[i].slow != nullptr;
+          if (shown != slow) fail_because("%zu segments are slow, %zu of the views", slow, shown);
+        }
+      }
+    }
+    demoting.join();
+  }
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(each_call_of_the_system_may_fail_once),
+      cmocka_unit_test(a_disk_that_fills_up_while_a_prompt_is_read_costs_nothing),
+      cmocka_unit_test(a_disk_that_fills_up_while_decoding_stops_no_step),
+      cmocka_unit_test(a_full_disk_and_a_full_memory_are_a_status),
+      cmocka_unit_test(views_show_the_tiers_of_one_moment),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
