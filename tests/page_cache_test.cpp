@@ -174,6 +174,90 @@ void a_full_cache_refuses_until_something_left(void**) {
   assert_true(world.cache.take(1) != kNoEntry);
 }
 
+// A manager that is held up in the middle of its work.
+std::mutex hold;
+std::atomic<bool> is_held{false};
+class Held final : public Replacement {
+ public:
+  explicit Held(int32_t capacity) : inner_(make_lru(capacity)) {}
+  void admit(int32_t entry, int32_t pages, uint64_t step) noexcept override {
+    inner_->admit(entry, pages, step);
+  }
+  void use(std::span<const int32_t> entries, uint64_t step) noexcept override {
+    is_held = true;
+    { const std::lock_guard until_let_go(hold); }
+    inner_->use(entries, step);
+  }
+  void remove(int32_t entry) noexcept override { inner_->remove(entry); }
+  int64_t evict(int64_t pages, uint64_t before, std::vector<int32_t>& out) override {
+    return inner_->evict(pages, before, out);
+  }
+  int64_t pages() const noexcept override { return inner_->pages(); }
+
+ private:
+  std::unique_ptr<Replacement> inner_;
+};
+
+// Every call but its own returns meanwhile, as often as one likes; what they asked for is done in the end.
+void nobody_waits_for_a_manager_that_stalls(void**) {
+  World world(
+      [](int32_t capacity) -> std::unique_ptr<Replacement> { return std::make_unique<Held>(capacity); });
+  world.cache.set_limit(40 * kSlabBytes);
+  const auto publish = [&](int first, int last) {
+    int published = 0;
+    for (int cluster = first; cluster < last; ++cluster) {
+      const int32_t entry = world.cache.take(pages_of(cluster));
+      if (entry == kNoEntry) continue;
+      fill(world.cache, entry, cluster);
+      published += world.cache.publish(entry, world.slots[static_cast<size_t>(cluster)]);
+    }
+    return published;
+  };
+  world.cache.begin_step();
+  assert_int_equal(publish(0, 100), 100);
+  world.cache.used({}, 1);
+  world.cache.manage();
+
+  std::unique_lock held(hold);
+  is_held = false;
+  std::thread manager([&] {
+    const EntryUse hit = world.cache.use_of(world.slots[0]);
+    world.cache.used({&hit, 1}, 2);
+    world.cache.manage();
+  });
+  while (!is_held) std::this_thread::yield();
+  for (int round = 0; round < 3; ++round) {
+    world.cache.begin_step();
+    const uint64_t step = world.epochs.enter();
+    const int first = 100 + 100 * round;
+    const int published = publish(first, first + 100);
+    assert_true(round > 0 || published > 0);
+    for (int cluster = 1; cluster < first + 100; ++cluster)
+      if (const int32_t entry = world.slots[static_cast<size_t>(cluster)]; entry != kNoEntry)
+        assert_true(holds(world.cache, entry, cluster));
+    // Some that the manager knows, some that it has not heard of.
+    world.cache.forget({world.slots.data() + 1 + 20 * round, 20});
+    world.cache.forget({world.slots.data() + first, 30});
+    world.cache.set_limit((round == 0 ? 10 : 60) * kSlabBytes);
+    assert_true(world.cache.stats().bytes > 0);
+    world.epochs.leave(step);
+  }
+  held.unlock();
+  manager.join();
+  for (int cluster = 61; cluster < kClusters; ++cluster)
+    if (const int32_t entry = world.slots[static_cast<size_t>(cluster)]; entry != kNoEntry)
+      assert_true(holds(world.cache, entry, cluster));
+
+  world.cache.forget(world.slots);
+  world.cache.begin_step();
+  int64_t taken = 0;
+  for (int32_t entry = world.cache.take(1); entry != kNoEntry; entry = world.cache.take(1)) {
+    assert_true(entry < 60 * 16);
+    ++taken;
+  }
+  assert_int_equal(taken, 60 * 16);
+}
+
 }  // namespace
 
 int main() {
@@ -181,6 +265,7 @@ int main() {
       cmocka_unit_test(what_a_step_sees_stays_until_it_ends_lru),
       cmocka_unit_test(what_a_step_sees_stays_until_it_ends_bucketed),
       cmocka_unit_test(a_full_cache_refuses_until_something_left),
+      cmocka_unit_test(nobody_waits_for_a_manager_that_stalls),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -88,91 +88,117 @@ void PageCache::begin_step() noexcept {
 // ---- by the manager ----
 
 void PageCache::used(std::span<const EntryUse> hits, uint64_t step) noexcept {
-  std::lock_guard managing(managing_);
-  step_ = std::max(step_, step);
-  if (!replacement_) return;
-  for (const EntryUse& hit : hits)
-    if (use_of(hit.entry).generation == hit.generation) replacement_->use({&hit.entry, 1}, step);
+  {
+    std::lock_guard managing(managing_);
+    step_ = std::max(step_, step);
+    for (const EntryUse& hit : hits)
+      if (use_of(hit.entry).generation == hit.generation) replacement_->use({&hit.entry, 1}, step);
+  }
+  if (is_behind()) catch_up();
 }
 
 void PageCache::manage() noexcept {
-  std::lock_guard managing(managing_);
-  int64_t wanted = 0;
+  {
+    std::lock_guard managing(managing_);
+    int64_t wanted = 0;
+    {
+      std::lock_guard lock(mutex_);
+      // As many as steps have lately taken: an eviction too many costs a miss, and so does one too few.
+      demand_ = std::max(taken_, demand_ - demand_ / 8);
+      const int64_t spare = std::max<int64_t>(demand_, frames() / 64);
+      const int64_t coming = static_cast<int64_t>(free_.size()) + hidden_pages_ + chosen_pages_;
+      if (frames() + slab_frames_ > limit_) wanted = spare - coming;
+      taken_ = 0;
+    }
+    take_over();
+    if (wanted > 0 && replacement_) {
+      names_.clear();
+      try {
+        replacement_->evict(wanted, UINT64_MAX, names_);
+      } catch (const std::bad_alloc&) {  // names_ has room for all
+      }
+      std::lock_guard lock(mutex_);
+      for (int32_t entry : names_) choose(entry);
+    }
+  }
+  if (is_behind()) catch_up();
+}
+
+// ---- what others have for it to do ----
+
+// By whoever has managing_, or gets it without waiting. Who has it looks here once more when he has let it go, so
+// that nothing is left lying.
+void PageCache::catch_up() noexcept {
+  do {
+    const std::unique_lock managing(managing_, std::try_to_lock);
+    if (!managing) return;
+    take_over();
+  } while (is_behind());
+}
+
+bool PageCache::is_behind() const noexcept {
+  std::lock_guard lock(mutex_);
+  return behind_;
+}
+
+void PageCache::take_over() noexcept {
+  int32_t asked = 0;
   {
     std::lock_guard lock(mutex_);
-    // As many as steps have lately taken: an eviction too many costs a miss, and so does one too few.
-    demand_ = std::max(taken_, demand_ - demand_ / 8);
-    const int64_t spare = std::max<int64_t>(demand_, frames() / 64);
-    const int64_t coming = static_cast<int64_t>(free_.size()) + hidden_pages_ + chosen_pages_;
-    if (frames() + slab_frames_ > limit_) wanted = spare - coming;
-    taken_ = 0;
+    behind_ = false;
+    asked = asked_;
   }
+  if (asked > capacity_ || !replacement_) know_more(asked);
+  std::lock_guard lock(mutex_);
   take_in_published();
+  bury_forgotten();
+  apply_limit();
   clear_above_limit();
-  if (wanted <= 0) return;
-  names_.clear();
-  try {
-    replacement_->evict(wanted, UINT64_MAX, names_);
-  } catch (const std::bad_alloc&) {
-    return;
-  }
-  std::lock_guard lock(mutex_);
-  for (int32_t entry : names_) choose(entry);
-}
-
-void PageCache::take_in_published() noexcept {
-  std::lock_guard lock(mutex_);
-  for (int32_t entry = std::exchange(published_, kNoEntry); entry != kNoEntry;
-       entry = facts(entry).next_published) {
-    replacement_->admit(entry, facts(entry).pages, step_);
-    facts(entry).admitted = true;
-    ++stats_.admissions;
-  }
-}
-
-void PageCache::forget(std::span<EntrySlot> slots) noexcept {
-  std::lock_guard managing(managing_);
-  if (!replacement_) return;  // there was never a frame
-  take_in_published();
-  std::lock_guard lock(mutex_);
-  for (EntrySlot& slot : slots) {
-    const int32_t entry = slot.exchange(kNoEntry, std::memory_order_relaxed);
-    if (entry == kNoEntry) continue;
-    Facts& first = facts(entry);
-    replacement_->remove(entry);
-    first.slot = nullptr;
-    first.generation.fetch_add(1, std::memory_order_relaxed);
-    free_chain(entry);
-  }
   give_slabs_back();
 }
 
-void PageCache::set_limit(uint64_t bytes) {
-  std::lock_guard managing(managing_);
-  const auto frames = static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes_, INT32_MAX));
-  if (frames > capacity_ || !replacement_) {
-    // Room for more numbers: those that are held come over in the order in which they would go.
-    const int32_t capacity = static_cast<int32_t>(std::min<int64_t>(int64_t{frames} * 5 / 4 + 64, INT32_MAX));
+// Room for more numbers: those that are held come over in the order in which they would go.
+void PageCache::know_more(int32_t frames) noexcept {
+  const int32_t capacity = static_cast<int32_t>(std::min<int64_t>(int64_t{frames} * 5 / 4 + 64, INT32_MAX));
+  try {
     std::unique_ptr<Replacement> larger = make_(capacity);
     names_.reserve(static_cast<size_t>(capacity));
     names_.clear();
     if (replacement_) replacement_->evict(replacement_->pages(), UINT64_MAX, names_);
     for (int32_t entry : names_) larger->admit(entry, facts(entry).pages, 0);
     replacement_ = std::move(larger);
-    capacity_ = capacity;
+  } catch (const std::bad_alloc&) {
+    return;  // fewer frames, until it works
   }
+  std::lock_guard lock(mutex_);
+  capacity_ = capacity;
+}
+
+void PageCache::forget(std::span<EntrySlot> slots) noexcept {
   {
     std::lock_guard lock(mutex_);
-    const int64_t before = limit_, all = this->frames();
-    limit_ = frames / slab_frames_ * slab_frames_;
-    for (int64_t i = before; i < std::min(limit_, all); ++i)  // they may be used again
-      if (facts(static_cast<int32_t>(i)).owner == kNoEntry) free_.push_back(static_cast<int32_t>(i));
-    std::erase_if(free_, [&](int32_t frame) { return frame >= limit_; });
+    for (EntrySlot& slot : slots) {
+      const int32_t entry = slot.exchange(kNoEntry, std::memory_order_relaxed);
+      if (entry == kNoEntry) continue;
+      Facts& first = facts(entry);
+      first.slot = nullptr;
+      first.generation.fetch_add(1, std::memory_order_relaxed);
+      if (first.admitted) first.next_published = std::exchange(forgotten_, entry);
+      behind_ = true;
+    }
+    if (!behind_) return;
   }
-  take_in_published();
-  clear_above_limit();
-  std::lock_guard lock(mutex_);
-  give_slabs_back();
+  catch_up();
+}
+
+void PageCache::set_limit(uint64_t bytes) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    asked_ = static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes_, INT32_MAX));
+    apply_limit();
+    behind_ = true;
+  }
+  catch_up();
 }
 
 PageCacheStats PageCache::stats() const {
@@ -182,18 +208,49 @@ PageCacheStats PageCache::stats() const {
   return stats;
 }
 
-// What has frames above the limit goes with the next step.
+// ---- frames; with mutex_ held ----
+
+// With managing_, too.
+void PageCache::take_in_published() noexcept {
+  for (int32_t entry = std::exchange(published_, kNoEntry), after; entry != kNoEntry; entry = after) {
+    Facts& first = facts(entry);
+    after = first.next_published;
+    ++stats_.admissions;
+    if (!first.slot) {  // forgotten meanwhile
+      free_chain(entry);
+      continue;
+    }
+    replacement_->admit(entry, first.pages, step_);
+    first.admitted = true;
+  }
+}
+
+// With managing_, too.
+void PageCache::bury_forgotten() noexcept {
+  for (int32_t entry = std::exchange(forgotten_, kNoEntry), after; entry != kNoEntry; entry = after) {
+    after = facts(entry).next_published;
+    replacement_->remove(entry);
+    free_chain(entry);
+  }
+}
+
+void PageCache::apply_limit() noexcept {
+  const int64_t before = limit_, all = frames();
+  limit_ = std::min(asked_, capacity_) / slab_frames_ * slab_frames_;
+  for (int64_t i = before; i < std::min(limit_, all); ++i)  // they may be used again
+    if (facts(static_cast<int32_t>(i)).owner == kNoEntry) free_.push_back(static_cast<int32_t>(i));
+  if (limit_ < before) std::erase_if(free_, [&](int32_t frame) { return frame >= limit_; });
+}
+
+// What has frames above the limit goes with the next step. With managing_, too.
 void PageCache::clear_above_limit() noexcept {
-  std::lock_guard lock(mutex_);
   for (int64_t i = limit_; i < frames(); ++i) {
     const int32_t entry = facts(static_cast<int32_t>(i)).owner;
-    if (entry == kNoEntry || facts(entry).leaving || !facts(entry).admitted) continue;
+    if (entry == kNoEntry || facts(entry).leaving || !facts(entry).admitted || !facts(entry).slot) continue;
     replacement_->remove(entry);
     choose(entry);
   }
 }
-
-// ---- frames; with mutex_ held ----
 
 bool PageCache::grow() noexcept {
   const int64_t first = frames(), after = first + slab_frames_;
@@ -221,6 +278,10 @@ bool PageCache::grow() noexcept {
 
 void PageCache::choose(int32_t entry) noexcept {
   Facts& first = facts(entry);
+  if (!first.slot) return;  // it is going anyway
+  if (chosen_.size() == chosen_.capacity())
+    std::erase_if(chosen_,
+                  [&](const EntryUse& one) { return use_of(one.entry).generation != one.generation; });
   first.leaving = true;
   chosen_.push_back(use_of(entry));
   chosen_pages_ += first.pages;

@@ -4,8 +4,8 @@
 //
 // Steps look entries up, take free frames for what they miss, and leave what they read there. The buffer
 // manager hears what was used and decides what goes; that takes effect when the next step begins, and the
-// frames are free when the steps that began before it have ended. No step waits for it: without a free frame a
-// cluster is read and not kept.
+// frames are free when the steps that began before it have ended. Nobody waits for it: without a free frame a
+// cluster is read and not kept, and what is its part of other calls it does when it is done with its own.
 #pragma once
 
 #include <atomic>
@@ -85,8 +85,8 @@ class PageCache {
   void forget(std::span<EntrySlot> slots) noexcept;
 
   // At most so many bytes of frames; none before this is called. Fewer than there are: entries go, and
-  // their memory when the steps that run have ended. Throws std::bad_alloc.
-  void set_limit(uint64_t bytes);
+  // their memory when the steps that run have ended. More: as far as there is memory to know them by.
+  void set_limit(uint64_t bytes) noexcept;
   PageCacheStats stats() const;
 
  private:
@@ -119,10 +119,16 @@ class PageCache {
   void free_chain(int32_t entry) noexcept;
   void reclaim() noexcept;
   void choose(int32_t entry) noexcept;
+  void apply_limit() noexcept;
   void clear_above_limit() noexcept;
   void give_slabs_back() noexcept;
   int64_t frames() const { return int64_t{slab_count_} * slab_frames_; }
   void take_in_published() noexcept;
+  void bury_forgotten() noexcept;
+  void take_over() noexcept;
+  void know_more(int32_t frames) noexcept;
+  void catch_up() noexcept;
+  bool is_behind() const noexcept;
 
   const std::shared_ptr<HostPool> pool_;
   Epochs& epochs_;
@@ -133,6 +139,7 @@ class PageCache {
 
   mutable std::mutex mutex_;  // of the frames
   int32_t slab_count_ = 0;
+  int32_t asked_ = 0;             // frames, by set_limit()
   int64_t limit_ = 0;             // frames: whole slabs; those with higher numbers are not used anew
   std::vector<int32_t> free_;     // room for all
   std::vector<Hidden> hidden_;    // entries that go when the steps that may see them have ended; room for all
@@ -142,10 +149,12 @@ class PageCache {
   PageCacheStats stats_;
 
   int32_t published_ = kNoEntry;  // that the manager does not know: a chain by next_published
+  int32_t forgotten_ = kNoEntry;  // that it does not know to be: likewise
+  bool behind_ = false;           // there is something for the manager's side to take over
+  int32_t capacity_ = 0;          // of replacement_; changed under both locks
 
-  std::mutex managing_;  // of the manager's side; never by a step
+  std::mutex managing_;  // of the manager's side; nobody waits for it who is not the manager
   std::unique_ptr<Replacement> replacement_;
-  int32_t capacity_ = 0;
   std::vector<int32_t> names_;  // scratch
   uint64_t step_ = 0;
 };
