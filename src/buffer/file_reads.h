@@ -3,6 +3,7 @@
 // under way.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,6 +27,9 @@ struct FileRead {
 
 // What is left of a read, on this thread.
 void finish_read(const ReadSource& source, FileRead& read) noexcept;
+inline bool is_set(const std::atomic<bool>* cancel) {
+  return cancel && cancel->load(std::memory_order_relaxed);
+}
 // A call that gets nowhere is not made more often than this.
 constexpr int kMostStuck = 8;
 
@@ -33,8 +37,9 @@ constexpr int kMostStuck = 8;
 class FileReads {
  public:
   virtual ~FileReads() = default;
-  // Throws std::bad_alloc, with no read under way. Allocates nothing that it has allocated once.
-  virtual void run(std::span<FileRead> reads) = 0;
+  // Throws std::bad_alloc, with no read under way. Allocates nothing that it has allocated once. Once *cancel is
+  // set (null: it never is) no read begins any more: those are not done and have no error.
+  virtual void run(std::span<FileRead> reads, const std::atomic<bool>* cancel) = 0;
   virtual const char* way() const = 0;  // "io_uring" or "threads"
 };
 
@@ -54,7 +59,7 @@ class ReadThreads {
   ReadThreads& operator=(const ReadThreads&) = delete;
 
   int threads() const;
-  void run(std::span<FileRead> reads);
+  void run(std::span<FileRead> reads, const std::atomic<bool>* cancel = nullptr);
 
  private:
   struct State;

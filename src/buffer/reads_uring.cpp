@@ -24,7 +24,7 @@ class UringReads final : public FileReads {
   ~UringReads() override { close(); }  // in a child made by fork(2): its view of it only
 
   bool is_open() const { return open_; }
-  void run(std::span<FileRead> reads) override;
+  void run(std::span<FileRead> reads, const std::atomic<bool>* cancel) override;
   const char* way() const override { return "io_uring"; }
 
  private:
@@ -33,7 +33,7 @@ class UringReads final : public FileReads {
     if (open_) io_uring_queue_exit(&ring_);
     open_ = false;
   }
-  bool run_ring(std::span<FileRead> reads);
+  bool run_ring(std::span<FileRead> reads, const std::atomic<bool>* cancel);
   size_t hand_over(std::span<FileRead> reads, size_t first, size_t most);
   size_t take_done(std::span<FileRead> reads);
 
@@ -42,19 +42,21 @@ class UringReads final : public FileReads {
   bool open_ = false;
 };
 
-void UringReads::run(std::span<FileRead> reads) {
-  if (open_ && !run_ring(reads)) {
+void UringReads::run(std::span<FileRead> reads, const std::atomic<bool>* cancel) {
+  if (open_ && !run_ring(reads, cancel)) {
     close();
     open();
   }
   for (FileRead& read : reads)
-    if (read.done < read.bytes) finish_read(source_, read);
+    if (read.done < read.bytes && !is_set(cancel)) finish_read(source_, read);
 }
 
 // False if the ring is not to be used again.
-bool UringReads::run_ring(std::span<FileRead> reads) {
+bool UringReads::run_ring(std::span<FileRead> reads, const std::atomic<bool>* cancel) {
   size_t handed = 0, back = 0;
   while (back < reads.size()) {
+    if (is_set(cancel)) reads = reads.first(handed);
+    if (back == reads.size()) break;
     handed += hand_over(reads, handed, kEntries - (handed - back));
     const size_t wait_for = handed < reads.size() ? 1 : handed - back;
     const int result = io_uring_submit_and_wait(&ring_, static_cast<unsigned>(wait_for));

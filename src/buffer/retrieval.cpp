@@ -37,7 +37,7 @@ void Retrieval::run(const Stream& stream, const LookupArgs& args) {
   }
   if (!cache_) return;
   use_.cache = cache_;
-  if (!misses_.empty()) fetch(args);
+  if (!misses_.empty()) fetch(args, stream.cancel);
 }
 
 // A lookup's runs, but for those of its misses.
@@ -76,7 +76,7 @@ void Retrieval::find(const LookupArgs& args, int32_t number) {
 }
 
 // All misses of the pass in flight at once, each into frames in which it may stay.
-void Retrieval::fetch(const LookupArgs& args) {
+void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
   PageCache& cache = *cache_;
   const size_t row = row_bytes(args.kv, args.head_dim), page = cache.page_bytes();
   size_t refused = 0;
@@ -113,7 +113,7 @@ void Retrieval::fetch(const LookupArgs& args) {
       }
     }
     if (!reader_) reader_ = std::make_unique<SpillReader>(file_);
-    reader_->read(requests_);
+    reader_->read(requests_, cancel);
   } catch (...) {
     give_back();
     throw;

@@ -197,7 +197,9 @@ namespace {
 class ThreadReads final : public FileReads {
  public:
   explicit ThreadReads(ReadThreads& threads) : threads_(threads) {}
-  void run(std::span<FileRead> reads) override { threads_.run(reads); }
+  void run(std::span<FileRead> reads, const std::atomic<bool>* cancel) override {
+    threads_.run(reads, cancel);
+  }
   const char* way() const override { return "threads"; }
 
  private:

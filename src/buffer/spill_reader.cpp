@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "src/cancel.h"
 #include "src/error.h"
 
 namespace wi {
@@ -24,15 +25,15 @@ SpillReader::SpillReader(std::shared_ptr<SpillFile> file)
   if (file_->direct()) grow_buffer();
 }
 
-void SpillReader::read(std::span<const ReadRequest> requests) {
+void SpillReader::read(std::span<const ReadRequest> requests, const std::atomic<bool>* cancel) {
   file_->check_process();
   const Clock::time_point start = Clock::now();
   cut(requests);
   if (parts_.empty()) return;
   if (file_->direct())
-    read_through_buffer();
+    read_through_buffer(cancel);
   else
-    read_straight();
+    read_straight(cancel);
   constexpr auto kRelaxed = std::memory_order_relaxed;
   uint64_t wanted = 0;
   for (const Part& part : parts_) wanted += part.bytes;
@@ -57,21 +58,21 @@ void SpillReader::cut(std::span<const ReadRequest> requests) {
 
 // ---- through the page cache ----
 
-void SpillReader::read_straight() {
+void SpillReader::read_straight(const std::atomic<bool>* cancel) {
   planned_.clear();
   for (const Part& part : parts_) planned_.push_back({part.offset, part.bytes, part.to});
-  run();
+  run(cancel);
   for (const Part& part : parts_) file_->forget(part.offset, part.bytes);
 }
 
 // ---- past it ----
 
-void SpillReader::read_through_buffer() {
+void SpillReader::read_through_buffer(const std::atomic<bool>* cancel) {
   std::sort(parts_.begin(), parts_.end(), [](const Part& a, const Part& b) { return a.offset < b.offset; });
   grow_buffer();
   for (size_t first = 0; first < parts_.size();) {
     const size_t last = plan(first);
-    run();
+    run(cancel);
     for (; first < last; ++first) std::memcpy(parts_[first].to, parts_[first].from, parts_[first].bytes);
   }
 }
@@ -123,8 +124,9 @@ size_t SpillReader::plan(size_t first) {
   return i;
 }
 
-void SpillReader::run() {
-  reads_->run(planned_);
+void SpillReader::run(const std::atomic<bool>* cancel) {
+  reads_->run(planned_, cancel);
+  throw_if_cancelled(cancel);
   uint64_t bytes = 0;
   for (const FileRead& read : planned_) bytes += read.bytes;
   file_->reads_.fetch_add(planned_.size(), std::memory_order_relaxed);

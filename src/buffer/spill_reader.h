@@ -2,6 +2,7 @@
 // pieces whose sectors touch are one read; what was asked for is copied out.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,9 +30,9 @@ class SpillReader {
   SpillReader(const SpillReader&) = delete;
   SpillReader& operator=(const SpillReader&) = delete;
 
-  // Any alignment, any order. Returns when all is there; WI_E_IO, when no read is under way any more: what
-  // the destinations hold is unspecified then.
-  void read(std::span<const ReadRequest> requests);
+  // Any alignment, any order. Returns when all is there; WI_E_IO, or WI_E_CANCELLED once *cancel is set (null: it
+  // never is), when no read is under way any more: what the destinations hold is unspecified then.
+  void read(std::span<const ReadRequest> requests, const std::atomic<bool>* cancel = nullptr);
 
   const char* way() const { return reads_->way(); }  // how: "io_uring" or "threads"
   uint64_t buffer_bytes() const { return buffer_.bytes(); }
@@ -44,11 +45,11 @@ class SpillReader {
     const std::byte* from;  // in the buffer
   };
   void cut(std::span<const ReadRequest> requests);
-  void read_straight();
-  void read_through_buffer();
+  void read_straight(const std::atomic<bool>* cancel);
+  void read_through_buffer(const std::atomic<bool>* cancel);
   void grow_buffer();
   size_t plan(size_t first);
-  void run();
+  void run(const std::atomic<bool>* cancel);
 
   const std::shared_ptr<SpillFile> file_;
   const std::unique_ptr<FileReads> reads_;
