@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <optional>
+#include <thread>
 
 namespace wi {
 namespace {
@@ -96,7 +98,11 @@ void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
 }
 
 bool Segment::demote(WaveBuffer& buffer, const std::function<void()>& poll) const {
-  std::lock_guard lock(demoting_);
+  std::unique_lock lock(demoting_, std::defer_lock);
+  while (!lock.try_lock()) {  // another thread is at it, at the pace of the disk
+    if (poll) poll();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   if (slow()) return false;
   const size_t plane_bytes = 2 * static_cast<size_t>(tokens_) * shape_.head_bytes();
   std::vector<SlowKv::Plane> planes;
