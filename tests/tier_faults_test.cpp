@@ -1,9 +1,8 @@
 // Two tiers under faults: a disk that fails, fills up or is slow, and a manager that stalls. Each call ends in a
 // status that says why or goes on, and what a session says is what it says with everything in memory.
-#include <filesystem>
+#include <functional>
 #include <future>
 #include <set>
-#include <sys/resource.h>
 #include <thread>
 
 #include "src/cancel.h"
@@ -224,6 +223,196 @@ void a_full_disk_and_a_full_memory_are_a_status(void**) {
   assert_true(refused > 0);
 }
 
+// ---- A slow disk ----
+
+double milliseconds_of(const std::function<void()>& call) {
+  const Clock::time_point start = Clock::now();
+  call();
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// Reads by threads or by the ring take 100 ms each from now on.
+void slow_down(bool ring) { arm(ring ? kSubmit : kPread, kSlow); }
+
+// A world whose readers are made, and a session in it of which next to nothing is in memory.
+struct SlowDisk {
+  explicit SlowDisk(bool ring) : world((without_rings = !ring, world_of())), session(world.session(0.01f)) {
+    session->prefill(ids, chunks_of(150), nullptr);
+    expected->prefill(ids, chunks_of(150), nullptr);
+    step(3);
+  }
+  ~SlowDisk() {
+    disarm();
+    without_rings = false;
+  }
+  void step(int32_t token) const {
+    for (Session* one : {expected.get(), session.get()}) one->accept(token, nullptr);
+    assert_true(logits_of(*session) == logits_of(*expected));
+  }
+  const std::vector<int32_t> ids = random_prompt(900);
+  TiersWorld world;
+  const TiersWorld fast = world_of({.slow = false});
+  std::shared_ptr<Session> session, expected = fast.session(0);
+};
+
+void a_slow_disk_changes_no_token(void**) {
+  for (const bool ring : {true, false}) {
+    SlowDisk disk(ring);
+    slow_down(ring);
+    for (int32_t token = 10; token < 13; ++token) disk.step(token);
+    const std::vector<int32_t> more = random_prompt(100, 1);
+    for (Session* one : {disk.session.get(), disk.expected.get()}) one->prefill(more, {}, nullptr);
+    assert_true(fault.happened);
+    disk.step(13);
+  }
+}
+
+// Threads that wait for nobody's reads but their own.
+void sessions_that_miss_nothing_do_not_wait_for_others_reads(void**) {
+  for (const bool ring : {true, false}) {
+    SlowDisk disk(ring);
+    const auto other = disk.world.session(0);
+    other->prefill(disk.ids, chunks_of(150), nullptr);
+    slow_down(ring);
+    std::atomic<bool> done{false};
+    std::thread slow([&] {
+      for (int32_t token = 10; token < 13; ++token) {
+        disk.session->accept(token, nullptr);
+        disk.session->logits(nullptr);
+      }
+      done = true;
+    });
+    std::vector<double> times;
+    while (!done && times.size() < 10000)
+      times.push_back(milliseconds_of([&] {
+        other->accept(static_cast<int32_t>(times.size() % 100), nullptr);
+        other->logits(nullptr);
+      }));
+    slow.join();
+    std::sort(times.begin(), times.end());
+    std::printf("  %s: %zu steps beside 3, %.2f ms each\n", ring ? "ring" : "threads", times.size(),
+                times[times.size() / 2]);
+    assert_true(times.size() > 10);  // of waiting ones there would be a few
+    assert_in_time(times[times.size() / 2] < 50);
+  }
+}
+
+// Milliseconds from the cancelling of a call, so long after its beginning, to its end.
+double milliseconds_to_end(milliseconds after, const std::function<void(const CancelToken*)>& call) {
+  CancelToken cancel;
+  Clock::time_point cancelled;
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(after);
+    cancelled = Clock::now();
+    cancel.flag = true;
+  });
+  assert_error(WI_E_CANCELLED, "cancelled", call(&cancel));
+  const Clock::time_point ended = Clock::now();
+  canceller.join();
+  return std::chrono::duration<double, std::milli>(ended - cancelled).count();
+}
+
+#ifdef WI_SANITIZED
+void a_call_is_cancelled_within_a_reads_time(void**) { skip(); }  // whose threads are not to be refused
+#else
+// Without threads that read: a caller's reads come one after the other, a dozen in each layer.
+void a_call_is_cancelled_within_a_reads_time(void**) {
+  threads_allowed = 3;  // two worlds' helpers and the manager
+  SlowDisk disk(false);
+  threads_allowed = INT32_MAX;
+  arm(kFunctions, 0);
+  disk.step(9);
+  assert_true(fault.calls[kPread] > 10);
+  disk.session->accept(10, nullptr);
+  disk.expected->accept(10, nullptr);
+  const std::vector<int32_t> more = random_prompt(100, 1);
+  for (const milliseconds after : {milliseconds(20), milliseconds(150)}) {
+    slow_down(false);
+    const double decoding =
+        milliseconds_to_end(after, [&](const CancelToken* cancel) { disk.session->logits(cancel); });
+    const double reading = milliseconds_to_end(
+        after, [&](const CancelToken* cancel) { disk.session->prefill(more, {}, cancel); });
+    disarm();
+    std::printf("  cancelled within %.0f and %.0f ms\n", decoding, reading);
+    assert_true(decoding < 1000 && reading < 1000);  // of several seconds
+    assert_in_time(decoding < 160 && reading < 160);
+  }
+  assert_true(logits_of(*disk.session) == logits_of(*disk.expected));
+  disk.step(11);
+}
+#endif
+
+// ---- A manager that stalls ----
+
+// Keeps the manager's thread until it goes, or ten seconds, which nobody should wait for.
+class Stall {
+ public:
+  explicit Stall(WaveBuffer& buffer) {
+    assert_true(buffer.later([this] {
+      stalled_.set_value();
+      kept_ = end_.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+      over_.set_value();
+    }));
+    stalled_.get_future().wait();
+  }
+  // Whether it lasted until then.
+  bool end() {
+    end_.set_value();
+    over_.get_future().wait();
+    return kept_;
+  }
+
+ private:
+  std::promise<void> stalled_, end_, over_;
+  bool kept_ = false;
+};
+
+void a_stalled_manager_costs_hits_and_nothing_else(void**) {
+  for (const BufferManager manager : {BufferManager::lru, BufferManager::bucketed}) {
+    const std::vector<int32_t> ids = random_prompt(1500);
+    const TiersWorld fast = world_of({.slow = false}), world = world_of({.manager = manager});
+    const auto expected = fast.session(0), session = world.session(0.3f);
+    for (Session* one : {expected.get(), session.get()}) one->prefill(ids, chunks_of(150), nullptr);
+    const auto steps = [&](int count) {
+      double most = 0, all = 0;
+      for (int i = 0; i < count; ++i) {
+        expected->accept(i % 100, nullptr);
+        const std::vector<float> wanted = logits_of(*expected);
+        const double time = milliseconds_of([&] {
+          session->accept(i % 100, nullptr);
+          session->logits(nullptr);
+        });
+        assert_true(logits_of(*session) == wanted);
+        most = std::max(most, time), all += time;
+      }
+      return std::pair(all / count, most);
+    };
+    steps(60);
+    const auto free = steps(150);
+    Stall stall(world.buffer());
+    const auto stalled =
+        steps(150);  // more than the manager's queue holds, and segments are sealed meanwhile
+    // All else that a host may do.
+    auto fork = session->fork();
+    fork->prefill(random_prompt(300, 1), chunks_of(150), nullptr);
+    fork->truncate(700);
+    fork->accept(3, nullptr);
+    fork->logits(nullptr);
+    fork.reset();
+    const auto another = world.session(0.1f);
+    another->prefill(ids, chunks_of(150), nullptr);
+    for (int i = 0; i < 10; ++i) another->decode(nullptr);
+    world.buffer().stats();
+    SavedBytes saved;
+    session->save(saved, nullptr);
+    assert_true(stall.end());
+    std::printf("  a step takes %.2f ms, %.2f while the manager stalls, %.2f at most\n", free.first,
+                stalled.first, stalled.second);
+    assert_in_time(stalled.first < 5 * free.first + 5 && stalled.second < 1000);
+    steps(100);
+  }
+}
+
 // ---- A demotion at any moment ----
 
 // How many segments a sequence takes for slow is how many its views show so, whatever leaves meanwhile: a step
@@ -265,6 +454,10 @@ int main() {
       cmocka_unit_test(a_disk_that_fills_up_while_a_prompt_is_read_costs_nothing),
       cmocka_unit_test(a_disk_that_fills_up_while_decoding_stops_no_step),
       cmocka_unit_test(a_full_disk_and_a_full_memory_are_a_status),
+      cmocka_unit_test(a_slow_disk_changes_no_token),
+      cmocka_unit_test(sessions_that_miss_nothing_do_not_wait_for_others_reads),
+      cmocka_unit_test(a_call_is_cancelled_within_a_reads_time),
+      cmocka_unit_test(a_stalled_manager_costs_hits_and_nothing_else),
       cmocka_unit_test(views_show_the_tiers_of_one_moment),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
