@@ -20,11 +20,25 @@ PageCache::~PageCache() {
 
 // ---- by steps ----
 
-int32_t PageCache::take(int32_t pages) noexcept {
+// Who takes frames away clears the slot and then looks who has seen the entry; so one of the two notices.
+int32_t PageCache::find(const EntrySlot& slot, uint64_t step) noexcept {
+  for (int32_t entry = slot.load(std::memory_order_acquire); entry != kNoEntry;) {
+    std::atomic<uint64_t>& seen = facts(entry).seen;
+    uint64_t before = seen.load(std::memory_order_acquire);
+    while (before < step && !seen.compare_exchange_weak(before, step, std::memory_order_seq_cst)) {
+    }
+    const int32_t now = slot.load(std::memory_order_seq_cst);
+    if (now == entry) return entry;
+    entry = now;
+  }
+  return kNoEntry;
+}
+
+int32_t PageCache::take(int32_t pages, uint64_t step) noexcept {
   std::lock_guard lock(mutex_);
   taken_ += pages;
   while (free_.size() < static_cast<size_t>(pages)) {
-    if (grow()) continue;
+    if (grow() || evict_chosen()) continue;
     ++stats_.refusals;
     return kNoEntry;
   }
@@ -37,6 +51,7 @@ int32_t PageCache::take(int32_t pages) noexcept {
   }
   for (int32_t frame = first; frame != kNoEntry; frame = facts(frame).next) facts(frame).owner = first;
   facts(first).pages = pages;
+  facts(first).seen.store(step, std::memory_order_relaxed);
   facts(first).admitted = facts(first).leaving = false;
   return first;
 }
@@ -64,24 +79,6 @@ bool PageCache::publish(int32_t entry, EntrySlot& slot) noexcept {
 
 void PageCache::begin_step() noexcept {
   std::lock_guard lock(mutex_);
-  if (!chosen_.empty()) {
-    for (const EntryUse& one : chosen_) {
-      Facts& first = facts(one.entry);
-      if (first.generation.load(std::memory_order_relaxed) != one.generation)
-        continue;  // forgotten meanwhile
-      first.slot->store(kNoEntry, std::memory_order_release);
-      first.slot = nullptr;
-      first.generation.fetch_add(1, std::memory_order_relaxed);
-      ++stats_.evictions;
-      hidden_.push_back({one.entry, 0});
-      hidden_pages_ += first.pages;
-    }
-    chosen_.clear();
-    chosen_pages_ = 0;
-    const uint64_t now = epochs_.hide();
-    for (Hidden& one : hidden_)
-      if (one.since == 0) one.since = now;
-  }
   reclaim();
 }
 
@@ -91,8 +88,11 @@ void PageCache::used(std::span<const EntryUse> hits, uint64_t step) noexcept {
   {
     std::lock_guard managing(managing_);
     step_ = std::max(step_, step);
-    for (const EntryUse& hit : hits)
-      if (use_of(hit.entry).generation == hit.generation) replacement_->use({&hit.entry, 1}, step);
+    for (const EntryUse& hit : hits) {
+      if (use_of(hit.entry).generation != hit.generation) continue;
+      if (facts(hit.entry).chosen.load(std::memory_order_relaxed)) keep(hit.entry, step);
+      replacement_->use({&hit.entry, 1}, step);
+    }
   }
   if (is_behind()) catch_up();
 }
@@ -103,11 +103,11 @@ void PageCache::manage() noexcept {
     int64_t wanted = 0;
     {
       std::lock_guard lock(mutex_);
-      // As many as steps have lately taken: an eviction too many costs a miss, and so does one too few.
+      // Twice what steps have lately taken: the next one may have taken its part before this is done.
       demand_ = std::max(taken_, demand_ - demand_ / 8);
-      const int64_t spare = std::max<int64_t>(demand_, frames() / 64);
       const int64_t coming = static_cast<int64_t>(free_.size()) + hidden_pages_ + chosen_pages_;
-      if (frames() + slab_frames_ > limit_) wanted = spare - coming;
+      if (frames() + slab_frames_ > limit_ || refused_) wanted = 2 * demand_ + frames() / 64 - coming;
+      refused_ = false;
       taken_ = 0;
     }
     take_over();
@@ -183,6 +183,7 @@ void PageCache::forget(std::span<EntrySlot> slots) noexcept {
       Facts& first = facts(entry);
       first.slot = nullptr;
       first.generation.fetch_add(1, std::memory_order_relaxed);
+      if (first.chosen.exchange(0)) chosen_pages_ -= first.pages;
       if (first.admitted) first.next_published = std::exchange(forgotten_, entry);
       behind_ = true;
     }
@@ -242,13 +243,13 @@ void PageCache::apply_limit() noexcept {
   if (limit_ < before) std::erase_if(free_, [&](int32_t frame) { return frame >= limit_; });
 }
 
-// What has frames above the limit goes with the next step. With managing_, too.
+// What has frames above the limit goes. With managing_, too.
 void PageCache::clear_above_limit() noexcept {
   for (int64_t i = limit_; i < frames(); ++i) {
     const int32_t entry = facts(static_cast<int32_t>(i)).owner;
     if (entry == kNoEntry || facts(entry).leaving || !facts(entry).admitted || !facts(entry).slot) continue;
     replacement_->remove(entry);
-    choose(entry);
+    hide(entry);
   }
 }
 
@@ -261,7 +262,7 @@ bool PageCache::grow() noexcept {
     const auto room = static_cast<size_t>(after);
     free_.reserve(room);
     hidden_.reserve(room);
-    chosen_.reserve(room);
+    chosen_.reserve(2 * room);
     if (!place.load()) {
       auto slab = std::make_unique<Slab>();
       slab->facts = std::make_unique<Facts[]>(static_cast<size_t>(slab_frames_));
@@ -272,6 +273,7 @@ bool PageCache::grow() noexcept {
     for (int64_t i = after - 1; i >= first; --i) free_.push_back(static_cast<int32_t>(i));
     return true;
   } catch (...) {
+    refused_ = true;
     return false;
   }
 }
@@ -279,12 +281,61 @@ bool PageCache::grow() noexcept {
 void PageCache::choose(int32_t entry) noexcept {
   Facts& first = facts(entry);
   if (!first.slot) return;  // it is going anyway
-  if (chosen_.size() == chosen_.capacity())
-    std::erase_if(chosen_,
-                  [&](const EntryUse& one) { return use_of(one.entry).generation != one.generation; });
-  first.leaving = true;
-  chosen_.push_back(use_of(entry));
+  if (++choices_ == 0) ++choices_;
+  first.chosen = choices_;
+  add_choice({entry, choices_});
   chosen_pages_ += first.pages;
+  none_before_ = 0;
+}
+
+void PageCache::add_choice(Choice choice) noexcept {
+  if (chosen_.size() == chosen_.capacity()) {
+    chosen_.erase(chosen_.begin(), chosen_.begin() + static_cast<std::ptrdiff_t>(chosen_first_));
+    chosen_first_ = 0;
+    std::erase_if(chosen_, [&](const Choice& one) { return facts(one.entry).chosen != one.number; });
+  }
+  chosen_.push_back(choice);
+}
+
+// It was found again in time.
+void PageCache::keep(int32_t entry, uint64_t step) noexcept {
+  std::lock_guard lock(mutex_);
+  Facts& first = facts(entry);
+  if (!first.chosen.exchange(0)) return;
+  chosen_pages_ -= first.pages;
+  replacement_->admit(entry, first.pages, step);
+}
+
+// The first of those that were chosen and that no running step has found; false: there is none.
+bool PageCache::evict_chosen() noexcept {
+  const uint64_t oldest = epochs_.oldest();
+  if (oldest == none_before_) return false;
+  for (size_t left = chosen_.size() - chosen_first_; left > 0; --left) {
+    const Choice one = chosen_[chosen_first_++];
+    if (facts(one.entry).chosen != one.number) continue;
+    if (facts(one.entry).seen.load(std::memory_order_relaxed) < oldest && hide(one.entry)) return true;
+    if (facts(one.entry).chosen == one.number) add_choice(one);
+  }
+  none_before_ = oldest;
+  return false;
+}
+
+// No step that begins now finds it. True: no step that runs has, and its frames are free.
+bool PageCache::hide(int32_t entry) noexcept {
+  Facts& first = facts(entry);
+  first.slot->store(kNoEntry, std::memory_order_seq_cst);
+  first.slot = nullptr;
+  first.generation.fetch_add(1, std::memory_order_relaxed);
+  ++stats_.evictions;
+  if (first.chosen.exchange(0)) chosen_pages_ -= first.pages;
+  if (first.seen.load(std::memory_order_seq_cst) < epochs_.oldest()) {
+    free_chain(entry);
+    return true;
+  }
+  first.leaving = true;
+  hidden_.push_back({entry, epochs_.hide()});
+  hidden_pages_ += first.pages;
+  return false;
 }
 
 // Those above the limit of which nothing is used, the last first.

@@ -2,9 +2,10 @@
 // (RetroInfer §4.3: access is synchronous, update asynchronous). A cluster in frames is an entry: a chain of
 // frames, named by its first one.
 //
-// Steps look entries up, take free frames for what they miss, and leave what they read there. The buffer
-// manager hears what was used and decides what goes; that takes effect when the next step begins, and the
-// frames are free when the steps that began before it have ended. Nobody waits for it: without a free frame a
+// Steps look entries up, take frames for what they miss, and leave what they read there. The buffer manager
+// hears what was used and names, ahead of need, what goes next. What was named stays to be found, and is taken
+// back if it is, until a step needs its frames: so the cache is full at all times. An entry that a running step
+// has found keeps its frames until that step ends. Nobody waits for the manager: where nothing was named a
 // cluster is read and not kept, and what is its part of other calls it does when it is done with its own.
 #pragma once
 
@@ -66,19 +67,21 @@ class PageCache {
   EntryUse use_of(int32_t entry) const {
     return {entry, slab(entry).facts[entry % slab_frames_].generation.load(std::memory_order_relaxed)};
   }
+  // The entry that is noted there, or kNoEntry. step: of Epochs, until whose end the frames stay as they are.
+  int32_t find(const EntrySlot& slot, uint64_t step) noexcept;
   // A chain of so many frames, or kNoEntry: none are free, and no more may be had.
-  int32_t take(int32_t pages) noexcept;
+  int32_t take(int32_t pages, uint64_t step) noexcept;
   // Nobody has seen it.
   void give(int32_t entry) noexcept;
   // From now on others find it there. False: somebody else's is there; the caller may use its own until its
   // step ends.
   bool publish(int32_t entry, EntrySlot& slot) noexcept;
-  // What the manager decided takes effect. Before the step's Epochs::enter().
+  // What was hidden while steps ran that have ended is free again.
   void begin_step() noexcept;
 
   // ---- by the manager's thread ----
   void used(std::span<const EntryUse> hits, uint64_t step) noexcept;
-  // Takes in what was published and chooses what goes, so that the next steps find free frames.
+  // Takes in what was published and names what goes, so that the next steps find frames.
   void manage() noexcept;
 
   // ---- by whoever owns the slots: they are gone, and no step looks at them. ----
@@ -96,14 +99,20 @@ class PageCache {
     int32_t owner = kNoEntry;  // the entry that it belongs to
     int32_t pages = 0;
     bool admitted = false;  // the manager knows it
-    bool leaving = false;   // chosen or hidden
+    bool leaving = false;   // hidden
     EntrySlot* slot = nullptr;
+    std::atomic<uint64_t> seen{0};    // the newest step that found it
+    std::atomic<uint32_t> chosen{0};  // to go, the number of that choice; 0: to stay
     std::atomic<uint32_t> generation{0};
     int32_t next_published = kNoEntry;
   };
   struct Slab {
     HostBuffer memory;  // empty: given back
     std::unique_ptr<Facts[]> facts;
+  };
+  struct Choice {
+    int32_t entry;
+    uint32_t number;
   };
   struct Hidden {
     int32_t entry;
@@ -119,6 +128,10 @@ class PageCache {
   void free_chain(int32_t entry) noexcept;
   void reclaim() noexcept;
   void choose(int32_t entry) noexcept;
+  void keep(int32_t entry, uint64_t step) noexcept;
+  void add_choice(Choice choice) noexcept;
+  bool evict_chosen() noexcept;
+  bool hide(int32_t entry) noexcept;
   void apply_limit() noexcept;
   void clear_above_limit() noexcept;
   void give_slabs_back() noexcept;
@@ -143,7 +156,11 @@ class PageCache {
   int64_t limit_ = 0;             // frames: whole slabs; those with higher numbers are not used anew
   std::vector<int32_t> free_;     // room for all
   std::vector<Hidden> hidden_;    // entries that go when the steps that may see them have ended; room for all
-  std::vector<EntryUse> chosen_;  // to go when the next step begins; room for all
+  std::vector<Choice> chosen_;    // to go when frames are needed, in this order; room for all twice
+  size_t chosen_first_ = 0;       // of those, the next one
+  uint32_t choices_ = 0;          // made so far
+  uint64_t none_before_ = 0;      // while this is the oldest step, all that are chosen are in use
+  bool refused_ = false;          // the pool has no memory for the frames that there may be
   int64_t chosen_pages_ = 0, hidden_pages_ = 0;
   int64_t taken_ = 0, demand_ = 0;  // since the manager looked; lately
   PageCacheStats stats_;

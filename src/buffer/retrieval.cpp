@@ -57,7 +57,7 @@ void Retrieval::find(const LookupArgs& args, int32_t number) {
       continue;
     }
     int32_t left = tokens_in(segment, ref.partition);
-    const int32_t entry = segment.slow->entries[ref.partition].load(std::memory_order_acquire);
+    const int32_t entry = cache_->find(segment.slow->entries[ref.partition], step_);
     if (entry == kNoEntry) {
       found.misses.push_back({number, r, at, kNoEntry});
       at += frames_of(left);
@@ -84,7 +84,7 @@ void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
     const Lookup& lookup = args.lookups[miss.lookup];
     const PartitionRef ref = lookup.retrieved[miss.partition];
     const int32_t pages = frames_of(tokens_in(lookup.segments[ref.segment], ref.partition));
-    miss.entry = cache.take(pages);
+    miss.entry = cache.take(pages, step_);
     if (miss.entry == kNoEntry) refused += static_cast<size_t>(pages);
   }
   try {
