@@ -138,7 +138,7 @@ void run(PageCache::MakeReplacement make) {
     entries.push_back(entry);
     ++taken;
   }
-  assert_int_equal(taken, 20 * 16);
+  assert_int_equal(taken, SlabSizes(16).whole(20 * 16));
   std::sort(entries.begin(), entries.end());
   assert_true(std::adjacent_find(entries.begin(), entries.end()) == entries.end());
   for (int32_t entry : entries) world.cache.give(entry);
@@ -308,7 +308,25 @@ void nobody_waits_for_a_manager_that_stalls(void**) {
     assert_true(entry < 60 * 16);
     ++taken;
   }
-  assert_int_equal(taken, 60 * 16);
+  assert_int_equal(taken, SlabSizes(16).whole(60 * 16));
+}
+
+// Slabs follow each other without a gap; what a limit is rounded down by is a fifth of it at most.
+void frames_are_numbered_slab_by_slab(void**) {
+  for (size_t most : {1, 16, 100, 2048}) {
+    const SlabSizes sizes(most);
+    int64_t frame = 0;
+    for (int32_t slab = 0; slab < 200; ++slab) {
+      assert_int_equal(sizes.first(slab), frame);
+      assert_true(sizes.frames(slab) > 0 && (most < 16 || sizes.frames(slab) <= static_cast<int32_t>(most)));
+      for (int32_t index = 0; index < sizes.frames(slab); ++index, ++frame) {
+        const SlabSizes::Place at = sizes.place(static_cast<int32_t>(frame));
+        assert_true(at.slab == slab && at.index == index);
+        const int64_t whole = sizes.whole(static_cast<int32_t>(frame));
+        assert_true(whole <= frame && (slab < 8 || (frame - whole) * 5 <= frame));
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -319,6 +337,7 @@ int main() {
       cmocka_unit_test(what_a_step_sees_stays_until_it_ends_bucketed),
       cmocka_unit_test(what_goes_is_named_before_and_goes_when_it_must),
       cmocka_unit_test(what_is_found_again_stays),
+      cmocka_unit_test(frames_are_numbered_slab_by_slab),
       cmocka_unit_test(nobody_waits_for_a_manager_that_stalls),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

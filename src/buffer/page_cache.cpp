@@ -10,7 +10,7 @@ PageCache::PageCache(std::shared_ptr<HostPool> pool, Epochs& epochs, size_t page
     : pool_(std::move(pool)),
       epochs_(epochs),
       page_bytes_(page_bytes),
-      slab_frames_(static_cast<int32_t>(std::max<size_t>(slab_bytes / page_bytes, 1))),
+      sizes_(slab_bytes / page_bytes),
       make_(make),
       slabs_(std::make_unique<std::atomic<Slab*>[]>(kMostSlabs)) {}
 
@@ -106,7 +106,7 @@ void PageCache::manage() noexcept {
       // Twice what steps have lately taken: the next one may have taken its part before this is done.
       demand_ = std::max(taken_, demand_ - demand_ / 8);
       const int64_t coming = static_cast<int64_t>(free_.size()) + hidden_pages_ + chosen_pages_;
-      if (frames() + slab_frames_ > limit_ || refused_) wanted = 2 * demand_ + frames() / 64 - coming;
+      if (sizes_.first(slab_count_ + 1) > limit_ || refused_) wanted = 2 * demand_ + frames() / 64 - coming;
       refused_ = false;
       taken_ = 0;
     }
@@ -237,7 +237,7 @@ void PageCache::bury_forgotten() noexcept {
 
 void PageCache::apply_limit() noexcept {
   const int64_t before = limit_, all = frames();
-  limit_ = std::min(asked_, capacity_) / slab_frames_ * slab_frames_;
+  limit_ = sizes_.whole(std::min(asked_, capacity_));
   for (int64_t i = before; i < std::min(limit_, all); ++i)  // they may be used again
     if (facts(static_cast<int32_t>(i)).owner == kNoEntry) free_.push_back(static_cast<int32_t>(i));
   if (limit_ < before) std::erase_if(free_, [&](int32_t frame) { return frame >= limit_; });
@@ -254,18 +254,18 @@ void PageCache::clear_above_limit() noexcept {
 }
 
 bool PageCache::grow() noexcept {
-  const int64_t first = frames(), after = first + slab_frames_;
+  const int64_t first = frames(), after = sizes_.first(slab_count_ + 1);
   if (after > limit_ || slab_count_ == kMostSlabs) return false;
   try {
     std::atomic<Slab*>& place = slabs_[static_cast<size_t>(slab_count_)];
-    HostBuffer memory = pool_->allocate(static_cast<size_t>(slab_frames_) * page_bytes_, "frames");
+    HostBuffer memory = pool_->allocate(static_cast<size_t>(after - first) * page_bytes_, "frames");
     const auto room = static_cast<size_t>(after);
     free_.reserve(room);
     hidden_.reserve(room);
     chosen_.reserve(2 * room);
     if (!place.load()) {
       auto slab = std::make_unique<Slab>();
-      slab->facts = std::make_unique<Facts[]>(static_cast<size_t>(slab_frames_));
+      slab->facts = std::make_unique<Facts[]>(static_cast<size_t>(after - first));
       place.store(slab.release(), std::memory_order_release);
     }
     place.load()->memory = std::move(memory);
@@ -342,7 +342,7 @@ bool PageCache::hide(int32_t entry) noexcept {
 void PageCache::give_slabs_back() noexcept {
   for (; frames() > limit_; --slab_count_) {
     Slab& last = *slabs_[static_cast<size_t>(slab_count_ - 1)].load();
-    if (std::any_of(last.facts.get(), last.facts.get() + slab_frames_,
+    if (std::any_of(last.facts.get(), last.facts.get() + sizes_.frames(slab_count_ - 1),
                     [](const Facts& frame) { return frame.owner != kNoEntry; }))
       return;
     last.memory = {};

@@ -9,7 +9,9 @@
 // cluster is read and not kept, and what is its part of other calls it does when it is done with its own.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,8 +28,37 @@ namespace wi {
 constexpr int32_t kFrameTokens = 4;  // of one KV head: keys, then values
 constexpr int32_t frames_of(int32_t tokens) { return (tokens + kFrameTokens - 1) / kFrameTokens; }
 
-// A mapping of its own, which goes back to the system when its frames do.
+// Of most: a mapping of its own, which goes back to the system when its frames do. The first 32 are smaller, eight
+// of each power of two from 1/16 of it on, so that what a limit is rounded down by is a fifth of it at most.
 constexpr size_t kSlabBytes = size_t{2} << 20;
+
+// Which slab has a frame, and where.
+class SlabSizes {
+ public:
+  explicit SlabSizes(size_t most_frames)
+      : shift_(std::bit_width(std::max<size_t>(most_frames / 16, 1)) - 1) {}
+  struct Place {
+    int32_t slab, index;
+  };
+  Place place(int32_t frame) const {
+    const int32_t unit = frame >> shift_, rest = frame & ((1 << shift_) - 1);
+    if (unit >= kSmall) return {32 + ((unit - kSmall) >> 4), ((((unit - kSmall) & 15) << shift_) | rest)};
+    const int size = std::bit_width(static_cast<uint32_t>(unit + 8)) - 4;
+    const int32_t in = (unit + 8) & ((1 << size) - 1);
+    return {8 * size + ((unit + 8) >> size) - 8, (in << shift_) | rest};
+  }
+  int64_t first(int32_t slab) const {
+    const int64_t unit =
+        slab < 32 ? (int64_t{8 + slab % 8} << (slab / 8)) - 8 : kSmall + int64_t{slab - 32} * 16;
+    return unit << shift_;
+  }
+  int32_t frames(int32_t slab) const { return static_cast<int32_t>(first(slab + 1) - first(slab)); }
+  int64_t whole(int32_t frames) const { return first(place(frames).slab); }  // slabs that fit into so many
+
+ private:
+  static constexpr int32_t kSmall = 120;  // units of the first 32 slabs
+  int shift_;                             // log2 of the frames of the smallest one
+};
 
 // Where a segment notes which entry has a partition.
 using EntrySlot = std::atomic<int32_t>;
@@ -61,11 +92,12 @@ class PageCache {
 
   // ---- by steps; any thread ----
   std::byte* frame(int32_t number) const {
-    return slab(number).memory.data() + static_cast<size_t>(number % slab_frames_) * page_bytes_;
+    const SlabSizes::Place at = sizes_.place(number);
+    return slab(at).memory.data() + static_cast<size_t>(at.index) * page_bytes_;
   }
-  int32_t next(int32_t number) const { return slab(number).facts[number % slab_frames_].next; }
+  int32_t next(int32_t number) const { return facts(number).next; }
   EntryUse use_of(int32_t entry) const {
-    return {entry, slab(entry).facts[entry % slab_frames_].generation.load(std::memory_order_relaxed)};
+    return {entry, facts(entry).generation.load(std::memory_order_relaxed)};
   }
   // The entry that is noted there, or kNoEntry. step: of Epochs, until whose end the frames stay as they are.
   int32_t find(const EntrySlot& slot, uint64_t step) noexcept;
@@ -120,10 +152,13 @@ class PageCache {
   };
   static constexpr int32_t kMostSlabs = 1 << 16;
 
-  const Slab& slab(int32_t frame) const {
-    return *slabs_[static_cast<size_t>(frame / slab_frames_)].load(std::memory_order_acquire);
+  const Slab& slab(SlabSizes::Place at) const {
+    return *slabs_[static_cast<size_t>(at.slab)].load(std::memory_order_acquire);
   }
-  Facts& facts(int32_t frame) { return slab(frame).facts[frame % slab_frames_]; }
+  Facts& facts(int32_t frame) const {
+    const SlabSizes::Place at = sizes_.place(frame);
+    return slab(at).facts[at.index];
+  }
   bool grow() noexcept;
   void free_chain(int32_t entry) noexcept;
   void reclaim() noexcept;
@@ -135,7 +170,7 @@ class PageCache {
   void apply_limit() noexcept;
   void clear_above_limit() noexcept;
   void give_slabs_back() noexcept;
-  int64_t frames() const { return int64_t{slab_count_} * slab_frames_; }
+  int64_t frames() const { return sizes_.first(slab_count_); }
   void take_in_published() noexcept;
   void bury_forgotten() noexcept;
   void take_over() noexcept;
@@ -146,21 +181,21 @@ class PageCache {
   const std::shared_ptr<HostPool> pool_;
   Epochs& epochs_;
   const size_t page_bytes_;
-  const int32_t slab_frames_;
+  const SlabSizes sizes_;
   const MakeReplacement make_;
   std::unique_ptr<std::atomic<Slab*>[]> slabs_;  // (kMostSlabs)
 
   mutable std::mutex mutex_;  // of the frames
   int32_t slab_count_ = 0;
-  int32_t asked_ = 0;             // frames, by set_limit()
-  int64_t limit_ = 0;             // frames: whole slabs; those with higher numbers are not used anew
-  std::vector<int32_t> free_;     // room for all
-  std::vector<Hidden> hidden_;    // entries that go when the steps that may see them have ended; room for all
-  std::vector<Choice> chosen_;    // to go when frames are needed, in this order; room for all twice
-  size_t chosen_first_ = 0;       // of those, the next one
-  uint32_t choices_ = 0;          // made so far
-  uint64_t none_before_ = 0;      // while this is the oldest step, all that are chosen are in use
-  bool refused_ = false;          // the pool has no memory for the frames that there may be
+  int32_t asked_ = 0;           // frames, by set_limit()
+  int64_t limit_ = 0;           // frames: whole slabs; those with higher numbers are not used anew
+  std::vector<int32_t> free_;   // room for all
+  std::vector<Hidden> hidden_;  // entries that go when the steps that may see them have ended; room for all
+  std::vector<Choice> chosen_;  // to go when frames are needed, in this order; room for all twice
+  size_t chosen_first_ = 0;     // of those, the next one
+  uint32_t choices_ = 0;        // made so far
+  uint64_t none_before_ = 0;    // while this is the oldest step, all that are chosen are in use
+  bool refused_ = false;        // the pool has no memory for the frames that there may be
   int64_t chosen_pages_ = 0, hidden_pages_ = 0;
   int64_t taken_ = 0, demand_ = 0;  // since the manager looked; lately
   PageCacheStats stats_;

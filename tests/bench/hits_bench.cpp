@@ -22,7 +22,8 @@ namespace {
 
 constexpr const char* kUsage =
     "hits_bench: --model FILE --document FILE [--context N] [--steps N] [--trace FILE]\n"
-    "Traces which clusters `wave` retrieves in each decode step, then plays that to caches of 1 to 50 % of the\n"
+    "Traces which clusters `wave` retrieves in each decode step, then plays that to caches of 1 to 50 % of "
+    "the\n"
     "sealed keys and values: exact LRU, recency buckets, and Belady's optimum.\n"
     "--trace: writes the trace, a step a line: cluster and pages, cluster and pages, …\n"
     "Example: hits_bench --model samples/model/needle-f16.gguf --document book.txt --context 32768\n";
@@ -210,8 +211,7 @@ void run(const Options& options) {
   }
 
   // What is sealed is all but some hundred tokens.
-  const int64_t all_pages =
-      options.context * model->config.layers * model->config.kv_heads / kFrameTokens;
+  const int64_t all_pages = options.context * model->config.layers * model->config.kv_heads / kFrameTokens;
   const size_t warm_up = trace.steps.size() / 4;
   const auto counted = static_cast<int64_t>(trace.steps.size() - warm_up);
   const auto clusters = static_cast<int32_t>(trace.numbers.size());

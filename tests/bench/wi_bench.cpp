@@ -28,7 +28,8 @@ struct Options {
   int32_t threads = 0;
   uint64_t seed = 1;
   bool check = true, turns = false, serve = false;
-  float kv_fast = 0;  // > 0: that share of the cache in memory, the rest in a file in spill
+  float kv_fast = 0;      // > 0: that share of the cache in memory, the rest in a file in spill
+  int64_t kv_budget = 0;  // > 0: that many bytes
   std::string spill = "/var/tmp", manager = "lru";
   ServeOptions serving;
 };
@@ -42,7 +43,8 @@ const char* const kUsage =
     "                [--threads N]\n"
     "                [--fill prefill|synthetic] [--document FILE] [--kv f16|bf16|f32] [--precision "
     "fast|high|f32] [--seed N]\n"
-    "                [--no-check] [--turns] [--kv-fast SHARE [--spill FOLDER] [--manager lru|bucketed]]\n"
+    "                [--no-check] [--turns]\n"
+    "                [--kv-fast SHARE | --kv-budget MB  [--spill FOLDER] [--manager lru|bucketed]]\n"
     "                [--serve [--requests N] [--rate PER_SECOND] [--long TOKENS] [--mix FILE]]\n"
     "--document: a text to read, of a --model, instead of random tokens.\n"
     "--repeat: the same steps so many times, from forks; of each step the least time counts.\n"
@@ -51,6 +53,7 @@ const char* const kUsage =
     "--kv-fast: so much of the sealed keys and values in memory, the rest in a file; checks that every token "
     "is\n"
     "the same as with all of them in memory, and gives that one's times too.\n"
+    "--kv-budget: so many MB for keys, values, indexes and scratch, the rest in a file.\n"
     "--serve: a mix of chat turns, documents and questions arrives at random, all at once;\n"
     "--mix writes it to a file, as JSON lines.\n"
     "Example: wi_bench --shape small --weights q8_0 --policy full,wave --context 1024,131072\n";
@@ -137,7 +140,8 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   RuntimeParams params;
   params.threads = options.threads;
-  if (options.kv_fast > 0) {
+  params.kv_budget_bytes = static_cast<uint64_t>(options.kv_budget);
+  if (options.kv_fast > 0 || options.kv_budget > 0) {
     params.spill_folder = options.spill;
     params.buffer_manager = options.manager == "lru" ? BufferManager::lru : BufferManager::bucketed;
   }
@@ -165,7 +169,7 @@ int main(int argc, char** argv) {
         return measure(make_batch(runtime, model, these, policy, context), *runtime, *model, these, policy,
                        context);
       };
-      Options in_memory = options;
+      Options in_memory = options;  // or, with a budget, as far as that goes
       in_memory.kv_fast = 0;
       const std::vector<int32_t> expected = tokens_with(in_memory);
       if (options.kv_fast > 0)
@@ -315,7 +319,8 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
        << options.precision << "\"";
   if (runtime.buffer) {
     const auto per_step = [&](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / steps; };
-    line << ",\"kv_fast\":" << options.kv_fast << ",\"manager\":\"" << options.manager
+    line << ",\"kv_fast\":" << options.kv_fast << ",\"kv_budget_bytes\":" << options.kv_budget
+         << ",\"kv_peak_bytes\":" << runtime.pool->peak() << ",\"manager\":\"" << options.manager
          << "\",\"direct\":" << runtime.buffer->file()->direct() << ",\"slow_bytes\":" << after.slow_bytes
          << ",\"frame_bytes\":" << slow_after.frame_bytes
          << ",\"misses_per_token\":" << per_step(before.buffer_misses, after.buffer_misses)
@@ -408,6 +413,8 @@ Options parse(int argc, char** argv) {
             "\", must be in (0, 1]");
     } else if (name == "--document")
       options.document = value;
+    else if (name == "--kv-budget")
+      options.kv_budget = number(name, value, 1, INT64_MAX >> 20) << 20;
     else if (name == "--spill")
       options.spill = value;
     else if (name == "--manager") {
@@ -426,6 +433,8 @@ Options parse(int argc, char** argv) {
       fail(WI_E_ARGUMENT, "unknown option ", name);
     }
   }
+  check(options.kv_fast == 0 || options.kv_budget == 0, WI_E_ARGUMENT,
+        "--kv-fast and --kv-budget exclude each other");
   check(options.device == "cpu", WI_E_UNSUPPORTED, "--device is \"", options.device,
         "\", this build has cpu");
   check(options.fill == "synthetic" || options.fill == "prefill", WI_E_ARGUMENT, "--fill is \"", options.fill,
