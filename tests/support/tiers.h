@@ -23,7 +23,9 @@ struct Tiers {
 
 struct TiersWorld {
   explicit TiersWorld(const Tiers& tiers = {}) : TiersWorld(tiers, make_model()) {}
-  TiersWorld(const Tiers& tiers, std::shared_ptr<const Model> of) : model(std::move(of)) {
+  TiersWorld(const Tiers& tiers, std::shared_ptr<const Model> of)
+      : model(std::move(of)), runtime(Runtime::create(runtime_params(tiers))) {}
+  RuntimeParams runtime_params(const Tiers& tiers) const {
     RuntimeParams params;
     params.threads = 2;
     params.kv_budget_bytes = tiers.kv_budget_bytes;
@@ -31,7 +33,7 @@ struct TiersWorld {
     params.spill_bytes = tiers.spill_bytes;
     params.buffer_manager = tiers.manager;
     params.slab_bytes = size_t{16} << 10;
-    runtime = Runtime::create(params);
+    return params;
   }
   static std::shared_ptr<const Model> make_model() {
     ModelShape shape;
