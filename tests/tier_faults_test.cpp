@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "src/cancel.h"
+#include "src/memory_plan.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/tiers.h"
@@ -413,6 +414,54 @@ void a_stalled_manager_costs_hits_and_nothing_else(void**) {
   }
 }
 
+// ---- Budgets of almost nothing ----
+
+// From less than anything needs to more than all needs: a status, and the session is as it was, or the same logits;
+// never a status where the plan says that it fits.
+void any_budget_is_a_status_or_changes_no_token(void**) {
+  const std::vector<int32_t> ids = random_prompt(700);
+  constexpr int kSteps = 150;
+  const TiersWorld fast = world_of({.slow = false});
+  const auto expected = fast.session(0);
+  expected->prefill(ids, chunks_of(150), nullptr);
+  std::vector<std::vector<float>> wanted{logits_of(*expected)};
+  for (int i = 0; i < kSteps; ++i) {
+    expected->accept(i % 100, nullptr);
+    wanted.push_back(logits_of(*expected));
+  }
+  for (const bool whole_runtime : {true, false}) {
+    int tried = 0, prompts = 0, lives = 0;
+    for (double budget = 1; budget < 4e6; budget *= budget < 1e5 ? 2 : 1.2, ++tried) {
+      const auto bytes = static_cast<uint64_t>(budget);
+      const TiersWorld world = world_of({.kv_budget_bytes = whole_runtime ? bytes : uint64_t{256} << 20});
+      SessionParams params = world.params(0);
+      if (!whole_runtime) params.kv_budget_bytes = bytes;
+      const bool fits = plan_memory(*world.runtime, *world.model, params, 700 + kSteps + 1).fits;
+      const auto session = Session::create(world.runtime, world.model, params);
+      int steps = -1;  // that it could make; -1: not even the prompt
+      try {
+        session->prefill(ids, chunks_of(150), nullptr);
+        for (steps = 0; steps < kSteps; ++steps) {
+          assert_true(logits_of(*session) == wanted[static_cast<size_t>(steps)]);
+          session->accept(steps % 100, nullptr);
+          session->logits(nullptr);
+        }
+      } catch (const Error& error) {
+        if (error.code() != WI_E_BUDGET || fits)
+          fail_because("budget %llu, fits %d, after %d steps: status %d: %s",
+                       static_cast<unsigned long long>(bytes), fits, steps, error.code(), error.what());
+        assert_true(std::strlen(error.what()) > 20);
+        assert_int_equal(session->stats().tokens, steps < 0 ? 0 : 700 + steps + 1);
+      }
+      prompts += steps >= 0;
+      lives += steps == kSteps;
+    }
+    std::printf("  of %d budgets of the %s, %d were enough for the prompt, %d for all\n", tried,
+                whole_runtime ? "runtime" : "session", prompts, lives);
+    assert_true(lives > 5 && prompts < tried);
+  }
+}
+
 // ---- A demotion at any moment ----
 
 // How many segments a sequence takes for slow is how many its views show so, whatever leaves meanwhile: a step
@@ -458,6 +507,7 @@ int main() {
       cmocka_unit_test(sessions_that_miss_nothing_do_not_wait_for_others_reads),
       cmocka_unit_test(a_call_is_cancelled_within_a_reads_time),
       cmocka_unit_test(a_stalled_manager_costs_hits_and_nothing_else),
+      cmocka_unit_test(any_budget_is_a_status_or_changes_no_token),
       cmocka_unit_test(views_show_the_tiers_of_one_moment),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
