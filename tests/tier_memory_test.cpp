@@ -69,7 +69,7 @@ struct Expected {
 };
 
 void sweep_few(const char* name, const std::function<void(const Attempt&)>& body) {
-  sweep(name, body, 5, 15);
+  sweep(name, body, 3, 9);
 }
 
 void sweep_opening() {
