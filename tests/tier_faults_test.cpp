@@ -299,6 +299,9 @@ void sessions_that_miss_nothing_do_not_wait_for_others_reads(void**) {
   }
 }
 
+#ifdef WI_SANITIZED
+void a_call_is_cancelled_within_a_reads_time(void**) { skip(); }  // whose threads are not to be refused
+#else
 // Milliseconds from the cancelling of a call, so long after its beginning, to its end.
 double milliseconds_to_end(milliseconds after, const std::function<void(const CancelToken*)>& call) {
   CancelToken cancel;
@@ -314,9 +317,6 @@ double milliseconds_to_end(milliseconds after, const std::function<void(const Ca
   return std::chrono::duration<double, std::milli>(ended - cancelled).count();
 }
 
-#ifdef WI_SANITIZED
-void a_call_is_cancelled_within_a_reads_time(void**) { skip(); }  // whose threads are not to be refused
-#else
 // Without threads that read: a caller's reads come one after the other, a dozen in each layer.
 void a_call_is_cancelled_within_a_reads_time(void**) {
   threads_allowed = 3;  // two worlds' helpers and the manager

@@ -19,6 +19,7 @@ struct Tiers {
   uint64_t kv_budget_bytes = uint64_t{256} << 20;
   uint64_t spill_bytes = 0;
   BufferManager manager = BufferManager::lru;
+  int32_t threads = 2;
 };
 
 struct TiersWorld {
@@ -27,7 +28,7 @@ struct TiersWorld {
       : model(std::move(of)), runtime(Runtime::create(runtime_params(tiers))) {}
   RuntimeParams runtime_params(const Tiers& tiers) const {
     RuntimeParams params;
-    params.threads = 2;
+    params.threads = tiers.threads;
     params.kv_budget_bytes = tiers.kv_budget_bytes;
     if (tiers.slow) params.spill_folder = folder.path;
     params.spill_bytes = tiers.spill_bytes;
