@@ -12,18 +12,22 @@
 namespace wi {
 namespace {
 
-// Beside the next steps, which go on with what is in memory until it is done; if it fails, a later call tries
-// again. False: there is nobody to do it.
+// Beside the next steps, which go on with what is in memory until it is done; if it fails, be it for want of memory
+// to ask for it, a later call tries again. False: there is nobody to do it.
 bool demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
   if (segment->leaving().exchange(true)) return true;
-  const bool taken = buffer.later([segment, &buffer] {
-    try {
-      segment->demote(buffer);
-    } catch (...) {
-    }
-    segment->leaving() = false;
-  });
-  if (!taken) segment->leaving() = false;
+  bool taken = true, asked = false;
+  try {
+    taken = asked = buffer.later([segment, &buffer] {
+      try {
+        segment->demote(buffer);
+      } catch (...) {
+      }
+      segment->leaving() = false;
+    });
+  } catch (const std::bad_alloc&) {
+  }
+  if (!asked) segment->leaving() = false;
   return taken;
 }
 

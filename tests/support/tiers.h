@@ -19,19 +19,22 @@ struct Tiers {
   uint64_t kv_budget_bytes = uint64_t{256} << 20;
   uint64_t spill_bytes = 0;
   BufferManager manager = BufferManager::lru;
+  int32_t threads = 2;
 };
 
 struct TiersWorld {
   explicit TiersWorld(const Tiers& tiers = {}) : TiersWorld(tiers, make_model()) {}
-  TiersWorld(const Tiers& tiers, std::shared_ptr<const Model> of) : model(std::move(of)) {
+  TiersWorld(const Tiers& tiers, std::shared_ptr<const Model> of)
+      : model(std::move(of)), runtime(Runtime::create(runtime_params(tiers))) {}
+  RuntimeParams runtime_params(const Tiers& tiers) const {
     RuntimeParams params;
-    params.threads = 2;
+    params.threads = tiers.threads;
     params.kv_budget_bytes = tiers.kv_budget_bytes;
     if (tiers.slow) params.spill_folder = folder.path;
     params.spill_bytes = tiers.spill_bytes;
     params.buffer_manager = tiers.manager;
     params.slab_bytes = size_t{16} << 10;
-    runtime = Runtime::create(params);
+    return params;
   }
   static std::shared_ptr<const Model> make_model() {
     ModelShape shape;
