@@ -25,7 +25,7 @@ class Retrieval {
   };
 
   // The retrieved partitions as runs, in the order of selection: what lies where decides no bit. Some of the
-  // lookups' segments are in the slow tier. Throws WI_E_IO.
+  // lookups' segments are in the slow tier. Throws WI_E_IO, and WI_E_FORMAT as SlowPlane::verify().
   void run(const Stream& stream, const LookupArgs& args);
 
   size_t bytes() const;
@@ -48,6 +48,7 @@ class Retrieval {
   void end() noexcept;
   void find(const LookupArgs& args, int32_t number);
   void fetch(const LookupArgs& args);
+  void verify(const LookupArgs& args, const Miss& miss) const;
   void give_back() noexcept;
 
   WaveBuffer* buffer_ = nullptr;
