@@ -299,9 +299,9 @@ void Session::make_room(int64_t coming_tokens, const std::atomic<bool>* cancel) 
   if (params_.kv_fast_share > 0)
     allowed = std::min(allowed, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
                                                       static_cast<double>(all)));
-  if (all <= allowed) return;
+  if (all <= allowed && whole == all) return;
   for (const auto& segment : sequence_.segments()) {
-    if (whole <= allowed / 16) break;
+    if (all <= allowed || whole <= allowed / 16) break;
     if (segment->slow()) continue;
     whole -= segment->kv_bytes();
     if (must || coming_tokens > 1 || !demote_later(segment, buffer))
