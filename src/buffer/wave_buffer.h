@@ -53,6 +53,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   WaveBuffer& operator=(const WaveBuffer&) = delete;
 
   const std::shared_ptr<SpillFile>& file() const { return file_; }
+  size_t slab_bytes() const { return slab_bytes_; }
   // Frames for one size of pages; throws std::bad_alloc.
   std::shared_ptr<PageCache> cache_of(size_t page_bytes);
 
