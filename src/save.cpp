@@ -139,11 +139,17 @@ uint64_t KvStore::written_bytes() const { return session_file_bytes(saved_params
 std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, const std::string& path,
                                        const Choice& choose, const CancelToken* cancel) {
   InputFile file(path);
-  return load(std::move(runtime), file, choose, cancel);
+  return load(std::move(runtime), file, &file, choose, cancel);
 }
 
 std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSource& from,
                                        const Choice& choose, const CancelToken* cancel) {
+  return load(std::move(runtime), from, nullptr, choose, cancel);
+}
+
+std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSource& from,
+                                       const InputFile* place, const Choice& choose,
+                                       const CancelToken* cancel) {
   SessionFile file(from, FileKind::kv, runtime->backend, flag_of(cancel));
   const SavedParams& saved = file.params();
   check_policy_params(saved.policy_params, WI_E_FORMAT, "the file's ");
@@ -159,9 +165,9 @@ std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSou
   check_same(saved, params.shape.dtype, *params.policy, params.policy_params);
 
   auto store = std::make_shared<KvStore>(std::move(runtime), params);
-  fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, nullptr,
-       cancel);
+  fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, place, cancel);
   std::fill(store->written_.begin(), store->written_.end(), store->sequence_.tokens());
+  store->share_frames();
   store->publish_stats();
   return store;
 }

@@ -308,10 +308,7 @@ void Session::make_room(int64_t coming_tokens, const std::atomic<bool>* cancel) 
       segment->demote(buffer, [&] { throw_if_cancelled(cancel); });
   }
   if (!frames_) frames_ = WaveBuffer::Share(runtime_->buffer, 2 * kFrameTokens * shape.head_bytes());
-  // Where all may come into frames: a partition's last one is not full, and the cache clears room while what it has
-  // is within a slab of its limit.
-  const uint64_t most = (all - whole) + (all - whole) / 4 + 4 * runtime_->buffer->slab_bytes();
-  frames_.set(std::min(allowed - std::min(allowed, whole), most));
+  frames_.set(std::min(allowed - std::min(allowed, whole), runtime_->buffer->frame_bytes_for(all - whole)));
 }
 
 void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens) {

@@ -420,6 +420,64 @@ void models_with_windows_are_read_into_memory(void**) {
   for (int i = 0; i < 10; ++i) assert_true(step(*loaded, i) == step(*session, i));
 }
 
+// ---- KV stores ----
+
+std::vector<float> numbers(size_t count, uint64_t salt) {
+  std::mt19937_64 random(test::seed() + salt);
+  std::vector<float> numbers(count);
+  for (float& one : numbers) one = static_cast<float>(random() % 1000) * 0.002f - 1;
+  return numbers;
+}
+
+void a_store_in_place_attends_as_the_saved_one(void**) {
+  constexpr size_t kHeads = 2, kDim = 32;
+  const World world;
+  const auto fill = [](KvStore& store, int64_t tokens, uint64_t salt) {
+    const size_t count = static_cast<size_t>(tokens) * kHeads * kDim;
+    for (int32_t layer = 0; layer < 2; ++layer)
+      store.append(layer, tokens, numbers(count, salt + static_cast<uint64_t>(layer)).data(),
+                   numbers(count, salt + 10).data());
+    store.seal();
+  };
+  const auto attended = [](KvStore& store) {
+    std::vector<float> all, out(3 * 2 * kHeads * kDim);
+    for (uint64_t i = 0; i < 30; ++i) {
+      store.attend(static_cast<int32_t>(i % 2), 3, numbers(out.size(), i).data(), nullptr, out.data(),
+                   nullptr);
+      all.insert(all.end(), out.begin(), out.end());
+    }
+    return all;
+  };
+  for (const char* policy : {"wave", "full", "blocks"}) {
+    KvStoreParams params;
+    params.shape = {2, kHeads, kDim, DType::f16};
+    params.query_heads = 2 * kHeads;
+    params.policy = find_policy(world.fast->backend, policy);
+    params.policy_params.segment_tokens = 512;
+    params.policy_params.decode_segment_tokens = 128;
+    auto store = std::make_shared<KvStore>(world.fast, params);
+    fill(*store, 2000, 1);
+    store->save(world.path, nullptr);
+    const auto same = [](const KvStoreParams& saved) { return saved; };
+    const auto loaded = KvStore::load(world.slow, world.path, same, nullptr);
+    assert_true(loaded->stats().slow_bytes > 0);
+    assert_true(attended(*loaded) == attended(*store));
+    assert_true(attended(*loaded->fork()) == attended(*store));
+    for (KvStore* one : {store.get(), loaded.get()}) {
+      one->truncate(1100);
+      fill(*one, 700, 20);
+    }
+    assert_true(attended(*loaded) == attended(*store));
+    const std::string other = world.folder.file("other");
+    store->save(world.path + "2", nullptr);
+    loaded->save(other, nullptr);
+    assert_true(slurp(other) == slurp(world.path + "2"));
+  }
+  assert_true(world.slow->buffer->stats().admissions > 0);
+}
+
+// ---- other files ----
+
 // The new index is built from the keys in the file.
 void an_index_of_another_version_is_built_anew_from_the_file(void**) {
   World world;
@@ -464,6 +522,7 @@ int main() {
       cmocka_unit_test(an_opened_file_is_not_of_the_spill_files_budget),
       cmocka_unit_test(budgets_hold_while_loading_in_place),
       cmocka_unit_test(models_with_windows_are_read_into_memory),
+      cmocka_unit_test(a_store_in_place_attends_as_the_saved_one),
       cmocka_unit_test(an_index_of_another_version_is_built_anew_from_the_file),
       cmocka_unit_test(partitions_that_are_not_the_indexs_are_refused),
   };
