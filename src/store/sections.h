@@ -193,8 +193,10 @@ class SectionReader final : public FieldReader {
 
   template <class... Parts>
   void require(bool holds, const char* field, const Parts&... parts) const {
-    check(holds, WI_E_FORMAT, field, " before byte ", offset_ - (piece_.size() - at_), parts...);
+    check(holds, WI_E_FORMAT, field, " before byte ", offset(), parts...);
   }
+  uint64_t offset() const { return offset_ - (piece_.size() - at_); }
+  void expect(uint64_t offset, uint64_t bytes) { from_.expect(offset, bytes); }
   void poll() const {
     check(!cancel_ || !cancel_->load(std::memory_order_relaxed), WI_E_CANCELLED, "cancelled");
   }

@@ -497,6 +497,7 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
   const KvShape& shape = sequence.shape();
   HostPool& host = *sequence.pools().host;
   const int64_t first = next_first(sequence);
+  const uint64_t start = reader_.offset();
   const int32_t tokens = read_span(sequence);
   const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
   const uint64_t place_bytes = planes * static_cast<uint64_t>(tokens) * sizeof(int32_t);
@@ -525,8 +526,18 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
   else
     reader_.skip("INDX");
   segment->attach_index(std::move(index), std::move(heads), std::move(offsets));
+  if (place_.buffer) expect_more(reader_.offset() - start + slots * sizeof(uint32_t), segment->kv_bytes());
   read_pages(sequence, *segment, slots);
   sequence.adopt(std::move(segment), sink);
+}
+
+// What is read between the pages of the next segments, if they are about as long as this one, so that a disk has
+// several reads at a time: alone, each waits for the one before.
+void SessionFile::expect_more(uint64_t read_bytes, uint64_t page_bytes) {
+  constexpr uint64_t kSegments = 4, kMore = uint64_t{128} << 10;
+  const uint64_t stride = read_bytes + page_bytes;
+  for (uint64_t i = 0; i < kSegments; ++i)
+    reader_.expect(reader_.offset() + page_bytes + i * stride, read_bytes + kMore);
 }
 
 void SessionFile::read_offsets(int32_t tokens, const std::vector<Segment::HeadIndex>& heads,

@@ -79,6 +79,7 @@ class SessionFile {
   int64_t next_first(const Sequence& sequence) const;
   int32_t read_span(const Sequence& sequence);
   void read_segment(Sequence& sequence, const BlockRef& sink);
+  void expect_more(uint64_t read_bytes, uint64_t page_bytes);
   void read_offsets(int32_t tokens, const std::vector<Segment::HeadIndex>& heads, int32_t* offsets);
   void read_pages(const Sequence& sequence, Segment& segment, size_t slots);
   std::vector<uint32_t> unpack_pages(Segment& segment, size_t slots);
