@@ -28,7 +28,7 @@ ModelIdentity identity_of(const Model& model, Runtime& runtime, const CancelToke
 }
 void check_same(const SavedParams& saved, DType kv, const Policy& policy, const PolicyParams& params);
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
-          const CancelToken* cancel);
+          const InputFile* place, const CancelToken* cancel);
 
 }  // namespace
 
@@ -52,11 +52,17 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
                                        const std::string& path, const Choice& choose,
                                        const CancelToken* cancel) {
   InputFile file(path);
-  return load(std::move(runtime), std::move(model), file, choose, cancel);
+  return load(std::move(runtime), std::move(model), file, &file, choose, cancel);
 }
 
 std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                        ByteSource& from, const Choice& choose, const CancelToken* cancel) {
+  return load(std::move(runtime), std::move(model), from, nullptr, choose, cancel);
+}
+
+std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
+                                       ByteSource& from, const InputFile* place, const Choice& choose,
+                                       const CancelToken* cancel) {
   SessionFile file(from, FileKind::session, runtime->backend, flag_of(cancel));
   const ModelConfig& config = model->config;
   const SavedParams& saved = file.params();
@@ -81,7 +87,8 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   check_same(saved, params.kv, *params.policy, params.policy_params);
 
   std::shared_ptr<Session> session(new Session(std::move(runtime), std::move(model), params));
-  fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, cancel);
+  fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, place,
+       cancel);
   session->tokens_.append(image.tokens);
   session->exact_end_ = image.exact_end;
   if (!image.logits.empty()) session->logits_ = std::make_shared<std::vector<float>>(std::move(image.logits));
@@ -132,11 +139,17 @@ uint64_t KvStore::written_bytes() const { return session_file_bytes(saved_params
 std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, const std::string& path,
                                        const Choice& choose, const CancelToken* cancel) {
   InputFile file(path);
-  return load(std::move(runtime), file, choose, cancel);
+  return load(std::move(runtime), file, &file, choose, cancel);
 }
 
 std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSource& from,
                                        const Choice& choose, const CancelToken* cancel) {
+  return load(std::move(runtime), from, nullptr, choose, cancel);
+}
+
+std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSource& from,
+                                       const InputFile* place, const Choice& choose,
+                                       const CancelToken* cancel) {
   SessionFile file(from, FileKind::kv, runtime->backend, flag_of(cancel));
   const SavedParams& saved = file.params();
   check_policy_params(saved.policy_params, WI_E_FORMAT, "the file's ");
@@ -152,8 +165,9 @@ std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSou
   check_same(saved, params.shape.dtype, *params.policy, params.policy_params);
 
   auto store = std::make_shared<KvStore>(std::move(runtime), params);
-  fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, cancel);
+  fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, place, cancel);
   std::fill(store->written_.begin(), store->written_.end(), store->sequence_.tokens());
+  store->share_frames();
   store->publish_stats();
   return store;
 }
@@ -189,16 +203,17 @@ void check_same(const SavedParams& saved, DType kv, const Policy& policy, const 
   match("max_cluster_tokens", own.max_cluster_tokens, params.max_cluster_tokens);
 }
 
-// Keys, values and indexes; an index of another version is built anew from the keys.
+// Keys, values and indexes; an index of another version is built anew from the keys. Of segments, keys and values
+// stay in the file `place`, if there is one and a slow tier to read them with.
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
-          const CancelToken* cancel) {
-  Sequence read = to;
-  if (!file.read_sequence(read)) {
-    to = std::move(read);
-    return;
-  }
+          const InputFile* place, const CancelToken* cancel) {
   runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
-    reindex(read, SealContext{runtime.backend, policy, params, stream, {}, nullptr}, to);
+    Sequence read = to;
+    const InPlace in_place{place ? runtime.buffer.get() : nullptr, place};
+    if (file.read_sequence(read, stream, in_place))
+      reindex(read, SealContext{runtime.backend, policy, params, stream, {}, nullptr}, to);
+    else
+      to = std::move(read);
     throw_if_cancelled(stream);
   });
 }

@@ -303,16 +303,16 @@ void Session::make_room(int64_t coming_tokens, const std::atomic<bool>* cancel) 
   if (params_.kv_fast_share > 0)
     allowed = std::min(allowed, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
                                                       static_cast<double>(all)));
-  if (all <= allowed) return;
+  if (all <= allowed && whole == all) return;
   for (const auto& segment : sequence_.segments()) {
-    if (whole <= allowed / 16) break;
+    if (all <= allowed || whole <= allowed / 16) break;
     if (segment->slow()) continue;
     whole -= segment->kv_bytes();
     if (must || coming_tokens > 1 || !demote_later(segment, buffer))
       segment->demote(buffer, [&] { throw_if_cancelled(cancel); });
   }
   if (!frames_) frames_ = WaveBuffer::Share(runtime_->buffer, 2 * kFrameTokens * shape.head_bytes());
-  frames_.set(std::min(allowed - std::min(allowed, whole), all - whole));
+  frames_.set(std::min(allowed - std::min(allowed, whole), runtime_->buffer->frame_bytes_for(all - whole)));
 }
 
 void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens) {

@@ -29,6 +29,7 @@ namespace wi {
 
 class ByteSink;
 class ByteSource;
+class InputFile;
 struct SavedParams;
 struct SessionImage;
 
@@ -127,6 +128,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const SessionParams& params);
+  static std::shared_ptr<Session> load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
+                                       ByteSource& from, const InputFile* place, const Choice& choose,
+                                       const CancelToken* cancel);
   class Use;  // the right to be inside; throws WI_E_BUSY
 
   Row pending_row();

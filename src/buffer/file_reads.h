@@ -1,4 +1,4 @@
-// Many reads of one file at once: by a ring of the kernel's (io_uring), where there is one, or by threads
+// Many reads at once, of any files: by a ring of the kernel's (io_uring), where there is one, or by threads
 // that wait in pread(2). Either way a read is done in full or has an error, and when run() returns none is
 // under way.
 #pragma once
@@ -19,6 +19,7 @@ struct ReadSource {
 };
 
 struct FileRead {
+  ReadSource from;
   uint64_t offset = 0, bytes = 0;
   std::byte* to = nullptr;
   uint64_t done = 0;  // bytes
@@ -26,7 +27,7 @@ struct FileRead {
 };
 
 // What is left of a read, on this thread.
-void finish_read(const ReadSource& source, FileRead& read) noexcept;
+void finish_read(FileRead& read) noexcept;
 inline bool is_set(const std::atomic<bool>* cancel) {
   return cancel && cancel->load(std::memory_order_relaxed);
 }
@@ -45,14 +46,14 @@ class FileReads {
 
 // Null where the build or the kernel has no io_uring for this process. What a ring fails at, be it a read or
 // the ring itself, is done with pread(2), whose errors are the ones reported.
-std::unique_ptr<FileReads> make_uring_reads(const ReadSource& source);
+std::unique_ptr<FileReads> make_uring_reads();
 
 // Threads that read for any number of callers, who read too. Those that the system refuses are missing;
 // without any, callers read alone, one read after the other.
 class ReadThreads {
  public:
   // nice: added to the nice value that the threads inherit.
-  ReadThreads(const ReadSource& source, int threads, int nice = 0);
+  explicit ReadThreads(int threads, int nice = 0);
   // In a child made by fork(2), where the threads are not, nobody waits for them.
   ~ReadThreads();
   ReadThreads(const ReadThreads&) = delete;

@@ -114,6 +114,7 @@ void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
     }
     if (!reader_) reader_ = std::make_unique<SpillReader>(file_);
     reader_->read(requests_, cancel);
+    for (const Miss& miss : misses_) verify(args, miss);
   } catch (...) {
     give_back();
     throw;
@@ -123,6 +124,18 @@ void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
     const PartitionRef ref = args.lookups[miss.lookup].retrieved[miss.partition];
     cache.publish(miss.entry, args.lookups[miss.lookup].segments[ref.segment].slow->entries[ref.partition]);
   }
+}
+
+void Retrieval::verify(const LookupArgs& args, const Miss& miss) const {
+  const Lookup& lookup = args.lookups[miss.lookup];
+  const PartitionRef ref = lookup.retrieved[miss.partition];
+  const SegmentView& segment = lookup.segments[ref.segment];
+  if (!segment.slow->checksums) return;
+  int32_t slot = page_slot(ref.partition, segment.offsets[ref.partition]);
+  const KvRun* run = lookup.runs + miss.run;
+  for (int32_t left = tokens_in(segment, ref.partition); left > 0; left -= kFrameTokens, ++run)
+    segment.slow->verify(slot++, static_cast<const std::byte*>(run->keys),
+                         2 * static_cast<size_t>(run->tokens) * row_bytes(args.kv, args.head_dim));
 }
 
 void Retrieval::give_back() noexcept {
