@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstring>
 
-#include "src/cancel.h"
 #include "src/error.h"
 
 namespace wi {
@@ -126,7 +125,7 @@ size_t SpillReader::plan(size_t first) {
 
 void SpillReader::run(const std::atomic<bool>* cancel) {
   reads_->run(planned_, cancel);
-  throw_if_cancelled(cancel);
+  if (is_set(cancel)) fail(WI_E_CANCELLED, "cancelled");
   uint64_t bytes = 0;
   for (const FileRead& read : planned_) bytes += read.bytes;
   file_->reads_.fetch_add(planned_.size(), std::memory_order_relaxed);
