@@ -2,6 +2,7 @@
 // small. What was saved is there, nothing else is left, and every call is a status or gives the same tokens.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <functional>
 #include <random>
@@ -24,6 +25,12 @@ constexpr size_t kPrompt = 400, kMostTokens = 1200, kStep = 10;
 constexpr bool kThreadSanitized = true;
 #else
 constexpr bool kThreadSanitized = false;
+#endif
+
+#ifdef WI_SANITIZED
+constexpr int kRounds = 10;
+#else
+constexpr int kRounds = 40;
 #endif
 
 std::mt19937_64 random_numbers([] {
@@ -177,6 +184,7 @@ void a_killed_process_leaves_what_it_saved_and_nothing_else(void**) {
   auto* const shared = static_cast<Shared*>(
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   assert_true(shared != MAP_FAILED);
+  const auto start = std::chrono::steady_clock::now();
   const int reference = in_a_child([&] {
     const World world(nullptr);
     const Session session = world.session(0);
@@ -186,12 +194,15 @@ void a_killed_process_leaves_what_it_saved_and_nothing_else(void**) {
     std::copy(tokens.begin(), tokens.end(), shared->tokens.begin());
   });
   assert_int_equal(reference, 0);
+  const std::chrono::microseconds time = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::steady_clock::now() - start);  // of more than a first save takes
 
   const Folder spilled, saved;
   const std::string path = saved.file("saved");
-  std::uniform_int_distribution<useconds_t> moment(1000, 90000);
+  std::uniform_int_distribution<useconds_t> moment(
+      1000, std::max<useconds_t>(90000, static_cast<useconds_t>(time.count())));
   int loadable = 0;
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     const useconds_t after = moment(random_numbers);
     assert_int_equal(in_a_child([&] { decode_and_save(*shared, spilled.path.c_str(), path); }, after),
                      -SIGKILL);
@@ -202,7 +213,7 @@ void a_killed_process_leaves_what_it_saved_and_nothing_else(void**) {
     ++loadable;
     assert_int_equal(in_a_child([&] { check_saved(*shared, path); }), 0);
   }
-  std::printf("  %d of 40 had saved; the last one had %llu tokens\n", loadable,
+  std::printf("  %d of %d had saved; the last one had %llu tokens\n", loadable, kRounds,
               static_cast<unsigned long long>(shared->saved));
   assert_true(loadable > 0);
   munmap(shared, sizeof(Shared));

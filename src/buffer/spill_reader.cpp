@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "src/buffer/saved_file.h"
-#include "src/cancel.h"
 #include "src/error.h"
 
 namespace wi {
@@ -136,7 +135,7 @@ size_t SpillReader::plan(std::span<Part> parts) {
 
 void SpillReader::run(const std::atomic<bool>* cancel) {
   reads_->run(planned_, cancel);
-  throw_if_cancelled(cancel);
+  if (is_set(cancel)) fail(WI_E_CANCELLED, "cancelled");
   uint64_t bytes = 0;
   for (const FileRead& read : planned_) bytes += read.bytes;
   file_->reads_.fetch_add(planned_.size(), std::memory_order_relaxed);
