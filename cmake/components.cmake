@@ -51,7 +51,7 @@ wi_component(wi_files src/files wi_base wi_kernels nlohmann_json::nlohmann_json)
 wi_component(wi_tokenizer src/tokenizer wi_files wi_base PkgConfig::PCRE2 PkgConfig::UTF8PROC nlohmann_json::nlohmann_json)
 wi_component(wi_sampling src/sampling wi_base)
 wi_component(wi_model src/model wi_tokenizer wi_files wi_templates wi_kernels wi_memory wi_base PkgConfig::XXHASH nlohmann_json::nlohmann_json)
-wi_component(wi_buffer src/buffer wi_base wi_memory wi_kernels)
+wi_component(wi_buffer src/buffer wi_base wi_memory wi_kernels PkgConfig::XXHASH)
 # Without it reads of the slow tier are a few threads'.
 if(URING_FOUND)
   target_link_libraries(wi_buffer PUBLIC PkgConfig::URING)

@@ -222,7 +222,7 @@ typedef struct wi_runtime_params {
    * values its sessions divide in proportion to what each has of them; one that needs room takes it from those that
    * have more than their part, idle ones too, and may wait for steps of theirs to end, some seconds at most.
    * The file has no name and is gone with the runtime, however the process ends. Models with sliding windows stay
-   * in memory. Since 0.2 */
+   * in memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
   const char* spill_folder;
   uint64_t spill_bytes;   /* at most, in that file. 0: as the disk has room. Since 0.2 */
   int32_t buffer_manager; /* WI_BUFFER_*. Since 0.2 */
@@ -262,7 +262,7 @@ typedef struct wi_runtime_stats {
   uint64_t prefix_hits;         /* segments taken over from another session instead of being computed */
   uint64_t copied_weight_bytes; /* of models that were opened with WI_WEIGHTS_COPIED and live */
   /* Of the slow tier, 0 without one; since 0.2: */
-  uint64_t slow_bytes;        /* keys and values there now */
+  uint64_t slow_bytes;        /* in spill_folder's file now; what lies in saved sessions is not counted */
   uint64_t frame_bytes;       /* of kv_bytes: frames for what queries want of them */
   uint64_t buffer_admissions; /* partitions that came into frames to stay; since creation, as all below */
   uint64_t buffer_evictions;  /* partitions that made room */
@@ -799,7 +799,9 @@ typedef struct wi_session_stats {
   double estimated_coverage;
   double certified_coverage;
   double certified_coverage_min; /* over steps, layers and heads */
-  uint64_t slow_bytes;           /* keys and values in the slow tier, shared segments included. Since 0.2 */
+  /* Keys and values in the slow tier, be it spill_folder's file or the one that the session was loaded from;
+   * shared segments included. Since 0.2 */
+  uint64_t slow_bytes;
 } wi_session_stats;
 
 /* What a session of so many tokens would take, without making one.
@@ -954,23 +956,33 @@ WI_API wi_status wi_session_saved_bytes(wi_session* session, uint64_t* bytes_out
  * numbers start from its seed; without it the saved sampler goes on where it was. To read a session through
  * another policy, load it and call wi_session_fork_as.
  *
+ * In a runtime with a slow tier (wi_runtime_params.spill_folder) the sealed keys and values stay where they are
+ * in the file, which is their slow tier from then on: what is read at once is their index, some tenth of the file,
+ * and nothing of it counts against spill_bytes. The file is kept open, to be read only, as long as a
+ * segment of it is needed, by any fork; it may be renamed, removed, and replaced, as a save to its name does, and
+ * any number of processes may share it. Each page of a few tokens has a checksum (index_bytes counts it), which
+ * is verified whenever the page is read: should the file be damaged or written into, the call that meets that is
+ * WI_E_FORMAT or, if it was cut or cannot be read, WI_E_IO, with its path; the session is as it was. The other
+ * tokens are read into memory, as is everything of models with sliding windows and of files of an older version
+ * of the format.
+ *
  * A file whose index is of another version of the library is indexed anew, as by wi_session_fork_as; that
- * takes time, and memory for keys and values twice. Nothing in the file is trusted: it is read in pieces, a
- * piece is used once its checksum is verified, and memory is taken only for what the file is long enough to
- * have.
+ * takes time, and memory for keys and values, twice unless they stay in the file. Nothing in the file is
+ * trusted: it is read in pieces, a piece is used once its checksum is verified, and memory is taken only for
+ * what the file is long enough to have.
  *   path         NUL-terminated; a regular file
  *   params       NULL: all as saved
  *   cancel       may be NULL; noticed within 100 ms
  *   session_out  out: a new handle
- * Errors: WI_E_IO; WI_E_FORMAT for a damaged or truncated file, one that is no session, or one of another
- * version of the format; WI_E_UNSUPPORTED for a policy, a sampler or a section that this library does not
- * know, by name; WI_E_MISMATCH for another model or other parameters; WI_E_BUDGET, WI_E_CANCELLED. Any
- * thread. */
+ * Errors: WI_E_IO; WI_E_FORMAT for a damaged or truncated file, one that is no session, or one of a version of
+ * the format that this library does not read (it reads 2 and 3); WI_E_UNSUPPORTED for a policy, a sampler or a
+ * section that this library does not know, by name; WI_E_MISMATCH for another model or other parameters;
+ * WI_E_BUDGET, WI_E_CANCELLED. Any thread. */
 WI_API wi_status wi_session_load(wi_model* model, const char* path, const wi_session_params* params,
                                  wi_cancel* cancel, wi_session** session_out, wi_error* error);
 
 /* The same from a host's callback, which is asked for one piece after the other from the beginning to the
- * end; since 0.2.
+ * end; since 0.2. All of it is read into memory.
  *   reader  required; its bytes are what the save wrote
  * The rest: as wi_session_load. */
 WI_API wi_status wi_session_load_from(wi_model* model, const wi_reader* reader,
@@ -1159,7 +1171,7 @@ WI_API wi_status wi_kv_truncate(wi_kv* kv, uint64_t tokens, wi_error* error);
 /* As wi_session_get_stats; fields about prefill, weights and prefixes stay 0. */
 WI_API wi_status wi_kv_get_stats(wi_kv* kv, wi_session_stats* stats_out, wi_error* error);
 
-/* The store to a file or a callback and back, as sessions; since 0.2. Files of sessions and of stores are
+/* The store to a file or a callback and back, as sessions, in place too; since 0.2. Files of sessions and of stores are
  * told apart: the wrong one is WI_E_FORMAT. What params of a load leaves at zero is as saved, the shape too;
  * NULL: all of it.
  * Errors: as of sessions; of save, save_to and saved_bytes also WI_E_STATE, if layers have different numbers

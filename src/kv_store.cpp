@@ -1,6 +1,7 @@
 #include "src/kv_store.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "src/pipeline/index.h"
 #include "src/pipeline/pipeline.h"
@@ -13,16 +14,24 @@ class KvStore::Use {
   explicit Use(KvStore& store) : store_(store) {
     check(!store.busy_.exchange(true, std::memory_order_acquire), WI_E_BUSY,
           "kv is in use by another thread");
+    try {
+      reading_.emplace(store.runtime_->buffer.get());
+    } catch (...) {
+      store.busy_.store(false, std::memory_order_release);
+      throw;
+    }
   }
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
   ~Use() {
+    reading_.reset();
     store_.publish_stats();
     store_.busy_.store(false, std::memory_order_release);
   }
 
  private:
   KvStore& store_;
+  std::optional<WaveBuffer::Reading> reading_;
 };
 
 KvStore::KvStore(std::shared_ptr<Runtime> runtime, const KvStoreParams& params)
@@ -49,6 +58,19 @@ void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const flo
   check_kv_range(params_.shape.dtype, largest, layer);
   written += tokens;
   sequence_.commit(*std::min_element(written_.begin(), written_.end()) - sequence_.tokens());
+  share_frames();
+}
+
+// Of a store that was loaded in place: frames as the budgets have room beside what is in memory.
+void KvStore::share_frames() {
+  if (!buffer()) return;
+  const auto left_of = [](uint64_t budget, uint64_t used) { return budget - std::min(budget, used); };
+  const uint64_t pool_used = runtime_->pool->used();
+  uint64_t allowed = left_of(runtime_->pool->budget(), pool_used - std::min(pool_used, frames_.bytes())) / 2;
+  if (params_.kv_budget_bytes)
+    allowed = std::min(allowed, left_of(params_.kv_budget_bytes, sequence_.bytes()));
+  if (!frames_) frames_ = WaveBuffer::Share(runtime_->buffer, 2 * kFrameTokens * params_.shape.head_bytes());
+  frames_.set(std::min(allowed, runtime_->buffer->frame_bytes_for(sequence_.slow_bytes())));
 }
 
 void KvStore::seal() {
@@ -76,9 +98,11 @@ void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const Ca
   row.params = &params_.policy_params;
   row.stats = &stats;
   workspace->rows.assign(static_cast<size_t>(rows), row);
+  const Retrieval::Use using_buffer(workspace->retrieval, buffer());
   runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
     Attention& attention = workspace->attention;
-    attention.begin(workspace->rows, params_.query_heads / params_.shape.kv_heads, nullptr);
+    attention.begin(workspace->rows, params_.query_heads / params_.shape.kv_heads,
+                    buffer() ? &workspace->retrieval : nullptr);
     attention.open(layer, queries, out, lse);
     while (attention.next_pass()) {
       attention.run(stream, stats, [&](const Stream& on, const Pass& pass) {
@@ -101,6 +125,7 @@ std::shared_ptr<KvStore> KvStore::fork() {
   fork->sequence_ = sequence_;
   fork->sequence_.settle();
   fork->written_ = written_;
+  fork->share_frames();
   fork->publish_stats();
   return fork;
 }

@@ -20,6 +20,7 @@ namespace wi {
 
 class ByteSink;
 class ByteSource;
+class InputFile;
 struct SavedParams;
 
 struct KvStoreParams {
@@ -60,6 +61,11 @@ class KvStore {
 
  private:
   class Use;
+  static std::shared_ptr<KvStore> load(std::shared_ptr<Runtime> runtime, ByteSource& from,
+                                       const InputFile* place, const Choice& choose,
+                                       const CancelToken* cancel);
+  WaveBuffer* buffer() const { return sequence_.slow_segments() ? runtime_->buffer.get() : nullptr; }
+  void share_frames();
   void publish_stats();
   void check_even() const;
   void write(const std::string& path, const CancelToken* cancel) const;
@@ -69,6 +75,7 @@ class KvStore {
   std::shared_ptr<Runtime> runtime_;
   KvStoreParams params_;
   Sequence sequence_;
+  WaveBuffer::Share frames_;
   AppendRoom append_room_;
   std::vector<int64_t> written_;  // (layers) tokens appended to each
   std::atomic<bool> busy_{false};

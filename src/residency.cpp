@@ -281,15 +281,17 @@ void Residency::release(Holding& holding) noexcept {
 void Residency::recount() noexcept {
   if (!std::exchange(changed_, false)) return;
   for (Member* member : members_) {
-    member->all_ = member->all_fast_ = member->whole_ = member->demand_.kv = 0;
+    member->all_ = member->all_fast_ = member->whole_ = member->kv_ = 0;
     for (const Holding* holding : member->holdings_) {
       const uint64_t part = holding->bytes / holding->holders;
       member->all_ += holding->bytes;
-      member->demand_.kv += part;
+      member->kv_ += part;
       if (!holding->fast || holding->leaving) continue;
       member->all_fast_ += holding->bytes;
       member->whole_ += part;
     }
+    const uint64_t slow = member->kv_ - member->whole_;
+    member->demand_.kv = member->whole_ + (slow ? member->buffer_->frame_bytes_for(slow) : 0);
   }
 }
 
@@ -300,8 +302,9 @@ uint64_t Residency::divide_room(const WaveBufferMemory& buffers) {
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = *members_[i];
     taken += member.coming_;
-    member.demand_.floor = scaled(member.floor_, member.demand_.kv, member.all_);
-    member.demand_.most = scaled(member.demand_.kv, member.most_, member.all_);
+    member.demand_.floor = scaled(member.floor_, member.kv_, member.all_);
+    member.demand_.most =
+        member.most_ >= member.all_ ? member.demand_.kv : scaled(member.kv_, member.most_, member.all_);
     demands_[i] = member.demand_;
   }
   // What is kept free is for the tails of others to grow into without anybody's having to leave first.

@@ -24,7 +24,7 @@ namespace wi {
 
 // Of one session, in bytes.
 struct Demand {
-  uint64_t kv = 0;     // sealed keys and values; of what n sessions share, an nth
+  uint64_t kv = 0;  // sealed keys and values, in frames where they are slow; of what n sessions share, an nth
   uint64_t floor = 0;  // what a step looks up of them
   uint64_t most = 0;   // of them that the session's own limits allow
 };
@@ -85,6 +85,7 @@ class Residency {
     WaveBuffer::Share frames_;
     uint64_t floor_ = 0, most_ = UINT64_MAX, coming_ = 0;  // as wished
     uint64_t all_ = 0, all_fast_ = 0;  // bytes of its segments, shared ones whole; of those that stay fast
+    uint64_t kv_ = 0;                  // of all, its part where they are shared
     uint64_t whole_ = 0;               // of these, its part where they are shared
     Demand demand_;
     uint64_t part_ = 0;

@@ -29,10 +29,12 @@ ModelIdentity identity_of(const Model& model, Runtime& runtime, const CancelToke
   return {model.weights_hash(runtime.workers, flag_of(cancel)), 0};
 }
 void check_same(const SavedParams& saved, DType kv, const Policy& policy, const PolicyParams& params);
-// Room for so many tokens more in a sequence, beside another one that it is made of (null: none); may be empty.
-using MakeRoom = std::function<void(const Sequence& sequence, int64_t tokens, const Sequence* from)>;
+// Room for so many tokens more in a sequence, whose keys and values may stay where they are, beside another one that
+// it is made of (null: none); may be empty.
+using MakeRoom =
+    std::function<void(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from)>;
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
-          const CancelToken* cancel, const MakeRoom& make_room = {});
+          const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room = {});
 
 }  // namespace
 
@@ -56,11 +58,17 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
                                        const std::string& path, const Choice& choose,
                                        const CancelToken* cancel) {
   InputFile file(path);
-  return load(std::move(runtime), std::move(model), file, choose, cancel);
+  return load(std::move(runtime), std::move(model), file, &file, choose, cancel);
 }
 
 std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                        ByteSource& from, const Choice& choose, const CancelToken* cancel) {
+  return load(std::move(runtime), std::move(model), from, nullptr, choose, cancel);
+}
+
+std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
+                                       ByteSource& from, const InputFile* place, const Choice& choose,
+                                       const CancelToken* cancel) {
   SessionFile file(from, FileKind::session, runtime->backend, flag_of(cancel));
   const ModelConfig& config = model->config;
   const SavedParams& saved = file.params();
@@ -85,11 +93,11 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   check_same(saved, params.kv, *params.policy, params.policy_params);
 
   std::shared_ptr<Session> session(new Session(std::move(runtime), std::move(model), params));
-  const MakeRoom make_room = [&](const Sequence& sequence, int64_t tokens, const Sequence* from) {
-    session->make_room_to_load(sequence, tokens, from, flag_of(cancel));
+  const MakeRoom make_room = [&](const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from) {
+    session->make_room_to_load(sequence, tokens, stay, from, flag_of(cancel));
   };
-  fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, cancel,
-       make_room);
+  fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, place,
+       cancel, make_room);
   session->rest();
   session->tokens_.append(image.tokens);
   session->exact_end_ = image.exact_end;
@@ -101,11 +109,12 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   return session;
 }
 
-void Session::make_room_to_load(const Sequence& sequence, int64_t tokens, const Sequence* from,
+void Session::make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
                                 const std::atomic<bool>* cancel) {
   if (!resident_ || tokens == 0) return;
   uint64_t bytes =
       making_bytes(sequence.shape(), *params_.policy, params_.policy_params, static_cast<int32_t>(tokens));
+  if (stay) bytes -= std::min(bytes, static_cast<uint64_t>(tokens) * sequence.shape().token_bytes());
   if (from) bytes += static_cast<uint64_t>(tokens + kBlockTokens) * sequence.shape().token_bytes();
   make_room_of(sequence, bytes, SealWhen::prefilling, !Use::reading_here(), cancel, from);
 }
@@ -150,11 +159,17 @@ uint64_t KvStore::written_bytes() const { return session_file_bytes(saved_params
 std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, const std::string& path,
                                        const Choice& choose, const CancelToken* cancel) {
   InputFile file(path);
-  return load(std::move(runtime), file, choose, cancel);
+  return load(std::move(runtime), file, &file, choose, cancel);
 }
 
 std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSource& from,
                                        const Choice& choose, const CancelToken* cancel) {
+  return load(std::move(runtime), from, nullptr, choose, cancel);
+}
+
+std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSource& from,
+                                       const InputFile* place, const Choice& choose,
+                                       const CancelToken* cancel) {
   SessionFile file(from, FileKind::kv, runtime->backend, flag_of(cancel));
   const SavedParams& saved = file.params();
   check_policy_params(saved.policy_params, WI_E_FORMAT, "the file's ");
@@ -170,8 +185,9 @@ std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSou
   check_same(saved, params.shape.dtype, *params.policy, params.policy_params);
 
   auto store = std::make_shared<KvStore>(std::move(runtime), params);
-  fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, cancel);
+  fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, place, cancel);
   std::fill(store->written_.begin(), store->written_.end(), store->sequence_.tokens());
+  store->share_frames();
   store->publish_stats();
   return store;
 }
@@ -207,23 +223,28 @@ void check_same(const SavedParams& saved, DType kv, const Policy& policy, const 
   match("max_cluster_tokens", own.max_cluster_tokens, params.max_cluster_tokens);
 }
 
-// Keys, values and indexes; an index of another version is built anew from the keys.
+// Keys, values and indexes; an index of another version is built anew from the keys. Of segments, keys and values
+// stay in the file `place`, if there is one and a slow tier to read them with.
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
-          const CancelToken* cancel, const MakeRoom& make_room) {
-  Sequence read = to;
-  SessionFile::BeforeTokens before;
-  if (make_room) before = [&](const Sequence& so_far, int64_t tokens) { make_room(so_far, tokens, nullptr); };
-  if (!file.read_sequence(read, before)) {
-    to = std::move(read);
-    return;
-  }
+          const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room) {
   runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
+    Sequence read = to;
+    const InPlace in_place{place ? runtime.buffer.get() : nullptr, place};
+    SessionFile::BeforeTokens before;
+    if (make_room)
+      before = [&](const Sequence& so_far, int64_t tokens, bool stay) {
+        make_room(so_far, tokens, stay, nullptr);
+      };
+    if (!file.read_sequence(read, stream, in_place, before)) {
+      to = std::move(read);
+      return;
+    }
     std::optional<WaveBuffer::Reading> reading(runtime.buffer.get());
     SealContext context{runtime.backend, policy, params, stream, {}, nullptr};
     if (make_room) {
       context.before_tokens = [&](int64_t tokens) {
         reading.reset();
-        make_room(to, tokens, &read);
+        make_room(to, tokens, false, &read);
         reading.emplace(runtime.buffer.get());
         read.refresh();
       };

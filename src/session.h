@@ -29,6 +29,7 @@ namespace wi {
 
 class ByteSink;
 class ByteSource;
+class InputFile;
 struct SavedParams;
 struct SessionImage;
 
@@ -134,6 +135,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const SessionParams& params);
+  static std::shared_ptr<Session> load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
+                                       ByteSource& from, const InputFile* place, const Choice& choose,
+                                       const CancelToken* cancel);
   class Use;  // the right to be inside; throws WI_E_BUSY
 
   Row pending_row();
@@ -156,7 +160,7 @@ class Session : public std::enable_shared_from_this<Session> {
                     const std::atomic<bool>* cancel, const Sequence* from = nullptr);
   template <class Work>
   void in_room(Work&& work);
-  void make_room_to_load(const Sequence& sequence, int64_t tokens, const Sequence* from,
+  void make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
                          const std::atomic<bool>* cancel);
   void make_room_to_cut(int64_t tokens, bool may_wait);
   void rest() noexcept;  // at the end of a call

@@ -75,14 +75,14 @@ void run_steps(World& world, uint64_t seed, int steps, Counts& counts) {
       if (random() % 40 == 0) place = static_cast<int>(random() % kClusters);
       const int cluster = static_cast<int>((static_cast<uint64_t>(place) + random() % 30) % kClusters);
       EntrySlot& slot = world.slots[static_cast<size_t>(cluster)];
-      if (const int32_t entry = slot.load(std::memory_order_acquire); entry != kNoEntry) {
+      if (const int32_t entry = world.cache.find(slot, number); entry != kNoEntry) {
         ++counts.hits;
         hits.push_back(world.cache.use_of(entry));
         held.emplace_back(entry, cluster);
         continue;
       }
       ++counts.misses;
-      const int32_t entry = world.cache.take(pages_of(cluster));
+      const int32_t entry = world.cache.take(pages_of(cluster), number);
       if (entry == kNoEntry) {
         ++counts.refused;
         continue;
@@ -134,11 +134,11 @@ void run(PageCache::MakeReplacement make) {
   world.cache.begin_step();
   int64_t taken = 0;
   std::vector<int32_t> entries;
-  for (int32_t entry = world.cache.take(1); entry != kNoEntry; entry = world.cache.take(1)) {
+  for (int32_t entry = world.cache.take(1, 0); entry != kNoEntry; entry = world.cache.take(1, 0)) {
     entries.push_back(entry);
     ++taken;
   }
-  assert_int_equal(taken, 20 * 16);
+  assert_int_equal(taken, SlabSizes(16).whole(20 * 16));
   std::sort(entries.begin(), entries.end());
   assert_true(std::adjacent_find(entries.begin(), entries.end()) == entries.end());
   for (int32_t entry : entries) world.cache.give(entry);
@@ -150,28 +150,183 @@ void run(PageCache::MakeReplacement make) {
 void what_a_step_sees_stays_until_it_ends_lru(void**) { run(make_lru); }
 void what_a_step_sees_stays_until_it_ends_bucketed(void**) { run(make_bucketed); }
 
-// Without free frames a cluster is not kept, and nothing else happens; what was chosen leaves with the next step.
-void a_full_cache_refuses_until_something_left(void**) {
+// A page each.
+constexpr int kSixteen[] = {0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75};
+EntrySlot& slot_of(World& world, int cluster) { return world.slots[static_cast<size_t>(cluster)]; }
+
+// A step that wants those: what it found is kept from the manager's eyes, which reads it later.
+void want(World& world, std::span<const int> clusters, uint64_t step, std::vector<EntryUse>& hits) {
+  for (int cluster : clusters) {
+    if (const int32_t entry = world.cache.find(slot_of(world, cluster), step); entry != kNoEntry) {
+      hits.push_back(world.cache.use_of(entry));
+      continue;
+    }
+    const int32_t entry = world.cache.take(1, step);
+    if (entry == kNoEntry) continue;
+    fill(world.cache, entry, cluster);
+    assert_true(world.cache.publish(entry, slot_of(world, cluster)));
+  }
+}
+
+// Where the manager has named nothing a cluster is not kept, and nothing else happens. What it has named goes
+// when its frames are needed, the longest unused first, and not while a step runs that has found it.
+void what_goes_is_named_before_and_goes_when_it_must(void**) {
   World world(make_lru);
   world.cache.set_limit(kSlabBytes);  // 16 frames
-  world.cache.begin_step();
+  std::vector<EntryUse> hits;
   uint64_t step = world.epochs.enter();
-  for (int cluster : {0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75}) {  // a page each
-    const int32_t entry = world.cache.take(pages_of(cluster));
-    assert_true(entry != kNoEntry);
-    fill(world.cache, entry, cluster);
-    assert_true(world.cache.publish(entry, world.slots[static_cast<size_t>(cluster)]));
-  }
-  assert_int_equal(world.cache.take(1), kNoEntry);
+  want(world, kSixteen, step, hits);
+  assert_int_equal(world.cache.take(1, step), kNoEntry);
   assert_int_equal(world.cache.stats().refusals, 1);
   world.epochs.leave(step);
-  world.cache.used({}, step);
+  world.cache.used(hits, step);
   world.cache.manage();
   assert_int_equal(world.cache.stats().admissions, 16);
-  assert_int_equal(world.cache.take(1), kNoEntry);  // chosen, but still to be seen
+  assert_int_equal(world.cache.stats().evictions, 0);
+
+  // All may have been named, and are there.
+  step = world.epochs.enter();
+  const int32_t kept = world.cache.find(slot_of(world, kSixteen[3]), step);
+  assert_true(kept != kNoEntry);
+  int evicted = 0;
+  while (world.cache.take(1, step) != kNoEntry) ++evicted;
+  assert_true(evicted > 0);
+  assert_int_equal(world.cache.stats().evictions, evicted);
+  assert_int_equal(slot_of(world, kSixteen[3]), kept);
+  assert_true(holds(world.cache, kept, kSixteen[3]));
+  for (int i = 0; i < 16; ++i)
+    if (i != 3 && slot_of(world, kSixteen[i]) != kNoEntry)
+      assert_true(i >= evicted);  // those before were used earlier
+  world.epochs.leave(step);
+}
+
+// What was named and is wanted again is among the last to go then.
+void what_is_found_again_stays(void**) {
+  for (PageCache::MakeReplacement make : {make_lru, make_bucketed}) {
+    World world(make);
+    world.cache.set_limit(kSlabBytes);
+    std::vector<EntryUse> hits;
+    uint64_t step = world.epochs.enter();
+    want(world, kSixteen, step, hits);
+    world.epochs.leave(step);
+    world.cache.used(hits, step);
+    world.cache.manage();  // twice what was taken: names all
+
+    step = world.epochs.enter();
+    hits.clear();
+    want(world, std::span(kSixteen).first(8), step, hits);
+    assert_int_equal(hits.size(), 8);
+    world.epochs.leave(step);
+    world.cache.used(hits, step);
+    world.cache.manage();
+
+    step = world.epochs.enter();
+    for (int i = 0; i < 8; ++i) assert_true(world.cache.take(1, step) != kNoEntry);
+    for (int i = 0; i < 16; ++i) assert_int_equal(slot_of(world, kSixteen[i]) != kNoEntry, i < 8);
+    world.epochs.leave(step);
+  }
+}
+
+// A manager that is held up in the middle of its work.
+std::mutex hold;
+std::atomic<bool> is_held{false};
+class Held final : public Replacement {
+ public:
+  explicit Held(int32_t capacity) : inner_(make_lru(capacity)) {}
+  void admit(int32_t entry, int32_t pages, uint64_t step) noexcept override {
+    inner_->admit(entry, pages, step);
+  }
+  void use(std::span<const int32_t> entries, uint64_t step) noexcept override {
+    is_held = true;
+    { const std::lock_guard until_let_go(hold); }
+    inner_->use(entries, step);
+  }
+  void remove(int32_t entry) noexcept override { inner_->remove(entry); }
+  int64_t evict(int64_t pages, uint64_t before, std::vector<int32_t>& out) override {
+    return inner_->evict(pages, before, out);
+  }
+  int64_t pages() const noexcept override { return inner_->pages(); }
+
+ private:
+  std::unique_ptr<Replacement> inner_;
+};
+
+// Every call but its own returns meanwhile, as often as one likes; what they asked for is done in the end.
+void nobody_waits_for_a_manager_that_stalls(void**) {
+  World world(
+      [](int32_t capacity) -> std::unique_ptr<Replacement> { return std::make_unique<Held>(capacity); });
+  world.cache.set_limit(40 * kSlabBytes);
+  const auto publish = [&](int first, int last, uint64_t step) {
+    int published = 0;
+    for (int cluster = first; cluster < last; ++cluster) {
+      const int32_t entry = world.cache.take(pages_of(cluster), step);
+      if (entry == kNoEntry) continue;
+      fill(world.cache, entry, cluster);
+      published += world.cache.publish(entry, world.slots[static_cast<size_t>(cluster)]);
+    }
+    return published;
+  };
   world.cache.begin_step();
-  assert_true(world.cache.stats().evictions > 0);
-  assert_true(world.cache.take(1) != kNoEntry);
+  assert_int_equal(publish(0, 100, 0), 100);
+  world.cache.used({}, 1);
+  world.cache.manage();
+
+  std::unique_lock held(hold);
+  is_held = false;
+  std::thread manager([&] {
+    const EntryUse hit = world.cache.use_of(world.slots[0]);
+    world.cache.used({&hit, 1}, 2);
+    world.cache.manage();
+  });
+  while (!is_held) std::this_thread::yield();
+  for (int round = 0; round < 3; ++round) {
+    world.cache.begin_step();
+    const uint64_t step = world.epochs.enter();
+    const int first = 100 + 100 * round;
+    const int published = publish(first, first + 100, step);
+    assert_true(round > 0 || published > 0);
+    for (int cluster = 1; cluster < first + 100; ++cluster)
+      if (const int32_t entry = world.slots[static_cast<size_t>(cluster)]; entry != kNoEntry)
+        assert_true(holds(world.cache, entry, cluster));
+    // Some that the manager knows, some that it has not heard of.
+    world.cache.forget({world.slots.data() + 1 + 20 * round, 20});
+    world.cache.forget({world.slots.data() + first, 30});
+    world.cache.set_limit((round == 0 ? 10 : 60) * kSlabBytes);
+    assert_true(world.cache.stats().bytes > 0);
+    world.epochs.leave(step);
+  }
+  held.unlock();
+  manager.join();
+  for (int cluster = 61; cluster < kClusters; ++cluster)
+    if (const int32_t entry = world.slots[static_cast<size_t>(cluster)]; entry != kNoEntry)
+      assert_true(holds(world.cache, entry, cluster));
+
+  world.cache.forget(world.slots);
+  world.cache.begin_step();
+  int64_t taken = 0;
+  for (int32_t entry = world.cache.take(1, 0); entry != kNoEntry; entry = world.cache.take(1, 0)) {
+    assert_true(entry < 60 * 16);
+    ++taken;
+  }
+  assert_int_equal(taken, SlabSizes(16).whole(60 * 16));
+}
+
+// Slabs follow each other without a gap; what a limit is rounded down by is a fifth of it at most.
+void frames_are_numbered_slab_by_slab(void**) {
+  for (size_t most : {1, 16, 100, 2048}) {
+    const SlabSizes sizes(most);
+    int64_t frame = 0;
+    for (int32_t slab = 0; slab < 200; ++slab) {
+      assert_int_equal(sizes.first(slab), frame);
+      assert_true(sizes.frames(slab) > 0 && (most < 16 || sizes.frames(slab) <= static_cast<int32_t>(most)));
+      for (int32_t index = 0; index < sizes.frames(slab); ++index, ++frame) {
+        const SlabSizes::Place at = sizes.place(static_cast<int32_t>(frame));
+        assert_true(at.slab == slab && at.index == index);
+        const int64_t whole = sizes.whole(static_cast<int32_t>(frame));
+        assert_true(whole <= frame && (slab < 8 || (frame - whole) * 5 <= frame));
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -180,7 +335,10 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(what_a_step_sees_stays_until_it_ends_lru),
       cmocka_unit_test(what_a_step_sees_stays_until_it_ends_bucketed),
-      cmocka_unit_test(a_full_cache_refuses_until_something_left),
+      cmocka_unit_test(what_goes_is_named_before_and_goes_when_it_must),
+      cmocka_unit_test(what_is_found_again_stays),
+      cmocka_unit_test(frames_are_numbered_slab_by_slab),
+      cmocka_unit_test(nobody_waits_for_a_manager_that_stalls),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

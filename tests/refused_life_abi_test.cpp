@@ -17,11 +17,14 @@ struct Life {
   const char* name;
   std::string path;
   int32_t precision, threads;
+  bool two_tiers = false;  // what is sealed leaves memory
 };
 const Life kInF32 = {"life at f32", kFixtures + "llama.gguf", WI_PRECISION_F32, 2};
 // With products in bf16 where the processor has them. One thread: none other then takes what gemm.cpp sets
 // aside for oneDNN, between its giving back and oneDNN's asking.
 const Life kFast = {"life at fast precision", kFixtures + "llama-bf16.gguf", WI_PRECISION_FAST, 1};
+
+const Life kInTwoTiers = {"life in two tiers", kFixtures + "llama.gguf", WI_PRECISION_F32, 2, true};
 
 const std::vector<int32_t> kPrompt = [] {
   std::vector<int32_t> ids(300);
@@ -76,7 +79,11 @@ Tokens live(const Life& life, After after) {
   runtime_params.threads = life.threads;
   auto model_params = sized<wi_model_params>();
   model_params.precision = life.precision;
-  const wi_session_params session_params = World::session_params();
+  wi_session_params session_params = World::session_params();
+  if (life.two_tiers) {
+    runtime_params.spill_folder = "/tmp";
+    session_params.kv_fast_share = 0.05f;
+  }
   wi_runtime* runtime = nullptr;
   wi_model* model = nullptr;
   wi_session *session = nullptr, *copy = nullptr;
@@ -140,13 +147,14 @@ Tokens tokens_of(const Life& life) {
   return {shared->tokens, shared->tokens.size()};
 }
 
-void sweep_refusals(const Life& life, bool heap) {
+// each, by_chance: chosen_numbers() has them.
+void sweep_refusals(const Life& life, bool heap, int64_t each = 100, int64_t by_chance = 300) {
   heap_too = heap;
   const Tokens wanted = tokens_of(life);
   const int64_t count = shared->requests;
   assert_true(count > 0);
   for (const bool all : {false, true}) {
-    for (const int64_t number : chosen_numbers(count, 100, 300)) {
+    for (const int64_t number : chosen_numbers(count, each, by_chance)) {
       std::snprintf(shared->where, sizeof shared->where, "%s, %s %lld refused%s", life.name,
                     heap ? "allocation" : "mapping", static_cast<long long>(number),
                     all ? " and all that follow" : "");
@@ -164,11 +172,13 @@ void sweep_refusals(const Life& life, bool heap) {
 void each_mapping_of_a_life_may_be_refused(void**) {
   skip_without_malloc();
   sweep_refusals(kInF32, false);
+  sweep_refusals(kInTwoTiers, false);
 }
 
 void each_allocation_of_a_life_may_be_refused(void**) {
   skip_without_malloc();
   sweep_refusals(kInF32, true);
+  sweep_refusals(kInTwoTiers, true, 20, 80);
 }
 
 rlim_t address_space() {
@@ -185,13 +195,12 @@ rlim_t address_space() {
 }
 
 // Of the system itself: what the C library and the dynamic linker take is refused, too.
-void sweep_limits(const Life& life) {
+void sweep_limits(const Life& life, int limits = 300) {
   const Tokens wanted = tokens_of(life);
   // Each size as likely as twice as much, up to where threads have room for stacks and heaps.
   std::uniform_real_distribution<double> exponent(std::log2(4e3), std::log2(500e6));
-  constexpr int kLimits = 300;
   int lived = 0;
-  for (int i = 0; i < kLimits; ++i) {
+  for (int i = 0; i < limits; ++i) {
     const auto more = static_cast<rlim_t>(std::exp2(exponent(random_numbers)));
     std::snprintf(shared->where, sizeof shared->where, "%s, in %llu bytes", life.name,
                   static_cast<unsigned long long>(more));
@@ -209,14 +218,15 @@ void sweep_limits(const Life& life) {
     });
     lived += shared->requests == 1;
   }
-  std::printf("  %s: %d of %d had room enough\n", life.name, lived, kLimits);
-  assert_true(lived > 0 && lived < kLimits);
+  std::printf("  %s: %d of %d had room enough\n", life.name, lived, limits);
+  assert_true(lived > 0 && lived < limits);
 }
 
 void a_life_may_have_any_bytes_of_address_space(void**) {
   skip_without_malloc();
   sweep_limits(kInF32);
   sweep_limits(kFast);
+  sweep_limits(kInTwoTiers, 100);
 }
 
 }  // namespace

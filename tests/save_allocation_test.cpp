@@ -1,6 +1,7 @@
 // Memory that runs out at any moment of saving and loading is an error like others: each allocation of a call
 // fails once, alone and with all that follow it; the old file, the session and the pool are as before.
 #include <cerrno>
+#include <filesystem>
 #include <new>
 
 #include "src/session.h"
@@ -60,6 +61,24 @@ std::shared_ptr<Session> filled() {
   return session;
 }
 
+// With a slow tier: what it loads by path stays in the file.
+const std::shared_ptr<Runtime>& in_place() {
+  static const test::Folder folder;
+  static const std::shared_ptr<Runtime> shared = [] {
+    RuntimeParams params;
+    params.threads = 2;
+    params.spill_folder = folder.path;
+    return Runtime::create(params);
+  }();
+  return shared;
+}
+
+std::shared_ptr<Session> load(const std::shared_ptr<Runtime>& on, const std::string& path,
+                              const std::shared_ptr<const Model>& model) {
+  return Session::load(
+      on, model, path, [](const SessionParams& saved) { return saved; }, nullptr);
+}
+
 // Calls until no allocation is left to fail; returns how many there were.
 template <class Call, class Check>
 int64_t fail_each(bool with_all_that_follow, Call&& call, Check&& check) {
@@ -90,20 +109,26 @@ void memory_may_run_out_while_saving(void**) {
 #endif
   const test::Folder folder;
   const std::string path = folder.file("s");
-  auto session = filled();
-  for (bool all : {false, true}) {
-    test::spill(path, "old");
-    const int64_t count = fail_each(
-        all, [&] { session->save(path, nullptr); },
-        [&](bool refused) {
-          const std::string now = test::slurp(path);
-          assert_true(refused ? now == "old" : now.size() == session->saved_bytes());
-          assert_int_equal(folder.entries(), 1);
-          if (!refused) test::spill(path, "old");
-        });
-    std::printf("  %lld allocations\n", static_cast<long long>(count));
-    assert_true(count > 3);
-  }
+  const auto from_memory = filled();
+  from_memory->save(folder.file("other"), nullptr);
+  const auto slow =
+      load(in_place(), folder.file("other"), test::random_model(test::shape_named("tiny"), DType::f32, 7));
+  assert_true(slow->stats().slow_bytes > 0);
+  std::filesystem::remove(folder.file("other"));
+  for (const bool all : {false, true})
+    for (const auto& session : {from_memory, slow}) {
+      test::spill(path, "old");
+      const int64_t count = fail_each(
+          all, [&] { session->save(path, nullptr); },
+          [&](bool refused) {
+            const std::string now = test::slurp(path);
+            assert_true(refused ? now == "old" : now.size() == session->saved_bytes());
+            assert_int_equal(folder.entries(), 1);
+            if (!refused) test::spill(path, "old");
+          });
+      std::printf("  %lld allocations\n", static_cast<long long>(count));
+      assert_true(count > 3);
+    }
 }
 
 void memory_may_run_out_while_loading(void**) {
@@ -115,23 +140,24 @@ void memory_may_run_out_while_loading(void**) {
   auto session = filled();
   session->save(path, nullptr);
   const auto model = test::random_model(test::shape_named("tiny"), DType::f32, 7);
-  const uint64_t used = runtime()->pool->used();
-  for (bool all : {false, true}) {
-    std::shared_ptr<Session> loaded;
-    const int64_t count = fail_each(
-        all,
-        [&] {
-          loaded = Session::load(
-              runtime(), model, path, [](const SessionParams& saved) { return saved; }, nullptr);
-        },
-        [&](bool refused) {
-          assert_true(refused == !loaded);
-          if (loaded) assert_true(loaded->tokens() == session->tokens());
-          loaded.reset();
-          assert_int_equal(runtime()->pool->used(), used);
-        });
-    std::printf("  %lld allocations\n", static_cast<long long>(count));
-    assert_true(count > 20);
+  for (const auto& on : {runtime(), in_place()}) {
+    const uint64_t used = on->pool->used();
+    for (bool all : {false, true}) {
+      std::shared_ptr<Session> loaded;
+      const int64_t count = fail_each(
+          all, [&] { loaded = load(on, path, model); },
+          [&](bool refused) {
+            assert_true(refused == !loaded);
+            if (loaded) {
+              assert_true(loaded->tokens() == session->tokens());
+              assert_int_equal(loaded->stats().slow_bytes > 0, on == in_place());
+            }
+            loaded.reset();
+            assert_int_equal(on->pool->used(), used);
+          });
+      std::printf("  %lld allocations\n", static_cast<long long>(count));
+      assert_true(count > 20);
+    }
   }
 }
 

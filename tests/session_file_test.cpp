@@ -88,6 +88,16 @@ std::shared_ptr<Session> filled(size_t tokens, const SessionParams& params = wav
   return session;
 }
 
+std::vector<float> numbers(size_t count, uint64_t salt) {
+  uint64_t state = test::seed() + salt;
+  std::vector<float> out(count);
+  for (float& one : out) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    one = static_cast<float>(static_cast<int32_t>(state >> 40) - (1 << 23)) * 0x1p-22f;
+  }
+  return out;
+}
+
 // Logits now and after each of the next tokens, and the tokens, are the same bits.
 void assert_same_future(Session& a, Session& b, int tokens) {
   for (int i = 0; i < tokens; ++i) {
@@ -231,20 +241,40 @@ SessionBytes::Section extra(const char* tag, uint32_t flags) {
   return {tag, flags, "what a later version adds"};
 }
 
+// A section's own length, with a right checksum, and the file's as it is.
+void claim_length(std::string& bytes, const char* tag, uint64_t length) {
+  const size_t at = bytes.find(tag);
+  SessionBytes::put(bytes, at + 8, length);
+  SessionBytes::put(bytes, at + 16, static_cast<uint64_t>(XXH3_64bits_withSeed(bytes.data() + at, 16, at)));
+}
+
 void damaged_files_are_refused_with_a_reason(void**) {
   const std::string good = saved(*filled(700));
   constexpr float kNaN = __builtin_nanf("");
   const auto shorter = [](std::string& b) { b.pop_back(); };
   const auto longer = [](std::string& b) { b += '\1'; };
+  // Of the first plane, of four; SEGM has two numbers and each plane's count of partitions before it.
+  constexpr size_t kCounts = 16, kFirstEnd = kCounts + 4 * 4;
+  const auto more_partitions = [](std::string& b) {
+    SessionBytes::put(b, kCounts, SessionBytes::number<int32_t>(b, kCounts) + 1);
+  };
+  const auto other_ends = [](std::string& b) {
+    const auto end = SessionBytes::number<int32_t>(b, kFirstEnd),
+               next = SessionBytes::number<int32_t>(b, kFirstEnd + 4);
+    SessionBytes::put(b, kFirstEnd, next - end > 1 ? end + 1 : end - 1);
+  };
   const Damage table[] = {
       {"empty file", [](std::string& b) { b.clear(); }, WI_E_FORMAT, "preamble at byte 0 needs 12 bytes"},
       {"cut in the preamble", [](std::string& b) { b.resize(20); }, WI_E_FORMAT, "preamble at byte 12"},
       {"wrong magic", set<char>(0, 'X'), WI_E_FORMAT, "this is not a session file"},
       {"newline conversion", [](std::string& b) { b.erase(6, 1); }, WI_E_FORMAT,
        "this is not a session file"},
-      {"the version before", set<uint32_t>(8, 1), WI_E_FORMAT,
-       "version at byte 8 is 1, this library reads 2"},
-      {"a later version", set<uint32_t>(8, 3), WI_E_FORMAT, "version at byte 8 is 3, this library reads 2"},
+      {"the first version", set<uint32_t>(8, 1), WI_E_FORMAT,
+       "version at byte 8 is 1, this library reads 2 to 3"},
+      {"a later version", set<uint32_t>(8, 4), WI_E_FORMAT,
+       "version at byte 8 is 4, this library reads 2 to 3"},
+      {"the version before, in name", rearrange([](SessionBytes& b) { b.version = 2; }), WI_E_FORMAT,
+       "does not fit"},
       {"another kind", set<uint32_t>(12, 2), WI_E_FORMAT, "checksum at byte 24"},
       {"another length", set<uint64_t>(16, 50), WI_E_FORMAT, "checksum at byte 24"},
       {"a KV store", rearrange([](SessionBytes& b) { b.kind = 2; }), WI_E_FORMAT,
@@ -322,12 +352,34 @@ void damaged_files_are_refused_with_a_reason(void**) {
       {"a position twice",
        forge("SEGM", [](std::string& b) { b.replace(b.size() - 4, 4, b.substr(b.size() - 8, 4)); }),
        WI_E_FORMAT, "there twice"},
+      {"a place beyond the segment", forge("SEGM", [](std::string& b) { b.back() = 1; }), WI_E_FORMAT,
+       "outside the segment"},
+      {"a negative place", forge("SEGM", [](std::string& b) { b.back() = '\xff'; }), WI_E_FORMAT,
+       "outside the segment"},
+      {"no partitions of a plane", forge<int32_t>("SEGM", 16, 0), WI_E_FORMAT, "partitions"},
+      {"partitions beyond the tokens", forge<int32_t>("SEGM", 16, 257), WI_E_FORMAT, "partitions"},
+      {"a partition too many", forge("SEGM", more_partitions), WI_E_FORMAT, "does not fit"},
+      {"partitions that do not grow", forge<int32_t>("SEGM", kFirstEnd, 0), WI_E_FORMAT, "do not grow"},
+      {"partitions that end elsewhere", forge("SEGM", other_ends), WI_E_FORMAT,
+       "do not match their checksums"},
+      {"pages with checksums of their own", rearrange([](SessionBytes& b) { b.section("PAGE").flags = 0; }),
+       WI_E_FORMAT, "section \"PAGE\""},
+      {"an index without", rearrange([](SessionBytes& b) { b.section("INDX").flags = 2; }), WI_E_FORMAT,
+       "section \"INDX\""},
+      {"a page too few", forge("PAGE", shorter), WI_E_FORMAT, "pages"},
+      {"a changed page", forge("PAGE", [](std::string& b) { b[5000] = static_cast<char>(b[5000] ^ 1); }),
+       WI_E_FORMAT, "do not match their checksums"},
+      {"a checksum too few", forge("SUMS", [](std::string& b) { b.resize(b.size() - 4); }), WI_E_FORMAT,
+       "checksums"},
+      {"another checksum", forge<uint32_t>("SUMS", 0, 0), WI_E_FORMAT, "do not match their checksums"},
+      {"pages up to the end of all numbers",
+       [](std::string& b) { claim_length(b, "PAGE", UINT64_MAX - 100); }, WI_E_FORMAT, "the file ends at"},
       {"index table offset", forge<uint64_t>("INDX", 0, 1), WI_E_FORMAT, "index table"},
       {"index table length", forge<uint64_t>("INDX", 8, UINT64_MAX), WI_E_FORMAT, "index table"},
       {"no partitions", forge<int32_t>("INDX", 16, 0), WI_E_FORMAT, "partitions"},
       {"more partitions than tokens", forge<int32_t>("INDX", 16, 257), WI_E_FORMAT, "partitions"},
-      {"partitions that the index denies", forge<int32_t>("INDX", 16, 1), WI_E_FORMAT,
-       "of layer 0, head 0 is damaged"},
+      {"partitions that the order denies", forge<int32_t>("INDX", 16, 1), WI_E_FORMAT, "partitions"},
+      {"an index of other things", forge<uint32_t>("INDX", 80, 0), WI_E_FORMAT, "head 0 is damaged"},
       {"no index", forge("INDX", [](std::string& b) { b.resize(30); }), WI_E_FORMAT, "index table"},
       {"half a tail", forge("TAIL", [](std::string& b) { b.resize(b.size() / 2); }), WI_E_FORMAT, "tail"},
   };
@@ -399,6 +451,36 @@ void what_later_versions_add_is_passed_over_if_it_may_be(void**) {
   assert_error(WI_E_FORMAT, "section \"OPT2\" is damaged", load(damaged));
 }
 
+// Written (by --write-seeds) when version 2 was the library's own.
+void files_of_the_version_before_load_as_before(void**) {
+  const std::string folder = WI_TEST_DATA "/fixtures/sessions/";
+  const std::string bytes = slurp(folder + "session-2");
+  assert_int_equal(SessionBytes::number<uint32_t>(bytes, 8), 2);
+  auto loaded = load(bytes);
+  assert_true(loaded->tokens() == prompt(150));
+  assert_int_equal(loaded->stats().segments, 2);
+  const std::string now = saved(*loaded);
+  assert_int_equal(SessionBytes::number<uint32_t>(now, 8), 3);
+  auto again = load(now);
+  assert_true(saved(*again) == now);
+  assert_same_future(*again, *loaded, 200);
+  std::string damaged = bytes;
+  damaged[damaged.find("SEGM") + 5000] ^= 1;
+  assert_error(WI_E_FORMAT, "section \"SEGM\" is damaged", load(damaged));
+
+  const auto same = [](const KvStoreParams& params) { return params; };
+  Memory store(slurp(folder + "kv-2")), rewritten;
+  auto kv = KvStore::load(runtime(), store, same, nullptr);
+  assert_int_equal(kv->stats().tokens, 150);
+  kv->save(rewritten, nullptr);
+  auto kv_again = KvStore::load(runtime(), rewritten, same, nullptr);
+  const std::vector<float> queries = numbers(4 * 8, 5);
+  std::vector<float> left(queries.size()), right(queries.size());
+  kv->attend(0, 1, queries.data(), nullptr, left.data(), nullptr);
+  kv_again->attend(0, 1, queries.data(), nullptr, right.data(), nullptr);
+  assert_true(left == right);
+}
+
 void an_index_of_another_version_is_built_anew(void**) {
   for (const char* name : {"wave", "blocks"}) {
     SessionParams params = wave();
@@ -450,17 +532,15 @@ void a_small_file_gets_little_memory(void**) {
     SessionBytes parts(good);
     change(parts);
     std::string bytes = parts.bytes();
-    // The section's own length, with a right checksum, and the file's as it is.
-    const size_t at = bytes.find(tag);
-    SessionBytes::put(bytes, at + 8, uint64_t{1} << 33);
-    SessionBytes::put(bytes, at + 16, static_cast<uint64_t>(XXH3_64bits_withSeed(bytes.data() + at, 16, at)));
+    claim_length(bytes, tag, uint64_t{1} << 33);
     return bytes;
   };
   const auto stat = [](size_t offset, int64_t value) {
     return [=](SessionBytes& b) { SessionBytes::put(b.section("STAT").payload, offset, value); };
   };
   std::vector<std::string> files;
-  for (const char* tag : {"MODL", "SMPL", "TEXT", "TOKN", "LOGT", "SINK", "SEGM", "INDX", "TAIL"})
+  for (const char* tag :
+       {"MODL", "SMPL", "TEXT", "TOKN", "LOGT", "SINK", "SEGM", "INDX", "PAGE", "SUMS", "TAIL"})
     files.push_back(claim(tag, [](SessionBytes&) {}));
   files.push_back(claim("TOKN", [&](SessionBytes& b) {
     stat(0, int64_t{1} << 30)(b);
@@ -550,16 +630,6 @@ KvStoreParams store_params(const char* policy, DType kv) {
   params.policy_params.segment_tokens = 256;
   params.policy_params.decode_segment_tokens = 64;
   return params;
-}
-
-std::vector<float> numbers(size_t count, uint64_t salt) {
-  uint64_t state = test::seed() + salt;
-  std::vector<float> out(count);
-  for (float& one : out) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    one = static_cast<float>(static_cast<int32_t>(state >> 40) - (1 << 23)) * 0x1p-22f;
-  }
-  return out;
 }
 
 void fill(KvStore& store, int64_t tokens, uint64_t salt) {
@@ -678,6 +748,7 @@ int main(int argc, char** argv) {
       cmocka_unit_test(every_flipped_byte_is_noticed),
       cmocka_unit_test(pieces_in_each_others_places_are_noticed),
       cmocka_unit_test(what_later_versions_add_is_passed_over_if_it_may_be),
+      cmocka_unit_test(files_of_the_version_before_load_as_before),
       cmocka_unit_test(an_index_of_another_version_is_built_anew),
       cmocka_unit_test(a_small_file_gets_little_memory),
       cmocka_unit_test(saving_and_loading_end_soon_after_a_cancel),

@@ -289,7 +289,9 @@ void a_file_with_tokens_out_of_order_is_refused(void**) {
   KvShape shape = session->sequence().shape();
   shape.windows = std::make_shared<const Windows>(Windows{0, 100});
   Sequence to(runtime()->pool, shape, 0);
-  assert_error(WI_E_FORMAT, "of layer 1, head 0 is not in its order", file.read_sequence(to));
+  runtime()->workers.run(nullptr, [&](const Stream& stream) {
+    assert_error(WI_E_FORMAT, "are not in their order", file.read_sequence(to, stream, {}));
+  });
 }
 
 void sessions_share_prefixes_with_windows(void**) {

@@ -6,11 +6,11 @@
 
 namespace wi {
 
-void finish_read(const ReadSource& source, FileRead& read) noexcept {
+void finish_read(FileRead& read) noexcept {
   constexpr uint64_t kMost = uint64_t{1} << 30;  // of one system call
   int stuck = 0;
   while (read.done < read.bytes) {
-    const ssize_t got = pread(source.file, read.to + read.done, std::min(read.bytes - read.done, kMost),
+    const ssize_t got = pread(read.from.file, read.to + read.done, std::min(read.bytes - read.done, kMost),
                               static_cast<off_t>(read.offset + read.done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
@@ -18,7 +18,7 @@ void finish_read(const ReadSource& source, FileRead& read) noexcept {
       return;
     }
     // A part of a sector is read again, with the rest of it.
-    const uint64_t whole = static_cast<uint64_t>(got) & ~(source.alignment - 1);
+    const uint64_t whole = static_cast<uint64_t>(got) & ~(read.from.alignment - 1);
     if (whole == 0 && ++stuck == kMostStuck) {
       read.error = EIO;  // the file ends here, which it should not
       return;

@@ -1,8 +1,9 @@
-// Many reads of one file at once: by a ring of the kernel's (io_uring), where there is one, or by threads
+// Many reads at once, of any files: by a ring of the kernel's (io_uring), where there is one, or by threads
 // that wait in pread(2). Either way a read is done in full or has an error, and when run() returns none is
 // under way.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,7 @@ struct ReadSource {
 };
 
 struct FileRead {
+  ReadSource from;
   uint64_t offset = 0, bytes = 0;
   std::byte* to = nullptr;
   uint64_t done = 0;  // bytes
@@ -25,7 +27,10 @@ struct FileRead {
 };
 
 // What is left of a read, on this thread.
-void finish_read(const ReadSource& source, FileRead& read) noexcept;
+void finish_read(FileRead& read) noexcept;
+inline bool is_set(const std::atomic<bool>* cancel) {
+  return cancel && cancel->load(std::memory_order_relaxed);
+}
 // A call that gets nowhere is not made more often than this.
 constexpr int kMostStuck = 8;
 
@@ -33,28 +38,29 @@ constexpr int kMostStuck = 8;
 class FileReads {
  public:
   virtual ~FileReads() = default;
-  // Throws std::bad_alloc, with no read under way. Allocates nothing that it has allocated once.
-  virtual void run(std::span<FileRead> reads) = 0;
+  // Throws std::bad_alloc, with no read under way. Allocates nothing that it has allocated once. Once *cancel is
+  // set (null: it never is) no read begins any more: those are not done and have no error.
+  virtual void run(std::span<FileRead> reads, const std::atomic<bool>* cancel) = 0;
   virtual const char* way() const = 0;  // "io_uring" or "threads"
 };
 
 // Null where the build or the kernel has no io_uring for this process. What a ring fails at, be it a read or
 // the ring itself, is done with pread(2), whose errors are the ones reported.
-std::unique_ptr<FileReads> make_uring_reads(const ReadSource& source);
+std::unique_ptr<FileReads> make_uring_reads();
 
 // Threads that read for any number of callers, who read too. Those that the system refuses are missing;
 // without any, callers read alone, one read after the other.
 class ReadThreads {
  public:
   // nice: added to the nice value that the threads inherit.
-  ReadThreads(const ReadSource& source, int threads, int nice = 0);
+  explicit ReadThreads(int threads, int nice = 0);
   // In a child made by fork(2), where the threads are not, nobody waits for them.
   ~ReadThreads();
   ReadThreads(const ReadThreads&) = delete;
   ReadThreads& operator=(const ReadThreads&) = delete;
 
   int threads() const;
-  void run(std::span<FileRead> reads);
+  void run(std::span<FileRead> reads, const std::atomic<bool>* cancel = nullptr);
 
  private:
   struct State;

@@ -10,7 +10,7 @@ PageCache::PageCache(std::shared_ptr<HostPool> pool, Epochs& epochs, size_t page
     : pool_(std::move(pool)),
       epochs_(epochs),
       page_bytes_(page_bytes),
-      slab_frames_(static_cast<int32_t>(std::max<size_t>(slab_bytes / page_bytes, 1))),
+      sizes_(slab_bytes / page_bytes),
       make_(make),
       slabs_(std::make_unique<std::atomic<Slab*>[]>(kMostSlabs)) {}
 
@@ -20,11 +20,25 @@ PageCache::~PageCache() {
 
 // ---- by steps ----
 
-int32_t PageCache::take(int32_t pages) noexcept {
+// Who takes frames away clears the slot and then looks who has seen the entry; so one of the two notices.
+int32_t PageCache::find(const EntrySlot& slot, uint64_t step) noexcept {
+  for (int32_t entry = slot.load(std::memory_order_acquire); entry != kNoEntry;) {
+    std::atomic<uint64_t>& seen = facts(entry).seen;
+    uint64_t before = seen.load(std::memory_order_acquire);
+    while (before < step && !seen.compare_exchange_weak(before, step, std::memory_order_seq_cst)) {
+    }
+    const int32_t now = slot.load(std::memory_order_seq_cst);
+    if (now == entry) return entry;
+    entry = now;
+  }
+  return kNoEntry;
+}
+
+int32_t PageCache::take(int32_t pages, uint64_t step) noexcept {
   std::lock_guard lock(mutex_);
   taken_ += pages;
   while (free_.size() < static_cast<size_t>(pages)) {
-    if (grow()) continue;
+    if (grow() || evict_chosen()) continue;
     ++stats_.refusals;
     return kNoEntry;
   }
@@ -37,6 +51,7 @@ int32_t PageCache::take(int32_t pages) noexcept {
   }
   for (int32_t frame = first; frame != kNoEntry; frame = facts(frame).next) facts(frame).owner = first;
   facts(first).pages = pages;
+  facts(first).seen.store(step, std::memory_order_relaxed);
   facts(first).admitted = facts(first).leaving = false;
   return first;
 }
@@ -64,115 +79,127 @@ bool PageCache::publish(int32_t entry, EntrySlot& slot) noexcept {
 
 void PageCache::begin_step() noexcept {
   std::lock_guard lock(mutex_);
-  if (!chosen_.empty()) {
-    for (const EntryUse& one : chosen_) {
-      Facts& first = facts(one.entry);
-      if (first.generation.load(std::memory_order_relaxed) != one.generation)
-        continue;  // forgotten meanwhile
-      first.slot->store(kNoEntry, std::memory_order_release);
-      first.slot = nullptr;
-      first.generation.fetch_add(1, std::memory_order_relaxed);
-      ++stats_.evictions;
-      hidden_.push_back({one.entry, 0});
-      hidden_pages_ += first.pages;
-    }
-    chosen_.clear();
-    chosen_pages_ = 0;
-    const uint64_t now = epochs_.hide();
-    for (Hidden& one : hidden_)
-      if (one.since == 0) one.since = now;
-  }
   reclaim();
 }
 
 // ---- by the manager ----
 
 void PageCache::used(std::span<const EntryUse> hits, uint64_t step) noexcept {
-  std::lock_guard managing(managing_);
-  step_ = std::max(step_, step);
-  if (!replacement_) return;
-  for (const EntryUse& hit : hits)
-    if (use_of(hit.entry).generation == hit.generation) replacement_->use({&hit.entry, 1}, step);
+  {
+    std::lock_guard managing(managing_);
+    step_ = std::max(step_, step);
+    for (const EntryUse& hit : hits) {
+      if (use_of(hit.entry).generation != hit.generation) continue;
+      if (facts(hit.entry).chosen.load(std::memory_order_relaxed)) keep(hit.entry, step);
+      replacement_->use({&hit.entry, 1}, step);
+    }
+  }
+  if (is_behind()) catch_up();
 }
 
 void PageCache::manage() noexcept {
-  std::lock_guard managing(managing_);
-  int64_t wanted = 0;
+  {
+    std::lock_guard managing(managing_);
+    int64_t wanted = 0;
+    {
+      std::lock_guard lock(mutex_);
+      // Twice what steps have lately taken: the next one may have taken its part before this is done.
+      demand_ = std::max(taken_, demand_ - demand_ / 8);
+      const int64_t coming = static_cast<int64_t>(free_.size()) + hidden_pages_ + chosen_pages_;
+      if (sizes_.first(slab_count_ + 1) > limit_ || refused_) wanted = 2 * demand_ + frames() / 64 - coming;
+      refused_ = false;
+      taken_ = 0;
+    }
+    take_over();
+    if (wanted > 0 && replacement_) {
+      names_.clear();
+      try {
+        replacement_->evict(wanted, UINT64_MAX, names_);
+      } catch (const std::bad_alloc&) {  // names_ has room for all
+      }
+      std::lock_guard lock(mutex_);
+      for (int32_t entry : names_) choose(entry);
+    }
+  }
+  if (is_behind()) catch_up();
+}
+
+// ---- what others have for it to do ----
+
+// By whoever has managing_, or gets it without waiting. Who has it looks here once more when he has let it go, so
+// that nothing is left lying.
+void PageCache::catch_up() noexcept {
+  do {
+    const std::unique_lock managing(managing_, std::try_to_lock);
+    if (!managing) return;
+    take_over();
+  } while (is_behind());
+}
+
+bool PageCache::is_behind() const noexcept {
+  std::lock_guard lock(mutex_);
+  return behind_;
+}
+
+void PageCache::take_over() noexcept {
+  int32_t asked = 0;
   {
     std::lock_guard lock(mutex_);
-    // As many as steps have lately taken: an eviction too many costs a miss, and so does one too few.
-    demand_ = std::max(taken_, demand_ - demand_ / 8);
-    const int64_t spare = std::max<int64_t>(demand_, frames() / 64);
-    const int64_t coming = static_cast<int64_t>(free_.size()) + hidden_pages_ + chosen_pages_;
-    if (frames() + slab_frames_ > limit_) wanted = spare - coming;
-    taken_ = 0;
+    behind_ = false;
+    asked = asked_;
   }
+  if (asked > capacity_ || !replacement_) know_more(asked);
+  std::lock_guard lock(mutex_);
   take_in_published();
+  bury_forgotten();
+  apply_limit();
   clear_above_limit();
-  if (wanted <= 0) return;
-  names_.clear();
-  try {
-    replacement_->evict(wanted, UINT64_MAX, names_);
-  } catch (const std::bad_alloc&) {
-    return;
-  }
-  std::lock_guard lock(mutex_);
-  for (int32_t entry : names_) choose(entry);
-}
-
-void PageCache::take_in_published() noexcept {
-  std::lock_guard lock(mutex_);
-  for (int32_t entry = std::exchange(published_, kNoEntry); entry != kNoEntry;
-       entry = facts(entry).next_published) {
-    replacement_->admit(entry, facts(entry).pages, step_);
-    facts(entry).admitted = true;
-    ++stats_.admissions;
-  }
-}
-
-void PageCache::forget(std::span<EntrySlot> slots) noexcept {
-  std::lock_guard managing(managing_);
-  if (!replacement_) return;  // there was never a frame
-  take_in_published();
-  std::lock_guard lock(mutex_);
-  for (EntrySlot& slot : slots) {
-    const int32_t entry = slot.exchange(kNoEntry, std::memory_order_relaxed);
-    if (entry == kNoEntry) continue;
-    Facts& first = facts(entry);
-    replacement_->remove(entry);
-    first.slot = nullptr;
-    first.generation.fetch_add(1, std::memory_order_relaxed);
-    free_chain(entry);
-  }
   give_slabs_back();
 }
 
-void PageCache::set_limit(uint64_t bytes) {
-  std::lock_guard managing(managing_);
-  const auto frames = static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes_, INT32_MAX));
-  if (frames > capacity_ || !replacement_) {
-    // Room for more numbers: those that are held come over in the order in which they would go.
-    const int32_t capacity = static_cast<int32_t>(std::min<int64_t>(int64_t{frames} * 5 / 4 + 64, INT32_MAX));
+// Room for more numbers: those that are held come over in the order in which they would go.
+void PageCache::know_more(int32_t frames) noexcept {
+  const int32_t capacity = static_cast<int32_t>(std::min<int64_t>(int64_t{frames} * 5 / 4 + 64, INT32_MAX));
+  try {
     std::unique_ptr<Replacement> larger = make_(capacity);
     names_.reserve(static_cast<size_t>(capacity));
     names_.clear();
     if (replacement_) replacement_->evict(replacement_->pages(), UINT64_MAX, names_);
     for (int32_t entry : names_) larger->admit(entry, facts(entry).pages, 0);
     replacement_ = std::move(larger);
-    capacity_ = capacity;
+  } catch (const std::bad_alloc&) {
+    return;  // fewer frames, until it works
   }
+  std::lock_guard lock(mutex_);
+  capacity_ = capacity;
+}
+
+void PageCache::forget(std::span<EntrySlot> slots) noexcept {
   {
     std::lock_guard lock(mutex_);
-    const int64_t before = limit_, all = this->frames();
-    limit_ = frames / slab_frames_ * slab_frames_;
-    for (int64_t i = before; i < std::min(limit_, all); ++i)  // they may be used again
-      if (facts(static_cast<int32_t>(i)).owner == kNoEntry) free_.push_back(static_cast<int32_t>(i));
-    std::erase_if(free_, [&](int32_t frame) { return frame >= limit_; });
+    for (EntrySlot& slot : slots) {
+      const int32_t entry = slot.exchange(kNoEntry, std::memory_order_relaxed);
+      if (entry == kNoEntry) continue;
+      Facts& first = facts(entry);
+      first.slot = nullptr;
+      first.generation.fetch_add(1, std::memory_order_relaxed);
+      if (first.chosen.exchange(0)) chosen_pages_ -= first.pages;
+      if (first.admitted) first.next_published = std::exchange(forgotten_, entry);
+      behind_ = true;
+    }
+    if (!behind_) return;
   }
-  take_in_published();
-  clear_above_limit();
-  std::lock_guard lock(mutex_);
-  give_slabs_back();
+  catch_up();
+}
+
+void PageCache::set_limit(uint64_t bytes) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    asked_ = static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes_, INT32_MAX));
+    apply_limit();
+    behind_ = true;
+  }
+  catch_up();
 }
 
 PageCacheStats PageCache::stats() const {
@@ -182,32 +209,63 @@ PageCacheStats PageCache::stats() const {
   return stats;
 }
 
-// What has frames above the limit goes with the next step.
-void PageCache::clear_above_limit() noexcept {
-  std::lock_guard lock(mutex_);
-  for (int64_t i = limit_; i < frames(); ++i) {
-    const int32_t entry = facts(static_cast<int32_t>(i)).owner;
-    if (entry == kNoEntry || facts(entry).leaving || !facts(entry).admitted) continue;
-    replacement_->remove(entry);
-    choose(entry);
+// ---- frames; with mutex_ held ----
+
+// With managing_, too.
+void PageCache::take_in_published() noexcept {
+  for (int32_t entry = std::exchange(published_, kNoEntry), after; entry != kNoEntry; entry = after) {
+    Facts& first = facts(entry);
+    after = first.next_published;
+    ++stats_.admissions;
+    if (!first.slot) {  // forgotten meanwhile
+      free_chain(entry);
+      continue;
+    }
+    replacement_->admit(entry, first.pages, step_);
+    first.admitted = true;
   }
 }
 
-// ---- frames; with mutex_ held ----
+// With managing_, too.
+void PageCache::bury_forgotten() noexcept {
+  for (int32_t entry = std::exchange(forgotten_, kNoEntry), after; entry != kNoEntry; entry = after) {
+    after = facts(entry).next_published;
+    replacement_->remove(entry);
+    free_chain(entry);
+  }
+}
+
+void PageCache::apply_limit() noexcept {
+  const int64_t before = limit_, all = frames();
+  limit_ = sizes_.whole(std::min(asked_, capacity_));
+  for (int64_t i = before; i < std::min(limit_, all); ++i)  // they may be used again
+    if (facts(static_cast<int32_t>(i)).owner == kNoEntry) free_.push_back(static_cast<int32_t>(i));
+  if (limit_ < before) std::erase_if(free_, [&](int32_t frame) { return frame >= limit_; });
+}
+
+// What has frames above the limit goes. With managing_, too.
+void PageCache::clear_above_limit() noexcept {
+  for (int64_t i = limit_; i < frames(); ++i) {
+    const int32_t entry = facts(static_cast<int32_t>(i)).owner;
+    if (entry == kNoEntry || facts(entry).leaving || !facts(entry).admitted || !facts(entry).slot) continue;
+    replacement_->remove(entry);
+    hide(entry);
+  }
+}
 
 bool PageCache::grow() noexcept {
-  const int64_t first = frames(), after = first + slab_frames_;
+  const int64_t first = frames(), after = sizes_.first(slab_count_ + 1);
   if (after > limit_ || slab_count_ == kMostSlabs) return false;
   try {
     std::atomic<Slab*>& place = slabs_[static_cast<size_t>(slab_count_)];
-    HostBuffer memory = pool_->allocate(static_cast<size_t>(slab_frames_) * page_bytes_, "frames");
+    HostBuffer memory = pool_->allocate(static_cast<size_t>(after - first) * page_bytes_, "frames");
     const auto room = static_cast<size_t>(after);
     free_.reserve(room);
     hidden_.reserve(room);
-    chosen_.reserve(room);
+    chosen_.reserve(2 * room);
     if (!place.load()) {
       auto slab = std::make_unique<Slab>();
-      slab->facts = std::make_unique<Facts[]>(static_cast<size_t>(slab_frames_));
+      slab->facts = std::make_unique<Facts[]>(static_cast<size_t>(after - first));
       place.store(slab.release(), std::memory_order_release);
     }
     place.load()->memory = std::move(memory);
@@ -215,22 +273,76 @@ bool PageCache::grow() noexcept {
     for (int64_t i = after - 1; i >= first; --i) free_.push_back(static_cast<int32_t>(i));
     return true;
   } catch (...) {
+    refused_ = true;
     return false;
   }
 }
 
 void PageCache::choose(int32_t entry) noexcept {
   Facts& first = facts(entry);
-  first.leaving = true;
-  chosen_.push_back(use_of(entry));
+  if (!first.slot) return;  // it is going anyway
+  if (++choices_ == 0) ++choices_;
+  first.chosen = choices_;
+  add_choice({entry, choices_});
   chosen_pages_ += first.pages;
+  none_before_ = 0;
+}
+
+void PageCache::add_choice(Choice choice) noexcept {
+  if (chosen_.size() == chosen_.capacity()) {
+    chosen_.erase(chosen_.begin(), chosen_.begin() + static_cast<std::ptrdiff_t>(chosen_first_));
+    chosen_first_ = 0;
+    std::erase_if(chosen_, [&](const Choice& one) { return facts(one.entry).chosen != one.number; });
+  }
+  chosen_.push_back(choice);
+}
+
+// It was found again in time.
+void PageCache::keep(int32_t entry, uint64_t step) noexcept {
+  std::lock_guard lock(mutex_);
+  Facts& first = facts(entry);
+  if (!first.chosen.exchange(0)) return;
+  chosen_pages_ -= first.pages;
+  replacement_->admit(entry, first.pages, step);
+}
+
+// The first of those that were chosen and that no running step has found; false: there is none.
+bool PageCache::evict_chosen() noexcept {
+  const uint64_t oldest = epochs_.oldest();
+  if (oldest == none_before_) return false;
+  for (size_t left = chosen_.size() - chosen_first_; left > 0; --left) {
+    const Choice one = chosen_[chosen_first_++];
+    if (facts(one.entry).chosen != one.number) continue;
+    if (facts(one.entry).seen.load(std::memory_order_relaxed) < oldest && hide(one.entry)) return true;
+    if (facts(one.entry).chosen == one.number) add_choice(one);
+  }
+  none_before_ = oldest;
+  return false;
+}
+
+// No step that begins now finds it. True: no step that runs has, and its frames are free.
+bool PageCache::hide(int32_t entry) noexcept {
+  Facts& first = facts(entry);
+  first.slot->store(kNoEntry, std::memory_order_seq_cst);
+  first.slot = nullptr;
+  first.generation.fetch_add(1, std::memory_order_relaxed);
+  ++stats_.evictions;
+  if (first.chosen.exchange(0)) chosen_pages_ -= first.pages;
+  if (first.seen.load(std::memory_order_seq_cst) < epochs_.oldest()) {
+    free_chain(entry);
+    return true;
+  }
+  first.leaving = true;
+  hidden_.push_back({entry, epochs_.hide()});
+  hidden_pages_ += first.pages;
+  return false;
 }
 
 // Those above the limit of which nothing is used, the last first.
 void PageCache::give_slabs_back() noexcept {
   for (; frames() > limit_; --slab_count_) {
     Slab& last = *slabs_[static_cast<size_t>(slab_count_ - 1)].load();
-    if (std::any_of(last.facts.get(), last.facts.get() + slab_frames_,
+    if (std::any_of(last.facts.get(), last.facts.get() + sizes_.frames(slab_count_ - 1),
                     [](const Facts& frame) { return frame.owner != kNoEntry; }))
       return;
     last.memory = {};

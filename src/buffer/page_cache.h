@@ -2,13 +2,16 @@
 // (RetroInfer §4.3: access is synchronous, update asynchronous). A cluster in frames is an entry: a chain of
 // frames, named by its first one.
 //
-// Steps look entries up, take free frames for what they miss, and leave what they read there. The buffer
-// manager hears what was used and decides what goes; that takes effect when the next step begins, and the
-// frames are free when the steps that began before it have ended. No step waits for it: without a free frame a
-// cluster is read and not kept.
+// Steps look entries up, take frames for what they miss, and leave what they read there. The buffer manager
+// hears what was used and names, ahead of need, what goes next. What was named stays to be found, and is taken
+// back if it is, until a step needs its frames: so the cache is full at all times. An entry that a running step
+// has found keeps its frames until that step ends. Nobody waits for the manager: where nothing was named a
+// cluster is read and not kept, and what is its part of other calls it does when it is done with its own.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,8 +28,37 @@ namespace wi {
 constexpr int32_t kFrameTokens = 4;  // of one KV head: keys, then values
 constexpr int32_t frames_of(int32_t tokens) { return (tokens + kFrameTokens - 1) / kFrameTokens; }
 
-// A mapping of its own, which goes back to the system when its frames do.
+// Of most: a mapping of its own, which goes back to the system when its frames do. The first 32 are smaller, eight
+// of each power of two from 1/16 of it on, so that what a limit is rounded down by is a fifth of it at most.
 constexpr size_t kSlabBytes = size_t{2} << 20;
+
+// Which slab has a frame, and where.
+class SlabSizes {
+ public:
+  explicit SlabSizes(size_t most_frames)
+      : shift_(std::bit_width(std::max<size_t>(most_frames / 16, 1)) - 1) {}
+  struct Place {
+    int32_t slab, index;
+  };
+  Place place(int32_t frame) const {
+    const int32_t unit = frame >> shift_, rest = frame & ((1 << shift_) - 1);
+    if (unit >= kSmall) return {32 + ((unit - kSmall) >> 4), ((((unit - kSmall) & 15) << shift_) | rest)};
+    const int size = std::bit_width(static_cast<uint32_t>(unit + 8)) - 4;
+    const int32_t in = (unit + 8) & ((1 << size) - 1);
+    return {8 * size + ((unit + 8) >> size) - 8, (in << shift_) | rest};
+  }
+  int64_t first(int32_t slab) const {
+    const int64_t unit =
+        slab < 32 ? (int64_t{8 + slab % 8} << (slab / 8)) - 8 : kSmall + int64_t{slab - 32} * 16;
+    return unit << shift_;
+  }
+  int32_t frames(int32_t slab) const { return static_cast<int32_t>(first(slab + 1) - first(slab)); }
+  int64_t whole(int32_t frames) const { return first(place(frames).slab); }  // slabs that fit into so many
+
+ private:
+  static constexpr int32_t kSmall = 120;  // units of the first 32 slabs
+  int shift_;                             // log2 of the frames of the smallest one
+};
 
 // Where a segment notes which entry has a partition.
 using EntrySlot = std::atomic<int32_t>;
@@ -60,33 +92,36 @@ class PageCache {
 
   // ---- by steps; any thread ----
   std::byte* frame(int32_t number) const {
-    return slab(number).memory.data() + static_cast<size_t>(number % slab_frames_) * page_bytes_;
+    const SlabSizes::Place at = sizes_.place(number);
+    return slab(at).memory.data() + static_cast<size_t>(at.index) * page_bytes_;
   }
-  int32_t next(int32_t number) const { return slab(number).facts[number % slab_frames_].next; }
+  int32_t next(int32_t number) const { return facts(number).next; }
   EntryUse use_of(int32_t entry) const {
-    return {entry, slab(entry).facts[entry % slab_frames_].generation.load(std::memory_order_relaxed)};
+    return {entry, facts(entry).generation.load(std::memory_order_relaxed)};
   }
+  // The entry that is noted there, or kNoEntry. step: of Epochs, until whose end the frames stay as they are.
+  int32_t find(const EntrySlot& slot, uint64_t step) noexcept;
   // A chain of so many frames, or kNoEntry: none are free, and no more may be had.
-  int32_t take(int32_t pages) noexcept;
+  int32_t take(int32_t pages, uint64_t step) noexcept;
   // Nobody has seen it.
   void give(int32_t entry) noexcept;
   // From now on others find it there. False: somebody else's is there; the caller may use its own until its
   // step ends.
   bool publish(int32_t entry, EntrySlot& slot) noexcept;
-  // What the manager decided takes effect. Before the step's Epochs::enter().
+  // What was hidden while steps ran that have ended is free again.
   void begin_step() noexcept;
 
   // ---- by the manager's thread ----
   void used(std::span<const EntryUse> hits, uint64_t step) noexcept;
-  // Takes in what was published and chooses what goes, so that the next steps find free frames.
+  // Takes in what was published and names what goes, so that the next steps find frames.
   void manage() noexcept;
 
   // ---- by whoever owns the slots: they are gone, and no step looks at them. ----
   void forget(std::span<EntrySlot> slots) noexcept;
 
   // At most so many bytes of frames; none before this is called. Fewer than there are: entries go, and
-  // their memory when the steps that run have ended. Throws std::bad_alloc.
-  void set_limit(uint64_t bytes);
+  // their memory when the steps that run have ended. More: as far as there is memory to know them by.
+  void set_limit(uint64_t bytes) noexcept;
   PageCacheStats stats() const;
 
  private:
@@ -96,8 +131,10 @@ class PageCache {
     int32_t owner = kNoEntry;  // the entry that it belongs to
     int32_t pages = 0;
     bool admitted = false;  // the manager knows it
-    bool leaving = false;   // chosen or hidden
+    bool leaving = false;   // hidden
     EntrySlot* slot = nullptr;
+    std::atomic<uint64_t> seen{0};    // the newest step that found it
+    std::atomic<uint32_t> chosen{0};  // to go, the number of that choice; 0: to stay
     std::atomic<uint32_t> generation{0};
     int32_t next_published = kNoEntry;
   };
@@ -105,47 +142,71 @@ class PageCache {
     HostBuffer memory;  // empty: given back
     std::unique_ptr<Facts[]> facts;
   };
+  struct Choice {
+    int32_t entry;
+    uint32_t number;
+  };
   struct Hidden {
     int32_t entry;
     uint64_t since;  // Epochs::hide()
   };
   static constexpr int32_t kMostSlabs = 1 << 16;
 
-  const Slab& slab(int32_t frame) const {
-    return *slabs_[static_cast<size_t>(frame / slab_frames_)].load(std::memory_order_acquire);
+  const Slab& slab(SlabSizes::Place at) const {
+    return *slabs_[static_cast<size_t>(at.slab)].load(std::memory_order_acquire);
   }
-  Facts& facts(int32_t frame) { return slab(frame).facts[frame % slab_frames_]; }
+  Facts& facts(int32_t frame) const {
+    const SlabSizes::Place at = sizes_.place(frame);
+    return slab(at).facts[at.index];
+  }
   bool grow() noexcept;
   void free_chain(int32_t entry) noexcept;
   void reclaim() noexcept;
   void choose(int32_t entry) noexcept;
+  void keep(int32_t entry, uint64_t step) noexcept;
+  void add_choice(Choice choice) noexcept;
+  bool evict_chosen() noexcept;
+  bool hide(int32_t entry) noexcept;
+  void apply_limit() noexcept;
   void clear_above_limit() noexcept;
   void give_slabs_back() noexcept;
-  int64_t frames() const { return int64_t{slab_count_} * slab_frames_; }
+  int64_t frames() const { return sizes_.first(slab_count_); }
   void take_in_published() noexcept;
+  void bury_forgotten() noexcept;
+  void take_over() noexcept;
+  void know_more(int32_t frames) noexcept;
+  void catch_up() noexcept;
+  bool is_behind() const noexcept;
 
   const std::shared_ptr<HostPool> pool_;
   Epochs& epochs_;
   const size_t page_bytes_;
-  const int32_t slab_frames_;
+  const SlabSizes sizes_;
   const MakeReplacement make_;
   std::unique_ptr<std::atomic<Slab*>[]> slabs_;  // (kMostSlabs)
 
   mutable std::mutex mutex_;  // of the frames
   int32_t slab_count_ = 0;
-  int64_t limit_ = 0;             // frames: whole slabs; those with higher numbers are not used anew
-  std::vector<int32_t> free_;     // room for all
-  std::vector<Hidden> hidden_;    // entries that go when the steps that may see them have ended; room for all
-  std::vector<EntryUse> chosen_;  // to go when the next step begins; room for all
+  int32_t asked_ = 0;           // frames, by set_limit()
+  int64_t limit_ = 0;           // frames: whole slabs; those with higher numbers are not used anew
+  std::vector<int32_t> free_;   // room for all
+  std::vector<Hidden> hidden_;  // entries that go when the steps that may see them have ended; room for all
+  std::vector<Choice> chosen_;  // to go when frames are needed, in this order; room for all twice
+  size_t chosen_first_ = 0;     // of those, the next one
+  uint32_t choices_ = 0;        // made so far
+  uint64_t none_before_ = 0;    // while this is the oldest step, all that are chosen are in use
+  bool refused_ = false;        // the pool has no memory for the frames that there may be
   int64_t chosen_pages_ = 0, hidden_pages_ = 0;
   int64_t taken_ = 0, demand_ = 0;  // since the manager looked; lately
   PageCacheStats stats_;
 
   int32_t published_ = kNoEntry;  // that the manager does not know: a chain by next_published
+  int32_t forgotten_ = kNoEntry;  // that it does not know to be: likewise
+  bool behind_ = false;           // there is something for the manager's side to take over
+  int32_t capacity_ = 0;          // of replacement_; changed under both locks
 
-  std::mutex managing_;  // of the manager's side; never by a step
+  std::mutex managing_;  // of the manager's side; nobody waits for it who is not the manager
   std::unique_ptr<Replacement> replacement_;
-  int32_t capacity_ = 0;
   std::vector<int32_t> names_;  // scratch
   uint64_t step_ = 0;
 };

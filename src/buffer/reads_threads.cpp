@@ -20,6 +20,7 @@ constexpr size_t kStackBytes = size_t{256} << 10;
 
 struct Batch {
   std::span<FileRead> reads;
+  const std::atomic<bool>* cancel = nullptr;
   size_t next = 0;  // that nobody has taken
   size_t unfinished = 0;
   std::condition_variable done;
@@ -28,12 +29,11 @@ struct Batch {
 }  // namespace
 
 struct ReadThreads::State {
-  State(const ReadSource& of, int nice) : source(of), nice_by(nice) {}
+  explicit State(int nice) : nice_by(nice) {}
   void start(int count);
   void serve();
   void do_next(Batch& batch, std::unique_lock<std::mutex>& lock);
 
-  const ReadSource source;
   const int nice_by;
   const uint32_t made_after_forks = fork_count();
   std::vector<pthread_t> threads;
@@ -45,8 +45,7 @@ struct ReadThreads::State {
   bool stopped = false;
 };
 
-ReadThreads::ReadThreads(const ReadSource& source, int threads, int nice)
-    : state_(std::make_unique<State>(source, nice)) {
+ReadThreads::ReadThreads(int threads, int nice) : state_(std::make_unique<State>(nice)) {
   state_->start(threads);
 }
 
@@ -65,14 +64,16 @@ ReadThreads::~ReadThreads() {
 
 int ReadThreads::threads() const { return static_cast<int>(state_->threads.size()); }
 
-void ReadThreads::run(std::span<FileRead> reads) {
+void ReadThreads::run(std::span<FileRead> reads, const std::atomic<bool>* cancel) {
   State& state = *state_;
   if (reads.size() < 2 || state.threads.empty()) {
-    for (FileRead& read : reads) finish_read(state.source, read);
+    for (FileRead& read : reads)
+      if (!is_set(cancel)) finish_read(read);
     return;
   }
   Batch batch;
   batch.reads = reads;
+  batch.cancel = cancel;
   batch.unfinished = reads.size();
   std::unique_lock lock(state.mutex);
   state.batches.push_back(&batch);
@@ -97,7 +98,7 @@ void ReadThreads::State::do_next(Batch& batch, std::unique_lock<std::mutex>& loc
   FileRead& read = batch.reads[batch.next++];
   if (batch.next == batch.reads.size()) batches.erase(std::find(batches.begin(), batches.end(), &batch));
   lock.unlock();
-  finish_read(source, read);
+  if (!is_set(batch.cancel)) finish_read(read);
   lock.lock();
   if (--batch.unfinished == 0) batch.done.notify_one();
 }

@@ -37,7 +37,7 @@ void Retrieval::run(const Stream& stream, const LookupArgs& args) {
   }
   if (!cache_) return;
   use_.cache = cache_;
-  if (!misses_.empty()) fetch(args);
+  if (!misses_.empty()) fetch(args, stream.cancel);
 }
 
 // A lookup's runs, but for those of its misses.
@@ -57,7 +57,7 @@ void Retrieval::find(const LookupArgs& args, int32_t number) {
       continue;
     }
     int32_t left = tokens_in(segment, ref.partition);
-    const int32_t entry = segment.slow->entries[ref.partition].load(std::memory_order_acquire);
+    const int32_t entry = cache_->find(segment.slow->entries[ref.partition], step_);
     if (entry == kNoEntry) {
       found.misses.push_back({number, r, at, kNoEntry});
       at += frames_of(left);
@@ -76,7 +76,7 @@ void Retrieval::find(const LookupArgs& args, int32_t number) {
 }
 
 // All misses of the pass in flight at once, each into frames in which it may stay.
-void Retrieval::fetch(const LookupArgs& args) {
+void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
   PageCache& cache = *cache_;
   const size_t row = row_bytes(args.kv, args.head_dim), page = cache.page_bytes();
   size_t refused = 0;
@@ -84,7 +84,7 @@ void Retrieval::fetch(const LookupArgs& args) {
     const Lookup& lookup = args.lookups[miss.lookup];
     const PartitionRef ref = lookup.retrieved[miss.partition];
     const int32_t pages = frames_of(tokens_in(lookup.segments[ref.segment], ref.partition));
-    miss.entry = cache.take(pages);
+    miss.entry = cache.take(pages, step_);
     if (miss.entry == kNoEntry) refused += static_cast<size_t>(pages);
   }
   try {
@@ -113,7 +113,8 @@ void Retrieval::fetch(const LookupArgs& args) {
       }
     }
     if (!reader_) reader_ = std::make_unique<SpillReader>(file_);
-    reader_->read(requests_);
+    reader_->read(requests_, cancel);
+    for (const Miss& miss : misses_) verify(args, miss);
   } catch (...) {
     give_back();
     throw;
@@ -123,6 +124,18 @@ void Retrieval::fetch(const LookupArgs& args) {
     const PartitionRef ref = args.lookups[miss.lookup].retrieved[miss.partition];
     cache.publish(miss.entry, args.lookups[miss.lookup].segments[ref.segment].slow->entries[ref.partition]);
   }
+}
+
+void Retrieval::verify(const LookupArgs& args, const Miss& miss) const {
+  const Lookup& lookup = args.lookups[miss.lookup];
+  const PartitionRef ref = lookup.retrieved[miss.partition];
+  const SegmentView& segment = lookup.segments[ref.segment];
+  if (!segment.slow->checksums) return;
+  int32_t slot = page_slot(ref.partition, segment.offsets[ref.partition]);
+  const KvRun* run = lookup.runs + miss.run;
+  for (int32_t left = tokens_in(segment, ref.partition); left > 0; left -= kFrameTokens, ++run)
+    segment.slow->verify(slot++, static_cast<const std::byte*>(run->keys),
+                         2 * static_cast<size_t>(run->tokens) * row_bytes(args.kv, args.head_dim));
 }
 
 void Retrieval::give_back() noexcept {

@@ -25,7 +25,8 @@ class Retrieval {
   };
 
   // The retrieved partitions as runs, in the order of selection: what lies where decides no bit. Some of the
-  // lookups' segments are in the slow tier. Throws WI_E_IO.
+  // lookups' segments are in the slow tier. Throws WI_E_IO, WI_E_FORMAT as SlowPlane::verify() or, between reads,
+  // WI_E_CANCELLED.
   void run(const Stream& stream, const LookupArgs& args);
 
   size_t bytes() const;
@@ -47,7 +48,8 @@ class Retrieval {
   void begin(WaveBuffer* buffer);
   void end() noexcept;
   void find(const LookupArgs& args, int32_t number);
-  void fetch(const LookupArgs& args);
+  void fetch(const LookupArgs& args, const std::atomic<bool>* cancel);
+  void verify(const LookupArgs& args, const Miss& miss) const;
   void give_back() noexcept;
 
   WaveBuffer* buffer_ = nullptr;

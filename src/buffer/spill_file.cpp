@@ -163,8 +163,8 @@ void SpillFile::write_blocks(uint64_t at, const std::byte* data, uint64_t bytes,
 }
 
 void SpillFile::read_block(uint64_t offset, std::byte* to) {
-  FileRead read{offset, file_.block_bytes(), to};
-  finish_read(source(), read);
+  FileRead read{source(), offset, file_.block_bytes(), to};
+  finish_read(read);
   if (read.done < read.bytes)
     throw_errno(WI_E_IO, "cannot write to the spill file in " + file_.folder(), read.error);
 }
@@ -183,7 +183,7 @@ void SpillFile::write_zeros(uint64_t offset, uint64_t bytes) {
     file_.write(offset + done, zeros, std::min(most, bytes - done));
 }
 
-void SpillFile::forget(uint64_t offset, uint64_t bytes) const {
+void SpillFile::forget(uint64_t offset, uint64_t bytes) const noexcept {
   const uint64_t begin = round_down(offset, file_.block_bytes());
   const uint64_t end = round_up(offset + bytes, file_.block_bytes());
   posix_fadvise(file_.number(), static_cast<off_t>(begin), static_cast<off_t>(end - begin),
@@ -197,7 +197,9 @@ namespace {
 class ThreadReads final : public FileReads {
  public:
   explicit ThreadReads(ReadThreads& threads) : threads_(threads) {}
-  void run(std::span<FileRead> reads) override { threads_.run(reads); }
+  void run(std::span<FileRead> reads, const std::atomic<bool>* cancel) override {
+    threads_.run(reads, cancel);
+  }
   const char* way() const override { return "threads"; }
 
  private:
@@ -209,9 +211,9 @@ class ThreadReads final : public FileReads {
 std::unique_ptr<FileReads> SpillFile::make_reads() {
   check_process();
   if (options_.uring)
-    if (auto reads = make_uring_reads(source())) return reads;
+    if (auto reads = make_uring_reads()) return reads;
   std::lock_guard lock(threads_mutex_);
-  if (!threads_) threads_ = std::make_unique<ReadThreads>(source(), options_.threads, options_.nice);
+  if (!threads_) threads_ = std::make_unique<ReadThreads>(options_.threads, options_.nice);
   return std::make_unique<ThreadReads>(*threads_);
 }
 

@@ -21,7 +21,24 @@ namespace wi {
 
 class SpillFile;
 
-// Space in the file, given back when this goes; nothing may be reading it then. Keeps the file.
+// A file of the slow tier as readers see it. Thread-safe.
+class SlowFile {
+ public:
+  SlowFile() = default;
+  SlowFile(const SlowFile&) = delete;
+  SlowFile& operator=(const SlowFile&) = delete;
+  virtual ~SlowFile() = default;
+  virtual ReadSource source() const = 0;
+  virtual std::string name() const = 0;  // for messages
+  // Asks the page cache to.
+  virtual void forget(uint64_t offset, uint64_t bytes) const noexcept = 0;
+
+ private:
+  friend class SpillExtent;
+  virtual void give_back(uint64_t, uint64_t) noexcept {}
+};
+
+// Space in a file, given back when this goes; nothing may be reading it then. Keeps the file.
 class SpillExtent {
  public:
   SpillExtent() = default;
@@ -36,6 +53,7 @@ class SpillExtent {
   ~SpillExtent();
 
   uint64_t bytes() const { return bytes_; }
+  const SlowFile& file() const { return *file_; }
   explicit operator bool() const { return file_ != nullptr; }
   void swap(SpillExtent& other) noexcept {
     file_.swap(other.file_);
@@ -44,12 +62,13 @@ class SpillExtent {
   }
 
  private:
+  friend class SavedFile;
   friend class SpillFile;
   friend class SpillReader;
-  SpillExtent(std::shared_ptr<SpillFile> file, uint64_t offset, uint64_t bytes)
+  SpillExtent(std::shared_ptr<SlowFile> file, uint64_t offset, uint64_t bytes)
       : file_(std::move(file)), offset_(offset), bytes_(bytes) {}
 
-  std::shared_ptr<SpillFile> file_;
+  std::shared_ptr<SlowFile> file_;
   uint64_t offset_ = 0, bytes_ = 0;  // in the file; as wanted
 };
 
@@ -71,7 +90,7 @@ struct SpillStats {
 };
 
 // Thread-safe. In a child made by fork(2), every call is WI_E_STATE, and what goes leaves the file alone.
-class SpillFile : public std::enable_shared_from_this<SpillFile> {
+class SpillFile final : public SlowFile, public std::enable_shared_from_this<SpillFile> {
  public:
   static constexpr uint64_t kUnlimited = UINT64_MAX;
 
@@ -81,8 +100,6 @@ class SpillFile : public std::enable_shared_from_this<SpillFile> {
   // (overlayfs) stays there.
   static std::shared_ptr<SpillFile> open(const std::string& folder, uint64_t most_bytes,
                                          std::shared_ptr<HostPool> pool, const SpillOptions& options = {});
-  SpillFile(const SpillFile&) = delete;
-  SpillFile& operator=(const SpillFile&) = delete;
 
   // Blocks of the disk for so many bytes, whose content is unspecified. WI_E_BUDGET names purpose, wanted,
   // used and most; WI_E_IO: the disk is full. bytes 0: an empty extent. On a file system that cannot reserve,
@@ -96,22 +113,24 @@ class SpillFile : public std::enable_shared_from_this<SpillFile> {
   uint64_t used() const;  // sum of extents, in whole blocks
   uint64_t most() const { return most_bytes_; }
   bool direct() const { return file_.direct(); }
+  bool may_be_direct() const { return options_.direct; }
+  // Of what readers made of it do, in this file and in others.
   SpillStats stats() const;
+  ReadSource source() const override { return {file_.number(), file_.read_alignment()}; }
+  std::string name() const override { return "the spill file in " + file_.folder(); }
+  void forget(uint64_t offset, uint64_t bytes) const noexcept override;
 
  private:
-  friend class SpillExtent;
   friend class SpillReader;
   SpillFile(const std::string& folder, uint64_t most_bytes, std::shared_ptr<HostPool> pool,
             const SpillOptions& options);
   void check_process() const;
   void make_space(uint64_t offset, uint64_t bytes, uint64_t end);
-  void give_back(uint64_t offset, uint64_t bytes) noexcept;
+  void give_back(uint64_t offset, uint64_t bytes) noexcept override;
   void return_to_disk(uint64_t offset, uint64_t bytes) noexcept;
   void write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end);
   void write_zeros(uint64_t offset, uint64_t bytes);
   void read_block(uint64_t offset, std::byte* to);
-  void forget(uint64_t offset, uint64_t bytes) const;  // asks the page cache to
-  ReadSource source() const { return {file_.number(), file_.read_alignment()}; }
   std::unique_ptr<FileReads> make_reads();
 
   const uint64_t most_bytes_;

@@ -69,13 +69,8 @@ void UnnamedFile::write(uint64_t offset, const std::byte* data, uint64_t bytes) 
 void UnnamedFile::pass_by_page_cache() {
   const int flags = fcntl(file_, F_GETFL);
   if (flags < 0 || fcntl(file_, F_SETFL, flags | O_DIRECT) != 0) return;
-  uint64_t alignment = kBlockBytes;
-#ifdef STATX_DIOALIGN
-  struct statx status {};
-  if (statx(file_, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN))
-    alignment = std::max(status.stx_dio_offset_align, status.stx_dio_mem_align);  // 0: not this file
-#endif
-  if (std::has_single_bit(alignment) && alignment <= kMostAlignment) {
+  const uint64_t alignment = direct_alignment(file_, kBlockBytes);
+  if (alignment > 0 && alignment <= kMostAlignment) {
     block_bytes_ = std::max(alignment, kBlockBytes);
     const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(block_bytes_, block_bytes_),
                                                             std::free);
@@ -86,6 +81,17 @@ void UnnamedFile::pass_by_page_cache() {
     read_alignment_ = alignment;
   else
     fcntl(file_, F_SETFL, flags);
+}
+
+uint64_t direct_alignment([[maybe_unused]] int file, uint64_t untold) {
+#ifdef STATX_DIOALIGN
+  struct statx status {};
+  if (statx(file, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN)) {
+    const uint64_t told = std::max(status.stx_dio_offset_align, status.stx_dio_mem_align);
+    return std::has_single_bit(told) ? told : 0;
+  }
+#endif
+  return untold;
 }
 
 bool UnnamedFile::works(std::byte* block) const {

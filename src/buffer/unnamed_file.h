@@ -39,6 +39,10 @@ class UnnamedFile {
   uint64_t read_alignment_ = 1, block_bytes_ = 4096;
 };
 
+// What a file opened with O_DIRECT wants its offsets and lengths, and addresses, to be multiples of, as the
+// system tells, or `untold` where it does not; 0: it is to be read through the page cache.
+uint64_t direct_alignment(int file, uint64_t untold);
+
 // A whole multiple of a power of two.
 inline uint64_t round_down(uint64_t value, uint64_t alignment) { return value & ~(alignment - 1); }
 inline uint64_t round_up(uint64_t value, uint64_t alignment) {

@@ -156,7 +156,6 @@ void WaveBuffer::Share::set(uint64_t bytes) {
   bytes_ = bytes;
 }
 
-// Steps do not wait for it: it may wait for the manager.
 void WaveBuffer::change_share(size_t page_bytes, uint64_t before, uint64_t after) {
   const std::shared_ptr<PageCache> cache = cache_of(page_bytes);
   std::lock_guard lock(shares_mutex_);

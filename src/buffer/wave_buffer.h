@@ -60,6 +60,11 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   WaveBuffer& operator=(const WaveBuffer&) = delete;
 
   const std::shared_ptr<SpillFile>& file() const { return file_; }
+  // What frames for all of so many bytes take: a partition's last one is not full, and the cache clears room while
+  // what it has is within a slab of its limit.
+  uint64_t frame_bytes_for(uint64_t slow_bytes) const {
+    return slow_bytes + slow_bytes / 4 + 4 * slab_bytes_;
+  }
   // Frames for one size of pages; throws std::bad_alloc.
   std::shared_ptr<PageCache> cache_of(size_t page_bytes);
 

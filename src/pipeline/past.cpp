@@ -50,7 +50,7 @@ void Past::open(const Stream& stream, const Sequence& sequence, int32_t layer, i
     file_ = pieces_[0].slow->file();
   }
   if (!reader_) reader_ = std::make_unique<SpillReader>(file_);
-  reader_->read(requests_);
+  reader_->read(requests_, stream.cancel);
   stream.each(static_cast<int64_t>(pieces_.size()), [&](int64_t i, int) {
     const Piece& piece = pieces_[static_cast<size_t>(i)];
     std::byte *const keys = rows_.data() + piece.rows, *const values =

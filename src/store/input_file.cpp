@@ -39,4 +39,9 @@ void InputFile::read(uint64_t offset, void* to, size_t bytes) {
   }
 }
 
+void InputFile::expect(uint64_t offset, uint64_t bytes) noexcept {
+  if (offset < bytes_)
+    posix_fadvise(file_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+}
+
 }  // namespace wi

@@ -15,8 +15,11 @@ class InputFile final : public ByteSource {
   InputFile& operator=(const InputFile&) = delete;
   ~InputFile() override;
 
+  const std::string& path() const { return path_; }
+  int number() const { return file_; }
   uint64_t bytes() const override { return bytes_; }
   void read(uint64_t offset, void* to, size_t bytes) override;
+  void expect(uint64_t offset, uint64_t bytes) noexcept override;
 
  private:
   std::string path_;

@@ -12,11 +12,11 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr unsigned char kMagic[8] = {'W', 'I', 'S', 'E', 'S', 'S', '\r', '\n'};
-constexpr uint32_t kOptional = 1;  // flag
+constexpr uint32_t kOptional = 1, kAligned = 2;  // flags
 
 // What this version knows, in any order. Others are a later version's.
-constexpr std::string_view kTags[] = {"MODL", "SHAP", "POLI", "OPTS", "SMPL", "TEXT", "STAT",
-                                      "TOKN", "LOGT", "SINK", "SEGM", "INDX", "TAIL"};
+constexpr std::string_view kTags[] = {"MODL", "SHAP", "POLI", "OPTS", "SMPL", "TEXT", "STAT", "TOKN",
+                                      "LOGT", "SINK", "SEGM", "INDX", "PAGE", "SUMS", "TAIL"};
 
 uint64_t number_at(const unsigned char* from, size_t bytes) {
   uint64_t value = 0;
@@ -27,6 +27,9 @@ uint64_t number_at(const unsigned char* from, size_t bytes) {
 void number_to(uint64_t value, size_t bytes, unsigned char* to) {
   for (size_t i = 0; i < bytes; ++i) to[i] = static_cast<unsigned char>(value >> 8 * i);
 }
+
+// To a multiple of kAlignedBytes.
+uint64_t gap_behind(uint64_t offset) { return (kAlignedBytes - offset % kAlignedBytes) % kAlignedBytes; }
 
 uint64_t checksum_of(const unsigned char* data, size_t bytes, uint64_t offset) {
   return XXH3_64bits_withSeed(data, bytes, offset);
@@ -77,10 +80,10 @@ void SectionWriter::preamble(FileKind kind, uint64_t file_bytes) {
     offset_ += sizeof bytes;
 }
 
-void SectionWriter::open(std::string_view tag, Need need, uint64_t payload_bytes) {
+void SectionWriter::open(std::string_view tag, Need need, uint64_t payload_bytes, bool aligned) {
   unsigned char header[kSectionHeaderBytes] = {};
   std::memcpy(header, tag.data(), std::min<size_t>(tag.size(), 4));
-  number_to(need == Need::optional ? kOptional : 0, 4, header + 4);
+  number_to((need == Need::optional ? kOptional : 0) | (aligned ? kAligned : 0), 4, header + 4);
   number_to(payload_bytes, 8, header + 8);
   number_to(checksum_of(header, 16, offset_), 8, header + 16);
   put(header, sizeof header);
@@ -116,6 +119,23 @@ void SectionWriter::put(const void* data, size_t bytes) {
   offset_ += bytes;
 }
 
+// In pieces as short as the others.
+void SectionWriter::put_long(const void* data, size_t bytes) {
+  const auto* from = static_cast<const unsigned char*>(data);
+  for (size_t done = 0; done < bytes; done += std::min<size_t>(bytes - done, kPieceBytes))
+    put(from + done, std::min<size_t>(bytes - done, kPieceBytes));
+}
+
+void SectionWriter::put_zeros() {
+  static constexpr unsigned char kZeros[kAlignedBytes] = {};
+  if (const uint64_t gap = gap_behind(offset_)) put(kZeros, static_cast<size_t>(gap));
+}
+
+uint64_t SectionWriter::aligned_end(uint64_t header_end, uint64_t payload_bytes) {
+  const uint64_t end = header_end + gap_behind(header_end) + payload_bytes;
+  return end + gap_behind(end);
+}
+
 // ---- reading ----
 
 float FieldReader::f32(const char* field) { return std::bit_cast<float>(u32(field)); }
@@ -140,9 +160,10 @@ SectionReader::SectionReader(ByteSource& from, FileKind kind, const std::atomic<
   get(bytes, 12, "preamble");
   check(std::memcmp(bytes, kMagic, sizeof kMagic) == 0, WI_E_FORMAT,
         "magic at byte 0: this is not a session file");
-  const uint64_t version = number_at(bytes + 8, 4);
-  check(version == kSessionFileVersion, WI_E_FORMAT, "version at byte 8 is ", version,
-        ", this library reads ", kSessionFileVersion);
+  version_ = static_cast<uint32_t>(number_at(bytes + 8, 4));
+  check(version_ >= kOldestSessionFile && version_ <= kSessionFileVersion, WI_E_FORMAT,
+        "version at byte 8 is ", version_, ", this library reads ", kOldestSessionFile, " to ",
+        kSessionFileVersion);
   get(bytes + 12, sizeof bytes - 12, "preamble");
   check(number_at(bytes + 24, 8) == checksum_of(bytes, 24, 0), WI_E_FORMAT,
         "checksum at byte 24 does not match: the file is damaged");
@@ -170,10 +191,12 @@ bool SectionReader::next_header() {
   for (size_t i = 0; i < 4; ++i)
     tag_ += header[i] > ' ' && header[i] < 127 ? static_cast<char>(header[i]) : '?';
   optional_ = number_at(header + 4, 4) & kOptional;
+  aligned_ = version_ > 2 && (number_at(header + 4, 4) & kAligned);
   left_ = number_at(header + 8, 8);
-  const uint64_t rest = from_.bytes() - offset_;
-  check(left_ <= rest && SectionWriter::stored_bytes(left_) <= rest, WI_E_FORMAT, "section \"", tag_,
-        "\" at byte ", start_, " has ", left_, " bytes, the file ends at ", from_.bytes());
+  const uint64_t rest = from_.bytes() - offset_, gaps = gap_behind(offset_) + gap_behind(left_);
+  check(left_ <= rest && (aligned_ ? gaps <= rest - left_ : SectionWriter::stored_bytes(left_) <= rest),
+        WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " has ", left_, " bytes, the file ends at ",
+        from_.bytes());
   piece_.clear();
   at_ = 0;
   return true;
@@ -194,6 +217,7 @@ void SectionReader::open(std::string_view tag) {
   check(next_known(), WI_E_FORMAT, "section \"", tag, "\" is missing at byte ", offset_);
   check(tag_ == tag, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " stands where \"", tag,
         "\" should be");
+  check(!aligned_, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " has no checksums");
 }
 
 void SectionReader::close() {
@@ -212,9 +236,51 @@ void SectionReader::skip(std::string_view tag) {
 }
 
 void SectionReader::pass() {
+  if (aligned_) {
+    skip_zeros();
+    piece_.resize(static_cast<size_t>(std::min(left_, kPieceBytes)));
+    while (left_) unverified(piece_.data(), std::min<uint64_t>(left_, piece_.size()), "section");
+    skip_zeros();
+  }
   while (left_) next_piece("section");
   piece_.clear();
   at_ = 0;
+}
+
+uint64_t SectionReader::open_aligned(std::string_view tag) {
+  check(next_known(), WI_E_FORMAT, "section \"", tag, "\" is missing at byte ", offset_);
+  check(tag_ == tag && aligned_, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " stands where \"",
+        tag, "\" should be");
+  skip_zeros();
+  return offset_;
+}
+
+void SectionReader::unverified(void* to, uint64_t bytes, const char* field) {
+  poll();
+  check(bytes <= left_, WI_E_FORMAT, field, " in section \"", tag_, "\" needs ", bytes,
+        " bytes, the section has ", left_, " left");
+  get(to, bytes, field);
+  left_ -= bytes;
+}
+
+void SectionReader::leave() {
+  offset_ += left_;
+  left_ = 0;
+}
+
+void SectionReader::close_aligned() {
+  check(left_ == 0, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " has ", left_,
+        " bytes too many");
+  skip_zeros();
+}
+
+void SectionReader::skip_zeros() {
+  unsigned char zeros[kAlignedBytes];
+  const uint64_t gap = gap_behind(offset_);
+  get(zeros, gap, "zeros");
+  check(std::all_of(zeros, zeros + gap, [](unsigned char byte) { return byte == 0; }), WI_E_FORMAT,
+        "section \"", tag_, "\" at byte ", start_, " is damaged: there should be zeros before byte ",
+        offset_);
 }
 
 void SectionReader::end() {
@@ -223,9 +289,20 @@ void SectionReader::end() {
 }
 
 void SectionReader::raw(void* to, uint64_t bytes, const char* field) {
-  auto* const out = static_cast<unsigned char*>(to);
-  handed(bytes, field,
-         [&](uint64_t offset, const void* from, size_t count) { std::memcpy(out + offset, from, count); });
+  check_left(bytes, field);
+  auto* out = static_cast<unsigned char*>(to);
+  while (bytes > 0) {
+    size_t here = static_cast<size_t>(std::min(left_, kPieceBytes));
+    if (at_ == piece_.size() && here <= bytes) {
+      read_piece(out, here, field);  // a whole one needs no copy
+    } else {
+      const std::span<const unsigned char> part = next(bytes, field);
+      here = part.size();
+      std::memcpy(out, part.data(), here);
+    }
+    out += here;
+    bytes -= here;
+  }
 }
 
 void SectionReader::check_left(uint64_t bytes, const char* field) const {
@@ -250,16 +327,19 @@ std::string SectionReader::text(const char* field, uint32_t most_bytes) {
 
 // Reads and verifies the next piece; what is left of the one before is forgotten.
 void SectionReader::next_piece(const char* field) {
+  piece_.resize(static_cast<size_t>(std::min(left_, kPieceBytes)));
+  at_ = 0;
+  read_piece(piece_.data(), piece_.size(), field);
+}
+
+void SectionReader::read_piece(unsigned char* to, size_t bytes, const char* field) {
   poll();
   const uint64_t start = offset_;
-  const auto bytes = static_cast<size_t>(std::min(left_, kPieceBytes));
-  piece_.resize(bytes);
-  at_ = 0;
   left_ -= bytes;
   unsigned char checksum[kChecksumBytes];
-  get(piece_.data(), bytes, field);
+  get(to, bytes, field);
   get(checksum, sizeof checksum, field);
-  if (number_at(checksum, sizeof checksum) == checksum_of(piece_.data(), bytes, start)) return;
+  if (number_at(checksum, sizeof checksum) == checksum_of(to, bytes, start)) return;
   fail(WI_E_FORMAT, "checksum at byte ", start + bytes, " does not match: section \"", tag_, "\" is damaged");
 }
 

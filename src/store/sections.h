@@ -3,7 +3,9 @@
 //
 //   preamble  magic (8), version u32, kind u32, bytes of the whole file u64, checksum u64 of these 24 bytes
 //   section   tag (4), flags u32 (bit 0: may be passed over), payload bytes u64, checksum u64 of these 16,
-//             then the payload in pieces of 1 MiB, the last one shorter, each followed by its checksum u64
+//             then the payload in pieces of 1 MiB, the last one shorter, each followed by its checksum u64;
+//             with bit 1, since version 3: the payload as it is from the next multiple of 4096 on, zeros before
+//             it and up to the next such multiple behind it; the section after it has its checksums
 //
 // Checksums are XXH3-64 seeded with the file offset of what they cover, so that a piece elsewhere is damage
 // too. A reader passes over a section that it does not know if the flag allows it, and refuses the file if
@@ -25,9 +27,10 @@ namespace wi {
 
 enum class FileKind : uint32_t { session = 1, kv = 2 };
 
-constexpr uint32_t kSessionFileVersion = 2;
+constexpr uint32_t kSessionFileVersion = 3, kOldestSessionFile = 2;  // written; read as well
 constexpr uint64_t kPreambleBytes = 32, kSectionHeaderBytes = 24, kChecksumBytes = 8;
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+constexpr uint64_t kAlignedBytes = 4096;  // of the file's blocks, as reads past the page cache want them
 
 // Fields one after another without padding.
 class FieldWriter {
@@ -111,6 +114,20 @@ class SectionWriter final : private FieldWriter {
       offset_ += kSectionHeaderBytes + stored_bytes(count.bytes());
     }
   }
+  // A section that lies as it is at a multiple of kAlignedBytes. body(put) runs once, if at all: put(data, bytes)
+  // takes its pieces in order.
+  template <class Body>
+  void aligned(std::string_view tag, uint64_t bytes, const Body& body) {
+    if (!to_) {
+      offset_ = aligned_end(offset_ + kSectionHeaderBytes, bytes);
+      return;
+    }
+    open(tag, Need::required, bytes, true);
+    put_zeros();
+    body([this](const void* data, size_t count) { put_long(data, count); });
+    put_zeros();
+  }
+  bool measures() const { return !to_; }
   uint64_t bytes() const { return offset_; }
   // Bytes that a payload takes with its checksums.
   static uint64_t stored_bytes(uint64_t payload_bytes) {
@@ -123,9 +140,12 @@ class SectionWriter final : private FieldWriter {
   void fetched(uint64_t bytes, const Fetch& fetch) override;
   template <class Fill>  // fill(offset, to, count)
   void in_pieces(uint64_t bytes, const Fill& fill);
-  void open(std::string_view tag, Need need, uint64_t payload_bytes);
+  void open(std::string_view tag, Need need, uint64_t payload_bytes, bool aligned = false);
   void flush_piece();
   void put(const void* data, size_t bytes);
+  void put_long(const void* data, size_t bytes);
+  void put_zeros();  // up to a multiple of kAlignedBytes
+  static uint64_t aligned_end(uint64_t header_end, uint64_t payload_bytes);
 
   ByteSink* to_ = nullptr;
   const std::atomic<bool>* cancel_ = nullptr;
@@ -141,6 +161,8 @@ class SectionReader final : public FieldReader {
   // WI_E_FORMAT for what is no such file, of another version, damaged, cut or of another kind.
   SectionReader(ByteSource& from, FileKind kind, const std::atomic<bool>* cancel);
 
+  uint32_t version() const { return version_; }
+
   // The next section, which must have this tag.
   void open(std::string_view tag);
   uint64_t left() const { return left_ + (piece_.size() - at_); }  // of the section
@@ -148,6 +170,13 @@ class SectionReader final : public FieldReader {
   void close();
   void skip(std::string_view tag);  // a section nobody needs; damage in it is found all the same
   void end();                       // the file's
+
+  // The next section, which must have this tag and lie as it is in the file; returns where. Its bytes are
+  // handed out unverified, or left where they are.
+  uint64_t open_aligned(std::string_view tag);
+  void unverified(void* to, uint64_t bytes, const char* field);
+  void leave();          // what is left of it
+  void close_aligned();  // its end
 
   void raw(void* to, uint64_t bytes, const char* field) override;
   // The same for what is not in reach: put(offset, from, count) takes some of the bytes, in order.
@@ -164,8 +193,10 @@ class SectionReader final : public FieldReader {
 
   template <class... Parts>
   void require(bool holds, const char* field, const Parts&... parts) const {
-    check(holds, WI_E_FORMAT, field, " before byte ", offset_ - (piece_.size() - at_), parts...);
+    check(holds, WI_E_FORMAT, field, " before byte ", offset(), parts...);
   }
+  uint64_t offset() const { return offset_ - (piece_.size() - at_); }
+  void expect(uint64_t offset, uint64_t bytes) { from_.expect(offset, bytes); }
   void poll() const {
     check(!cancel_ || !cancel_->load(std::memory_order_relaxed), WI_E_CANCELLED, "cancelled");
   }
@@ -177,6 +208,8 @@ class SectionReader final : public FieldReader {
   void check_left(uint64_t bytes, const char* field) const;
   std::span<const unsigned char> next(uint64_t most_bytes, const char* field);  // at least one
   void next_piece(const char* field);
+  void read_piece(unsigned char* to, size_t bytes, const char* field);
+  void skip_zeros();  // up to a multiple of kAlignedBytes
   void get(void* to, uint64_t bytes, const char* what);
 
   ByteSource& from_;
@@ -184,7 +217,8 @@ class SectionReader final : public FieldReader {
   uint64_t offset_ = 0;  // of the next byte to be read
   uint64_t start_ = 0;   // of the open section
   std::string tag_;      // its tag, printable
-  bool optional_ = false;
+  uint32_t version_ = 0;
+  bool optional_ = false, aligned_ = false;
   uint64_t left_ = 0;  // payload bytes after piece_
   std::vector<unsigned char> piece_;
   size_t at_ = 0;  // in piece_

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <optional>
+#include <thread>
 
 namespace wi {
 namespace {
@@ -36,13 +38,26 @@ class PlaneCopy {
 
 Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens,
                  HostPages pages)
+    : Segment(pools, shape, first_position, tokens, WithoutKv{}, pages) {
+  allocate_kv(pages);
+}
+
+Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens,
+                 WithoutKv, HostPages pages)
     : shape_(shape), first_position_(first_position), tokens_(tokens), id_(next_id()), pool_(pools.pages) {
   const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
-  pages_ =
-      pools.pages->allocate(shape.token_bytes() * static_cast<size_t>(tokens), "a segment's pages", pages);
-  kv_ = pages_.data();
   places_ = pools.host->allocate(planes * static_cast<size_t>(tokens) * sizeof(int32_t), "a segment's order",
                                  pages);
+}
+
+void Segment::allocate_kv(HostPages pages) {
+  pages_ = pool_->allocate(kv_bytes(), "a segment's pages", pages);
+  kv_ = pages_.data();
+}
+
+size_t Segment::index_bytes() const {
+  const SlowKv* const there = slow();
+  return index_.bytes() + offsets_.bytes() + places_.bytes() + (there ? there->checksum_bytes() : 0);
 }
 
 std::byte* Segment::keys(int32_t layer, int32_t head) const {
@@ -96,14 +111,15 @@ void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
 }
 
 bool Segment::demote(WaveBuffer& buffer, const std::function<void()>& poll) const {
-  std::lock_guard lock(demoting_);
+  std::unique_lock lock(demoting_, std::defer_lock);
+  while (!lock.try_lock()) {  // another thread is at it, at the pace of the disk
+    if (poll) poll();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   if (slow()) return false;
   const size_t plane_bytes = 2 * static_cast<size_t>(tokens_) * shape_.head_bytes();
-  std::vector<SlowKv::Plane> planes;
-  for (size_t i = 0; i < heads_.size(); ++i)
-    planes.push_back({offsets_.as<int32_t>() + offsets_at_[i], heads_[i].partitions});
-  slow_ = SlowKv::write(buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()),
-                        std::move(planes), tokens_, shape_.head_bytes(), [&](size_t plane, std::byte* to) {
+  slow_ = SlowKv::write(buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()), layouts(),
+                        tokens_, shape_.head_bytes(), [&](size_t plane, std::byte* to) {
                           if (poll) poll();
                           pool_->memory().copy(to, kv_ + plane * plane_bytes, plane_bytes);
                         });
@@ -112,24 +128,42 @@ bool Segment::demote(WaveBuffer& buffer, const std::function<void()>& poll) cons
   return true;
 }
 
+void Segment::attach_slow(WaveBuffer& buffer, SpillExtent extent, HostBuffer checksums) {
+  slow_ = SlowKv::open(buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()),
+                       std::move(extent), std::move(checksums), layouts(), tokens_, shape_.head_bytes());
+  slow_now_.store(slow_.get(), std::memory_order_release);
+}
+
+std::vector<PlaneLayout> Segment::layouts() const {
+  std::vector<PlaneLayout> planes;
+  for (size_t i = 0; i < heads_.size(); ++i) planes.push_back(layout(i));
+  return planes;
+}
+
 void Segment::attach_index(HostPool& host_pool, const Policy& policy, HostBuffer index,
                            std::vector<HeadIndex> heads) {
-  std::vector<size_t> at;
   size_t count = 0;
-  for (const HeadIndex& head : heads) {
-    at.push_back(count);
-    count += static_cast<size_t>(head.partitions) + 1;
-  }
+  for (const HeadIndex& head : heads) count += static_cast<size_t>(head.partitions) + 1;
   HostBuffer offsets = host_pool.allocate(count * sizeof(int32_t), "a segment's offsets");
-  for (size_t plane = 0; plane < heads.size(); ++plane) {
-    int32_t* const out = offsets.as<int32_t>() + at[plane];
-    const HeadIndex& head = heads[plane];
+  int32_t* out = offsets.as<int32_t>();
+  for (const HeadIndex& head : heads) {
     if (head.partitions == 1) {
       out[0] = 0;
       out[1] = tokens_;
     } else if (head.partitions > 1) {
       policy.partition_offsets(index.data() + head.offset, head.partitions, tokens_, out);
     }
+    out += head.partitions + 1;
+  }
+  attach_index(std::move(index), std::move(heads), std::move(offsets));
+}
+
+void Segment::attach_index(HostBuffer index, std::vector<HeadIndex> heads, HostBuffer offsets) {
+  std::vector<size_t> at;
+  size_t count = 0;
+  for (const HeadIndex& head : heads) {
+    at.push_back(count);
+    count += static_cast<size_t>(head.partitions) + 1;
   }
   index_ = std::move(index);
   heads_ = std::move(heads);
@@ -137,11 +171,11 @@ void Segment::attach_index(HostPool& host_pool, const Policy& policy, HostBuffer
   offsets_at_ = std::move(at);
 }
 
-SegmentView Segment::view(int32_t layer, int32_t head) const {
+SegmentView Segment::view(int32_t layer, int32_t head, const SlowKv* slow) const {
   const HeadIndex& entry = heads_[plane(layer, head)];
   SegmentView view;
-  if (const SlowKv* const there = slow()) {
-    view.slow = &there->plane(plane(layer, head));
+  if (slow) {
+    view.slow = &slow->plane(plane(layer, head));
   } else {
     view.keys = keys(layer, head);
     view.values = values(layer, head);

@@ -27,6 +27,10 @@ class Segment {
   // token.
   Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens,
           HostPages pages = HostPages::huge);
+  // Without keys and values: allocate_kv() or attach_slow() follows.
+  struct WithoutKv {};
+  Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens, WithoutKv,
+          HostPages pages = HostPages::huge);
 
   const KvShape& shape() const { return shape_; }
   int64_t first_position() const { return first_position_; }
@@ -34,9 +38,11 @@ class Segment {
   int32_t tokens() const { return tokens_; }
   uint64_t id() const { return id_; }  // unique in the process, never reused
   size_t bytes() const { return (slow() ? 0 : kv_bytes()) + index_bytes(); }  // in the fast tier
-  size_t index_bytes() const { return index_.bytes() + offsets_.bytes() + places_.bytes(); }
+  size_t index_bytes() const;
 
-  SegmentView view(int32_t layer, int32_t head) const;
+  SegmentView view(int32_t layer, int32_t head) const { return view(layer, head, slow()); }
+  // As it was when slow() was that.
+  SegmentView view(int32_t layer, int32_t head, const SlowKv* slow) const;
 
   // Keys and values (count, head_dim) of one head's positions [first, first + count), all of them the
   // segment's, in order of position.
@@ -67,8 +73,17 @@ class Segment {
   // heads: (layers * kv_heads) as the policy laid them out. Throws WI_E_BUDGET or WI_E_MEMORY.
   void attach_index(HostPool& host_pool, const Policy& policy, HostBuffer index,
                     std::vector<HeadIndex> heads);
+  // The same with offsets that are known: (layers * kv_heads, partitions + 1) int32.
+  void attach_index(HostBuffer index, std::vector<HeadIndex> heads, HostBuffer offsets);
+  void allocate_kv(HostPages pages = HostPages::huge);
+  // Slow from birth: plane by plane in the extent, with layout()'s pages; checksums as SlowKv::open() has them.
+  void attach_slow(WaveBuffer& buffer, SpillExtent extent, HostBuffer checksums);
   const std::vector<HeadIndex>& heads() const { return heads_; }
   const HostBuffer& index() const { return index_; }
+  PlaneLayout layout(size_t plane) const {  // layer * kv_heads + head
+    return {offsets_.as<int32_t>() + offsets_at_[plane], heads_[plane].partitions};
+  }
+  Memory& memory() const { return pool_->memory(); }  // of keys and values
 
   // What prefix reuse compares and carries along: the ids of the segment's tokens, what came before.
   struct Lineage {
@@ -81,6 +96,7 @@ class Segment {
   std::shared_ptr<const void> listing;     // where it is offered; ends with the segment
 
  private:
+  std::vector<PlaneLayout> layouts() const;
   size_t plane(int32_t layer, int32_t head) const {
     return static_cast<size_t>(layer) * static_cast<size_t>(shape_.kv_heads) + static_cast<size_t>(head);
   }

@@ -76,12 +76,16 @@ int32_t Sequence::runs(int32_t layer, int32_t head, int64_t first, int64_t end, 
   const auto add = [&](const std::byte* keys, const std::byte* values, int64_t begin, int64_t tokens) {
     const int64_t skip = std::max<int64_t>(first - begin, 0), stop = std::min(end - begin, tokens);
     const size_t offset = static_cast<size_t>(skip) * bytes;
-    if (skip < stop) runs[count++] = {keys + offset, values + offset, stop - skip};
+    if (skip >= stop) return;
+    runs[count++] = keys ? KvRun{keys + offset, values + offset, stop - skip}
+                         : KvRun{nullptr, nullptr, stop - skip};  // in the slow tier
   };
   if (sink_ && first < kSinkTokens) add(sink_->keys(layer, head), sink_->values(layer, head), 0, kSinkTokens);
-  for (const auto& segment : segments_)
-    add(segment->keys(layer, head), segment->values(layer, head), segment->first_position(),
-        segment->tokens());
+  for (const auto& segment : segments_) {
+    const bool slow = segment->slow() != nullptr;
+    add(slow ? nullptr : segment->keys(layer, head), slow ? nullptr : segment->values(layer, head),
+        segment->first_position(), segment->tokens());
+  }
   const size_t from = static_cast<size_t>(std::max<int64_t>(first - sealed_end_, 0) / kBlockTokens);
   for (size_t i = from; sealed_end_ + static_cast<int64_t>(i) * kBlockTokens < end; ++i)
     add(tail_[i]->keys(layer, head), tail_[i]->values(layer, head),
@@ -273,16 +277,21 @@ void Sequence::refresh() {
   if (static_cast<size_t>(slow) != slow_segments()) rebuild_views();
 }
 
+// Of one moment: a segment that leaves the fast tier meanwhile is in it for all views.
 void Sequence::rebuild_views() {
   auto views = std::make_shared<Views>();
-  for (const auto& segment : segments_) views->slow += segment->slow() != nullptr;
+  std::vector<const SlowKv*> slow;  // (segments)
+  for (const auto& segment : segments_) {
+    slow.push_back(segment->slow());
+    views->slow += slow.back() != nullptr;
+  }
   views->view.reserve(segments_.size() * static_cast<size_t>(shape_.layers) *
                       static_cast<size_t>(shape_.kv_heads));
   for (int32_t layer = 0; layer < shape_.layers; ++layer) {
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
       int32_t partitions = 0;
-      for (const auto& segment : segments_) {
-        views->view.push_back(segment->view(layer, head));
+      for (size_t i = 0; i < segments_.size(); ++i) {
+        views->view.push_back(segments_[i]->view(layer, head, slow[i]));
         partitions += views->view.back().partitions;
       }
       views->partitions.push_back(partitions);

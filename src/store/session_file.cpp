@@ -1,4 +1,4 @@
-// Version 2. Sections, in this order (those with * of sessions only):
+// Version 3. Sections, in this order (those with * of sessions only):
 //
 //   MODL*  identity of the model u64 × 2, vocab i32
 //   SHAP   layers, kv_heads, head_dim, kv_type (WI_KV_*), query_heads: i32
@@ -10,14 +10,26 @@
 //   TOKN*  ids, i32
 //   LOGT*  logits of the last computed token, f32, or nothing
 //   SINK   one block (layers, kv_heads, {K, V}, 4, head_dim), if there are tokens
-//   SEGM   first position i64, tokens i64, the segment's keys and values (layers, kv_heads, {K, V}, tokens,
-//          head_dim), each one's position (layers, kv_heads, tokens) i32; once a segment, each with
-//   INDX   (layers * kv_heads) × {offset u64, bytes u64, partitions i32}, then the index
+//   once a segment, the planes of its (layers, kv_heads) each:
+//     SEGM   first position i64, tokens i64, partitions of each plane i32; then of each plane where in the
+//            stored order its partitions end, i32; then of each plane every token's place in that order (tokens),
+//            by position, i32
+//     INDX   (layers * kv_heads) × {offset u64, bytes u64, partitions i32}, then the index
+//     PAGE   keys and values, aligned, plane by plane as the slow tier has them (src/buffer/plane_pages.h), so
+//            that the file is one: a load may leave them where they are
+//     SUMS   checksums of those pages, u32 (planes, page_slots): the low half of their XXH3-64, 0 where a slot
+//            has no page
 //   TAIL   whole blocks (layers, kv_heads, {K, V}, 64, head_dim); what no token is in is zero
+//
+// Version 2, which is read as well, has of a segment only SEGM (first position, tokens, keys and values
+// (layers, kv_heads, {K, V}, tokens, head_dim), each place's position (layers, kv_heads, tokens) i32) and INDX.
 #include "src/store/session_file.h"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
+#include "src/buffer/saved_file.h"
 #include "src/error.h"
 
 namespace wi {
@@ -88,22 +100,120 @@ void read_block(SectionReader& from, const char* field, TokenBlock& block) {
               [&](uint64_t offset, const void* bytes, size_t count) { block.copy_in(offset, bytes, count); });
 }
 
-void write_segment(SectionWriter& to, const Segment& segment) {
+// Whole pages of a plane at a time: some MB, which is many reads of a slow tier at once.
+constexpr size_t kChunkBytes = size_t{4} << 20;
+template <class Visit>  // visit(first, end)
+void each_chunk(const PlaneLayout& plane, size_t row_bytes, const Visit& visit) {
+  const auto most = static_cast<int32_t>(std::max<size_t>(kChunkBytes / (2 * row_bytes), kFrameTokens));
+  int32_t begin = 0;
+  each_page(plane, 0, plane.tokens(), [&](const PlanePage& page) {
+    if (page.first + page.tokens - begin <= most) return;
+    visit(begin, page.first);
+    begin = page.first;
+  });
+  visit(begin, plane.tokens());
+}
+
+// Between pages of a chunk, which begins with the row `begin`, and where a segment's memory has them.
+template <class Copy>  // copy(place in the page's memory, place in the segment's)
+class PageCopies {
+ public:
+  PageCopies(Memory& memory, std::byte* keys, std::byte* values, size_t row_bytes, Copy copy)
+      : memory_(memory), keys_(keys), values_(values), row_(row_bytes), copy_(copy) {}
+  void add(const PlanePage& page, std::byte* packed) {
+    const size_t at = static_cast<size_t>(page.first) * row_, half = static_cast<size_t>(page.tokens) * row_;
+    pieces_[filled_++] = copy_(packed, keys_ + at, half);
+    pieces_[filled_++] = copy_(packed + half, values_ + at, half);
+    if (filled_ == std::size(pieces_)) flush();
+  }
+  void flush() {
+    memory_.copy({pieces_, filled_});
+    filled_ = 0;
+  }
+
+ private:
+  Memory& memory_;
+  std::byte *const keys_, *const values_;
+  const size_t row_;
+  const Copy copy_;
+  CopyPiece pieces_[128];
+  size_t filled_ = 0;
+};
+
+// Keys and values as they are to lie in a file. What is in a slow tier lies so already, and is read once.
+class PageSource {
+ public:
+  // put(pages, bytes) some at a time; checksums (page_slots), zero before.
+  template <class Put>
+  void each(const Segment& segment, size_t plane, uint32_t* checksums, const Put& put) {
+    const KvShape& shape = segment.shape();
+    const size_t row = shape.head_bytes();
+    const PlaneLayout layout = segment.layout(plane);
+    each_chunk(layout, row, [&](int32_t begin, int32_t end) {
+      const size_t bytes = 2 * row * static_cast<size_t>(end - begin);
+      if (room_.size() < bytes) room_.resize(bytes);
+      fetch(segment, plane, layout, begin, end);
+      const std::byte* at = room_.data();
+      each_page(layout, begin, end, [&](const PlanePage& page) {
+        const size_t page_bytes = 2 * row * static_cast<size_t>(page.tokens);
+        checksums[page.slot] = page_checksum(at, page_bytes);
+        at += page_bytes;
+      });
+      put(room_.data(), bytes);
+    });
+  }
+
+ private:
+  void fetch(const Segment& segment, size_t plane, const PlaneLayout& layout, int32_t begin, int32_t end) {
+    const KvShape& shape = segment.shape();
+    const size_t row = shape.head_bytes();
+    std::byte* at = room_.data();
+    if (const SlowKv* const slow = segment.slow()) {
+      if (of_ != slow->file()) {
+        reader_ = std::make_unique<SpillReader>(slow->file());
+        of_ = slow->file();
+      }
+      const ReadRequest request = slow->request(plane, begin, end - begin, at);
+      reader_->read({&request, 1});
+      each_page(layout, begin, end, [&](const PlanePage& page) {
+        const size_t bytes = 2 * row * static_cast<size_t>(page.tokens);
+        slow->plane(plane).verify(page.slot, at, bytes);
+        at += bytes;
+      });
+      return;
+    }
+    const auto layer = static_cast<int32_t>(plane) / shape.kv_heads,
+               head = static_cast<int32_t>(plane) % shape.kv_heads;
+    PageCopies copies(segment.memory(), segment.keys(layer, head), segment.values(layer, head), row,
+                      [](std::byte* page, std::byte* own, size_t bytes) {
+                        return CopyPiece{page, own, bytes};
+                      });
+    each_page(layout, begin, end, [&](const PlanePage& page) {
+      copies.add(page, at);
+      at += 2 * row * static_cast<size_t>(page.tokens);
+    });
+    copies.flush();
+  }
+
+  std::vector<std::byte> room_;
+  std::unique_ptr<SpillReader> reader_;
+  std::shared_ptr<SpillFile> of_;  // reader_'s
+};
+
+void write_segment(SectionWriter& to, const Segment& segment, PageSource& pages) {
+  const size_t planes = segment.heads().size();
+  size_t slots = 0;
+  for (size_t plane = 0; plane < planes; ++plane)
+    slots += page_slots(segment.tokens(), segment.layout(plane).partitions);
   to.section("SEGM", [&](FieldWriter& fields) {
     fields.i64(segment.first_position());
     fields.i64(segment.tokens());
-    const KvShape& shape = segment.shape();
-    fields.fetched(segment.kv_bytes(),
-                   [&](uint64_t offset, void* out, size_t count) { segment.copy_out(offset, out, count); });
-    std::vector<int32_t> positions(static_cast<size_t>(segment.tokens()));
-    for (int32_t layer = 0; layer < shape.layers; ++layer) {
-      for (int32_t head = 0; head < shape.kv_heads; ++head) {
-        const int32_t* places = segment.places(layer, head);
-        for (int32_t i = 0; i < segment.tokens(); ++i)
-          positions[static_cast<size_t>(places[i])] = static_cast<int32_t>(segment.first_position()) + i;
-        fields.raw(positions.data(), positions.size() * sizeof(int32_t));
-      }
+    for (const Segment::HeadIndex& head : segment.heads()) fields.i32(head.partitions);
+    for (size_t plane = 0; plane < planes; ++plane) {
+      const PlaneLayout layout = segment.layout(plane);
+      fields.raw(layout.offsets + 1, static_cast<size_t>(layout.partitions) * sizeof(int32_t));
     }
+    fields.raw(segment.places(0, 0), planes * static_cast<size_t>(segment.tokens()) * sizeof(int32_t));
   });
   to.section("INDX", [&](FieldWriter& fields) {
     for (const Segment::HeadIndex& head : segment.heads()) {
@@ -113,6 +223,15 @@ void write_segment(SectionWriter& to, const Segment& segment) {
     }
     fields.raw(segment.index().data(), segment.index().bytes());
   });
+  std::vector<uint32_t> checksums(to.measures() ? 0 : slots);
+  to.aligned("PAGE", segment.kv_bytes(), [&](const auto& put) {
+    uint32_t* of_plane = checksums.data();
+    for (size_t plane = 0; plane < planes; ++plane) {
+      pages.each(segment, plane, of_plane, put);
+      of_plane += page_slots(segment.tokens(), segment.layout(plane).partitions);
+    }
+  });
+  to.section("SUMS", [&](FieldWriter& fields) { fields.raw(checksums.data(), slots * sizeof(uint32_t)); });
 }
 
 void write_sections(SectionWriter& to, const SavedParams& params, const Sequence& sequence,
@@ -161,7 +280,8 @@ void write_sections(SectionWriter& to, const SavedParams& params, const Sequence
   if (sequence.tokens() == 0) return;
   to.section("SINK",
              [&](FieldWriter& fields) { write_block(fields, shape, *sequence.sink(), sequence.tokens()); });
-  for (const auto& segment : sequence.segments()) write_segment(to, *segment);
+  PageSource pages;
+  for (const auto& segment : sequence.segments()) write_segment(to, *segment, pages);
   to.section("TAIL", [&](FieldWriter& fields) {
     const int64_t blocks = tail_blocks_of(sequence.tail_tokens());
     for (int64_t i = 0; i < blocks; ++i)
@@ -174,8 +294,9 @@ void write_sections(SectionWriter& to, const SavedParams& params, const Sequence
 
 uint64_t session_file_bytes(const SavedParams& params, const Sequence& sequence, const SessionImage* image) {
   SectionWriter measure;
+  measure.preamble(image ? FileKind::session : FileKind::kv, 0);
   write_sections(measure, params, sequence, image);
-  return kPreambleBytes + measure.bytes();
+  return measure.bytes();
 }
 
 void write_session_file(ByteSink& to, const SavedParams& params, const Sequence& sequence,
@@ -276,7 +397,8 @@ void SessionFile::read_state() {
   reader_.close();
 }
 
-bool SessionFile::read_sequence(Sequence& sequence, const BeforeTokens& before) {
+bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const InPlace& place,
+                                const BeforeTokens& before) {
   if (kind_ == FileKind::session) read_tokens();
   Sequence loaded = sequence;
   if (computed_ > 0) {
@@ -288,7 +410,13 @@ bool SessionFile::read_sequence(Sequence& sequence, const BeforeTokens& before) 
     BlockRef sink(new TokenBlock(*sequence.pools().pages, shape, kSinkTokens));
     read_block(reader_, "sink", *sink);
     reader_.close();
-    for (uint32_t i = 0; i < segments_; ++i) read_segment(loaded, sink, before);
+    place_ = sequence.shape().windows ? InPlace{} : place;
+    for (uint32_t i = 0; i < segments_; ++i) {
+      if (reader_.version() == 2)
+        read_segment_2(loaded, sink, before);
+      else
+        read_segment(loaded, sink, before);
+    }
     reader_.require(segments_ == 0 || loaded.sealed_end() == sealed_end_, "segments", ": they end at ",
                     loaded.sealed_end(), ", sealed_end is ", sealed_end_);
     const auto ends_there = [&](const auto& segment) { return segment->end_position() == settled_end_; };
@@ -300,7 +428,7 @@ bool SessionFile::read_sequence(Sequence& sequence, const BeforeTokens& before) 
     const uint64_t tail_bytes = static_cast<uint64_t>(blocks) * kBlockTokens * shape.token_bytes();
     reader_.require(reader_.left() == tail_bytes, "tail", ": ", blocks, " blocks do not fit ", reader_.left(),
                     " bytes");
-    if (before) before(loaded, blocks * kBlockTokens);
+    if (before) before(loaded, blocks * kBlockTokens, false);
     loaded.check_budget(tail_bytes, "a session file's recent tokens");
     std::vector<BlockRef> tail;
     tail.reserve(static_cast<size_t>(blocks));  // so that no block is without an owner
@@ -313,6 +441,7 @@ bool SessionFile::read_sequence(Sequence& sequence, const BeforeTokens& before) 
     loaded.restore_settled_end(settled_end_);
   }
   reader_.end();
+  if (reader_.version() > 2) verify_segments(loaded, stream);
   sequence = std::move(loaded);
   return index_version_ != params_.policy->index_version && segments_ > 0;
 }
@@ -348,9 +477,9 @@ void SessionFile::read_tokens() {
     read_array(reader_, "logits", static_cast<uint64_t>(image_.vocab), image_.logits);
 }
 
-void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before) {
-  const KvShape& shape = sequence.shape();
-  const int64_t first = sequence.segments().empty() ? kSinkTokens : sequence.tokens();
+// What of a segment shapes all that follows; returns its tokens.
+int32_t SessionFile::read_span(const Sequence& sequence) {
+  const int64_t first = next_first(sequence);
   reader_.open("SEGM");
   const int64_t first_position = reader_.i64("first_position"), tokens = reader_.i64("segment tokens");
   reader_.require(first_position == first, "first_position", " is ", first_position,
@@ -358,32 +487,229 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const B
   reader_.require(tokens > 0 && tokens <= kMostTokensOfSegment && tokens % kBlockTokens == 0 &&
                       tokens <= sealed_end_ - first,
                   "segment tokens", " is ", tokens);
+  return static_cast<int32_t>(tokens);
+}
+
+int64_t SessionFile::next_first(const Sequence& sequence) const {
+  return sequence.segments().empty() ? kSinkTokens : sequence.tokens();
+}
+
+// What it holds is looked at in verify_segments(), when all are read, except for what is followed before that.
+void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before) {
+  const KvShape& shape = sequence.shape();
+  HostPool& host = *sequence.pools().host;
+  const int64_t first = next_first(sequence);
+  const uint64_t start = reader_.offset();
+  const int32_t tokens = read_span(sequence);
+  const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
+  const uint64_t place_bytes = planes * static_cast<uint64_t>(tokens) * sizeof(int32_t);
+  std::vector<Segment::HeadIndex> heads(planes);
+  uint64_t partitions = 0;
+  size_t slots = 0;
+  for (Segment::HeadIndex& head : heads) {
+    head.partitions = reader_.i32("partitions");
+    reader_.require(head.partitions > 0 && head.partitions <= tokens, "partitions", " is ", head.partitions,
+                    " for ", tokens, " tokens");
+    partitions += static_cast<uint64_t>(head.partitions);
+    slots += page_slots(tokens, head.partitions);
+  }
+  reader_.require(partitions * sizeof(int32_t) + place_bytes == reader_.left(), "segment tokens", " is ",
+                  tokens, ", which does not fit ", reader_.left(), " bytes");
+  const uint64_t offset_bytes = (partitions + planes) * sizeof(int32_t);
+  if (before) before(sequence, tokens, place_.buffer != nullptr);
+  sequence.check_budget(place_bytes + offset_bytes, "a session file's segment");
+  auto segment = std::make_shared<Segment>(sequence.pools(), shape, first, tokens, Segment::WithoutKv{});
+  HostBuffer offsets = host.allocate(offset_bytes, "a segment's offsets");
+  read_offsets(tokens, heads, offsets.as<int32_t>());
+  reader_.raw(segment->places(0, 0), place_bytes, "places");
+
+  HostBuffer index;
+  if (index_version_ == params_.policy->index_version)
+    index = read_index(sequence, *segment, heads);
+  else
+    reader_.skip("INDX");
+  segment->attach_index(std::move(index), std::move(heads), std::move(offsets));
+  if (place_.buffer) expect_more(reader_.offset() - start + slots * sizeof(uint32_t), segment->kv_bytes());
+  read_pages(sequence, *segment, slots);
+  sequence.adopt(std::move(segment), sink);
+}
+
+// What is read between the pages of the next segments, if they are about as long as this one, so that a disk has
+// several reads at a time: alone, each waits for the one before.
+void SessionFile::expect_more(uint64_t read_bytes, uint64_t page_bytes) {
+  constexpr uint64_t kSegments = 4, kMore = uint64_t{128} << 10;
+  const uint64_t stride = read_bytes + page_bytes;
+  for (uint64_t i = 0; i < kSegments; ++i)
+    reader_.expect(reader_.offset() + page_bytes + i * stride, read_bytes + kMore);
+}
+
+void SessionFile::read_offsets(int32_t tokens, const std::vector<Segment::HeadIndex>& heads,
+                               int32_t* offsets) {
+  for (const Segment::HeadIndex& head : heads) {
+    offsets[0] = 0;
+    reader_.raw(offsets + 1, static_cast<uint64_t>(head.partitions) * sizeof(int32_t), "partition ends");
+    bool grow = offsets[head.partitions] == tokens;
+    for (int32_t i = 0; i < head.partitions; ++i) grow = grow && offsets[i] < offsets[i + 1];
+    reader_.require(grow, "partition ends", " do not grow from 0 to ", tokens);
+    offsets += head.partitions + 1;
+  }
+}
+
+// Keys and values, into memory or left where they are.
+void SessionFile::read_pages(const Sequence& sequence, Segment& segment, size_t slots) {
+  const uint64_t offset = reader_.open_aligned("PAGE");
+  reader_.require(reader_.left() == segment.kv_bytes(), "pages", " of ", segment.tokens(), " tokens have ",
+                  reader_.left(), " bytes");
+  const uint64_t checksum_bytes = slots * sizeof(uint32_t);
+  std::vector<uint32_t> found;
+  if (place_.buffer) {
+    reader_.leave();
+  } else {
+    sequence.check_budget(segment.bytes() + segment.kv_bytes(), "a session file's segment");
+    segment.allocate_kv();
+    found = unpack_pages(segment, slots);
+  }
+  reader_.close_aligned();
+  reader_.open("SUMS");
+  reader_.require(reader_.left() == checksum_bytes, "checksums", " of ", slots, " pages have ",
+                  reader_.left(), " bytes");
+  if (place_.buffer) {
+    sequence.check_budget(segment.index_bytes() + checksum_bytes, "a session file's segment");
+    HostBuffer checksums = sequence.pools().host->allocate(checksum_bytes, "a segment's checksums");
+    reader_.raw(checksums.data(), checksum_bytes, "checksums");
+    if (!saved_)
+      saved_ =
+          SavedFile::open(place_.file->number(), place_.file->path(), place_.buffer->file()->may_be_direct());
+    segment.attach_slow(*place_.buffer, saved_->extent(offset, segment.kv_bytes()), std::move(checksums));
+    return;
+  }
+  std::vector<uint32_t> expected(slots);
+  reader_.raw(expected.data(), checksum_bytes, "checksums");
+  reader_.require(expected == found, "pages", " of the segment at token ", segment.first_position(),
+                  " do not match their checksums: they are damaged");
+}
+
+// Returns their checksums.
+std::vector<uint32_t> SessionFile::unpack_pages(Segment& segment, size_t slots) {
+  const KvShape& shape = segment.shape();
+  const size_t row = shape.head_bytes();
+  std::vector<uint32_t> checksums(slots);
+  std::vector<std::byte> room;
+  uint32_t* of_plane = checksums.data();
+  for (size_t plane = 0; plane < segment.heads().size(); ++plane) {
+    const PlaneLayout layout = segment.layout(plane);
+    const auto layer = static_cast<int32_t>(plane) / shape.kv_heads,
+               head = static_cast<int32_t>(plane) % shape.kv_heads;
+    PageCopies copies(segment.memory(), segment.keys(layer, head), segment.values(layer, head), row,
+                      [](std::byte* page, std::byte* own, size_t bytes) {
+                        return CopyPiece{own, page, bytes};
+                      });
+    each_chunk(layout, row, [&](int32_t begin, int32_t end) {
+      const size_t bytes = 2 * row * static_cast<size_t>(end - begin);
+      if (room.size() < bytes) room.resize(bytes);
+      for (size_t done = 0; done < bytes; done += std::min<size_t>(bytes - done, kPieceBytes))
+        reader_.unverified(room.data() + done, std::min<size_t>(bytes - done, kPieceBytes), "pages");
+      std::byte* at = room.data();
+      each_page(layout, begin, end, [&](const PlanePage& page) {
+        const size_t page_bytes = 2 * row * static_cast<size_t>(page.tokens);
+        of_plane[page.slot] = page_checksum(at, page_bytes);
+        copies.add(page, at);
+        at += page_bytes;
+      });
+      copies.flush();
+    });
+    of_plane += page_slots(segment.tokens(), layout.partitions);
+  }
+  return checksums;
+}
+
+// Places and indexes are followed without a look while decoding, so they are looked at now, on all threads.
+void SessionFile::verify_segments(const Sequence& sequence, const Stream& stream) {
+  const KvShape& shape = sequence.shape();
+  const auto segments = sequence.segments();
+  const int64_t planes = int64_t{shape.layers} * shape.kv_heads;
+  struct Room {
+    std::vector<char> taken;
+    std::vector<int32_t> offsets;
+  };
+  std::vector<Room> rooms(static_cast<size_t>(stream.workers));
+  stream.each(planes * static_cast<int64_t>(segments.size()), [&](int64_t task, int worker) {
+    if (stream.cancelled()) return;
+    const Segment& segment = *segments[static_cast<size_t>(task / planes)];
+    const auto plane = static_cast<size_t>(task % planes);
+    Room& room = rooms[static_cast<size_t>(worker)];
+    verify_places(segment, plane, room.taken);
+    if (index_version_ == params_.policy->index_version) verify_index(segment, plane, room.offsets);
+  });
+  reader_.poll();
+}
+
+void SessionFile::verify_places(const Segment& segment, size_t plane, std::vector<char>& taken) const {
+  const KvShape& shape = segment.shape();
+  const auto layer = static_cast<int32_t>(plane) / shape.kv_heads,
+             head = static_cast<int32_t>(plane) % shape.kv_heads;
+  const int32_t* const places = segment.places(layer, head);
+  taken.assign(static_cast<size_t>(segment.tokens()), 0);
+  bool all = true, in_order = true;
+  for (int32_t i = 0; i < segment.tokens() && all; ++i) {
+    const auto place = static_cast<uint32_t>(places[i]);
+    all = place < static_cast<uint32_t>(segment.tokens()) && !taken[place];
+    if (all) taken[place] = 1;
+    in_order = in_order && places[i] == i;
+  }
+  reader_.require(all, "places", " of layer ", layer, ", head ", head, " of the segment at token ",
+                  segment.first_position(), ": one is outside the segment or there twice");
+  reader_.require(in_order || !shape.window(layer), "places", " of layer ", layer, ", head ", head,
+                  " are not in their order");
+}
+
+void SessionFile::verify_index(const Segment& segment, size_t plane, std::vector<int32_t>& offsets) const {
+  const Segment::HeadIndex& head = segment.heads()[plane];
+  require_valid_index(segment.shape(), segment.tokens(), plane, head, segment.index());
+  if (head.partitions == 1) return;
+  const PlaneLayout layout = segment.layout(plane);
+  offsets.resize(static_cast<size_t>(head.partitions) + 1);
+  params_.policy->partition_offsets(segment.index().data() + head.offset, head.partitions, segment.tokens(),
+                                    offsets.data());
+  reader_.require(std::equal(offsets.begin(), offsets.end(), layout.offsets), "partition ends",
+                  " of the segment at token ", segment.first_position(), " are not those of its index");
+}
+
+// ---- version 2 ----
+
+void SessionFile::read_segment_2(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before) {
+  const KvShape& shape = sequence.shape();
+  const int64_t first = next_first(sequence);
+  const int32_t tokens = read_span(sequence);
   const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
   const uint64_t page_bytes =
       static_cast<uint64_t>(tokens) * (shape.token_bytes() + planes * sizeof(int32_t));
   reader_.require(page_bytes == reader_.left(), "segment tokens", " is ", tokens, ", which does not fit ",
                   reader_.left(), " bytes of pages");
-  if (before) before(sequence, tokens);
+  if (before) before(sequence, tokens, false);
   sequence.check_budget(page_bytes, "a session file's segment");
-  auto segment =
-      std::make_shared<Segment>(sequence.pools(), shape, first_position, static_cast<int32_t>(tokens));
+  auto segment = std::make_shared<Segment>(sequence.pools(), shape, first, tokens);
   reader_.handed(segment->kv_bytes(), "pages", [&](uint64_t offset, const void* from, size_t count) {
     segment->copy_in(offset, from, count);
   });
   reader_.raw(segment->places(0, 0), planes * static_cast<uint64_t>(tokens) * sizeof(int32_t), "positions");
   order_by_position(*segment);
+  std::vector<Segment::HeadIndex> heads(static_cast<size_t>(planes), {0, 0, 1});
+  HostBuffer index;
   if (index_version_ == params_.policy->index_version) {
-    read_index(sequence, *segment);
+    index = read_index(sequence, *segment, heads);
+    for (size_t plane = 0; plane < heads.size(); ++plane) {
+      reader_.poll();
+      require_valid_index(shape, tokens, plane, heads[plane], index);
+    }
   } else {
     reader_.skip("INDX");
-    segment->attach_index(*sequence.pools().host, *params_.policy, {},
-                          std::vector<Segment::HeadIndex>(static_cast<size_t>(planes), {0, 0, 1}));
   }
+  segment->attach_index(*sequence.pools().host, *params_.policy, std::move(index), std::move(heads));
   sequence.adopt(std::move(segment), sink);
 }
 
-// From each place's position, as the file has it, to each position's place. Places and indexes are followed
-// without a look while decoding, so they are looked at now.
+// From each place's position, as the file has it, to each position's place.
 void SessionFile::order_by_position(const Segment& segment) {
   const KvShape& shape = segment.shape();
   constexpr int32_t kNone = -1;
@@ -407,24 +733,28 @@ void SessionFile::order_by_position(const Segment& segment) {
   }
 }
 
-void SessionFile::read_index(const Sequence& sequence, Segment& segment) {
-  const KvShape& shape = segment.shape();
+// ---- of all versions ----
+
+// heads: partitions, where they are known already.
+HostBuffer SessionFile::read_index(const Sequence& sequence, const Segment& segment,
+                                   std::vector<Segment::HeadIndex>& heads) {
   constexpr uint64_t kRowBytes = 20;
-  const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
+  const uint64_t planes = heads.size();
   reader_.open("INDX");
   reader_.require(reader_.left() >= planes * kRowBytes, "index table", " of ", planes, " heads does not fit ",
                   reader_.left(), " bytes");
   const uint64_t index_bytes = reader_.left() - planes * kRowBytes;
-  std::vector<Segment::HeadIndex> heads(static_cast<size_t>(planes));
   for (Segment::HeadIndex& head : heads) {
     head.offset = reader_.u64("index table");
     head.bytes = reader_.u64("index table");
-    head.partitions = reader_.i32("index table");
+    const int32_t partitions = reader_.i32("index table");
     reader_.require(
         head.offset % 64 == 0 && head.offset <= index_bytes && head.bytes <= index_bytes - head.offset,
         "index table", ": bytes ", head.offset, " + ", head.bytes, " of ", index_bytes);
-    reader_.require(head.partitions > 0 && head.partitions <= segment.tokens(), "partitions", " is ",
-                    head.partitions, " for ", segment.tokens(), " tokens");
+    reader_.require(partitions > 0 && partitions <= segment.tokens() &&
+                        (reader_.version() == 2 || partitions == head.partitions),
+                    "partitions", " is ", partitions, " for ", segment.tokens(), " tokens");
+    head.partitions = partitions;
   }
   HostBuffer index;
   if (index_bytes) {
@@ -432,19 +762,18 @@ void SessionFile::read_index(const Sequence& sequence, Segment& segment) {
     index = sequence.pools().host->allocate(index_bytes, "a segment's index");
     reader_.raw(index.data(), index_bytes, "index");
   }
-  for (size_t plane = 0; plane < heads.size(); ++plane) {
-    reader_.poll();
-    const Segment::HeadIndex& head = heads[plane];
-    const auto layer = static_cast<int32_t>(plane / static_cast<size_t>(shape.kv_heads));
-    const bool valid =
-        params_.policy->index_valid && !shape.window(layer)
-            ? params_.policy->index_valid(index.data() + head.offset, head.bytes, head.partitions,
-                                          segment.tokens(), shape.head_dim, shape.dtype)
-            : head.bytes == 0 && head.partitions == 1;
-    reader_.require(valid, "index", " of layer ", layer, ", head ",
-                    plane % static_cast<size_t>(shape.kv_heads), " is damaged");
-  }
-  segment.attach_index(*sequence.pools().host, *params_.policy, std::move(index), std::move(heads));
+  return index;
+}
+
+void SessionFile::require_valid_index(const KvShape& shape, int32_t tokens, size_t plane,
+                                      const Segment::HeadIndex& head, const HostBuffer& index) const {
+  const auto layer = static_cast<int32_t>(plane / static_cast<size_t>(shape.kv_heads));
+  const bool valid = params_.policy->index_valid && !shape.window(layer)
+                         ? params_.policy->index_valid(index.data() + head.offset, head.bytes,
+                                                       head.partitions, tokens, shape.head_dim, shape.dtype)
+                         : head.bytes == 0 && head.partitions == 1;
+  reader_.require(valid, "index", " of layer ", layer, ", head ", plane % static_cast<size_t>(shape.kv_heads),
+                  " is damaged");
 }
 
 }  // namespace wi

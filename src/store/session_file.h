@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "src/buffer/wave_buffer.h"
+#include "src/store/input_file.h"
 #include "src/store/sections.h"
 #include "src/store/sequence.h"
 
@@ -50,6 +52,14 @@ void write_session_file(ByteSink& to, const SavedParams& params, const Sequence&
 // What that writes.
 uint64_t session_file_bytes(const SavedParams& params, const Sequence& sequence, const SessionImage* image);
 
+class SavedFile;
+
+// Where keys and values of segments may stay when they are loaded.
+struct InPlace {
+  WaveBuffer* buffer = nullptr;     // null: they come into memory
+  const InputFile* file = nullptr;  // that is read
+};
+
 // Reads in the order of its functions. Damage is WI_E_FORMAT naming the field and the byte offset.
 class SessionFile {
  public:
@@ -58,19 +68,35 @@ class SessionFile {
   const SavedParams& params() const { return params_; }
   // Of a session; keys and values are not yet read. tokens and logits come with read_sequence().
   SessionImage& image() { return image_; }
-  // Called before a segment of so many tokens, or the tail, is read behind what there is; may be empty.
-  using BeforeTokens = std::function<void(const Sequence& read, int64_t tokens)>;
+  // Called before a segment of so many tokens, or the tail, is read behind what there is; stay: keys and values are
+  // not. May be empty.
+  using BeforeTokens = std::function<void(const Sequence& read, int64_t tokens, bool stay)>;
   // Fills `sequence`, which is empty, charging its budget. True if its segments' indexes are of another
-  // version: they were left out, and all that may be done with the sequence is reindex().
-  bool read_sequence(Sequence& sequence, const BeforeTokens& before = {});
+  // version: they were left out, and all that may be done with the sequence is reindex(). With a place, what the
+  // file has of segments' keys and values is not read at all: it is verified whenever it is.
+  bool read_sequence(Sequence& sequence, const Stream& stream, const InPlace& place,
+                     const BeforeTokens& before = {});
 
  private:
   void read_params(const Backend& backend);
   void read_state();
   void read_tokens();
+  int64_t next_first(const Sequence& sequence) const;
+  int32_t read_span(const Sequence& sequence);
   void read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before);
-  void read_index(const Sequence& sequence, Segment& segment);
+  void expect_more(uint64_t read_bytes, uint64_t page_bytes);
+  void read_offsets(int32_t tokens, const std::vector<Segment::HeadIndex>& heads, int32_t* offsets);
+  void read_pages(const Sequence& sequence, Segment& segment, size_t slots);
+  std::vector<uint32_t> unpack_pages(Segment& segment, size_t slots);
+  void verify_segments(const Sequence& sequence, const Stream& stream);
+  void verify_places(const Segment& segment, size_t plane, std::vector<char>& taken) const;
+  void verify_index(const Segment& segment, size_t plane, std::vector<int32_t>& offsets) const;
+  void read_segment_2(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before);
   void order_by_position(const Segment& segment);
+  HostBuffer read_index(const Sequence& sequence, const Segment& segment,
+                        std::vector<Segment::HeadIndex>& heads);
+  void require_valid_index(const KvShape& shape, int32_t tokens, size_t plane, const Segment::HeadIndex& head,
+                           const HostBuffer& index) const;
 
   SectionReader reader_;
   FileKind kind_;
@@ -81,6 +107,8 @@ class SessionFile {
   int64_t computed_ = 0;  // with keys and values
   int64_t sealed_end_ = 0, settled_end_ = 0;
   uint32_t segments_ = 0;
+  InPlace place_;
+  std::shared_ptr<SavedFile> saved_;  // of place_, with the first segment
 };
 
 }  // namespace wi

@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fcntl.h>
 #include <fstream>
 #include <iostream>
 #include <limits>
 #include <sstream>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "src/session.h"
@@ -28,8 +30,10 @@ struct Options {
   int32_t threads = 0;
   uint64_t seed = 1;
   bool check = true, turns = false, serve = false;
-  float kv_fast = 0;  // > 0: that share of the cache in memory, the rest in a file in spill
+  float kv_fast = 0;      // > 0: that share of the cache in memory, the rest in a file in spill
+  int64_t kv_budget = 0;  // > 0: that many bytes
   std::string spill = "/var/tmp", manager = "lru";
+  std::string saved;  // a folder: save there, and load in place
   ServeOptions serving;
 };
 
@@ -42,7 +46,9 @@ const char* const kUsage =
     "                [--threads N]\n"
     "                [--fill prefill|synthetic] [--document FILE] [--kv f16|bf16|f32] [--precision "
     "fast|high|f32] [--seed N]\n"
-    "                [--no-check] [--turns] [--kv-fast SHARE [--spill FOLDER] [--manager lru|bucketed]]\n"
+    "                [--no-check] [--turns]\n"
+    "                [--kv-fast SHARE | --kv-budget MB  [--spill FOLDER] [--manager lru|bucketed]]\n"
+    "                [--saved FOLDER]\n"
     "                [--serve [--requests N] [--rate PER_SECOND] [--long TOKENS] [--mix FILE]]\n"
     "--document: a text to read, of a --model, instead of random tokens.\n"
     "--repeat: the same steps so many times, from forks; of each step the least time counts.\n"
@@ -51,6 +57,14 @@ const char* const kUsage =
     "--kv-fast: so much of the sealed keys and values in memory, the rest in a file; checks that every token "
     "is\n"
     "the same as with all of them in memory, and gives that one's times too.\n"
+    "--kv-budget: so many MB for keys, values, indexes and scratch, the rest in a file.\n"
+    "--saved: saves each session into the folder (the file goes afterwards), loads it in a runtime whose "
+    "slow "
+    "tier is\n"
+    "there, in place, with the file in the page cache and without, and checks that the tokens decoded then "
+    "are "
+    "the\n"
+    "same; --kv-fast is of the loaded session then.\n"
     "--serve: a mix of chat turns, documents and questions arrives at random, all at once;\n"
     "--mix writes it to a file, as JSON lines.\n"
     "Example: wi_bench --shape small --weights q8_0 --policy full,wave --context 1024,131072\n";
@@ -69,8 +83,12 @@ Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<
 // Decodes, prints a line, and takes the tokens back. Returns those of the timed steps.
 std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const Model& model,
                              const Options& options, const std::string& policy, int64_t context);
+wi_session_stats time_steps(const std::vector<Session*>& together, std::vector<double>& step_ms,
+                            std::vector<int32_t>* tokens = nullptr);
 void take_turns(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                 const Options& options);
+void save_and_load(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                   const Options& options, const std::string& policy, int64_t context);
 
 SessionParams session_params(const Runtime& runtime, const std::string& policy, const Options& options) {
   SessionParams params;
@@ -137,7 +155,8 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   RuntimeParams params;
   params.threads = options.threads;
-  if (options.kv_fast > 0) {
+  params.kv_budget_bytes = static_cast<uint64_t>(options.kv_budget);
+  if ((options.kv_fast > 0 || options.kv_budget > 0) && options.saved.empty()) {
     params.spill_folder = options.spill;
     params.buffer_manager = options.manager == "lru" ? BufferManager::lru : BufferManager::bucketed;
   }
@@ -161,11 +180,15 @@ int main(int argc, char** argv) {
   }
   for (int64_t context : options.contexts) {
     for (const std::string& policy : options.policies) {
+      if (!options.saved.empty()) {
+        save_and_load(runtime, model, options, policy, context);
+        continue;
+      }
       const auto tokens_with = [&](const Options& these) {
         return measure(make_batch(runtime, model, these, policy, context), *runtime, *model, these, policy,
                        context);
       };
-      Options in_memory = options;
+      Options in_memory = options;  // or, with a budget, as far as that goes
       in_memory.kv_fast = 0;
       const std::vector<int32_t> expected = tokens_with(in_memory);
       if (options.kv_fast > 0)
@@ -224,6 +247,80 @@ void take_turns(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<c
   }
 }
 
+template <class Do>
+double time_ms(Do&& body) {
+  uint64_t ns = 0;
+  {
+    StageTimer timer(ns);
+    body();
+  }
+  return static_cast<double>(ns) * 1e-6;
+}
+
+// What the page cache has of a file goes.
+void forget(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  check(file >= 0 && fsync(file) == 0 && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0, WI_E_IO,
+        "cannot forget ", path);
+  close(file);
+}
+
+void save_and_load(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                   const Options& options, const std::string& policy, int64_t context) {
+  struct Removed {
+    std::string path;
+    ~Removed() { std::remove(path.c_str()); }
+  } const file{options.saved + "/wi_bench-" + std::to_string(getpid()) + ".session"};
+  Options in_memory = options;
+  in_memory.kv_fast = 0;
+  Batch batch = make_batch(runtime, model, in_memory, policy, context);
+  const double save_ms = time_ms([&] { batch.sessions[0]->save(file.path, nullptr); });
+  const double again_ms = time_ms([&] { batch.sessions[0]->save(file.path, nullptr); });
+  std::vector<int32_t> expected, got;
+  std::vector<double> step_ms(static_cast<size_t>(options.steps), std::numeric_limits<double>::infinity());
+  time_steps({batch.sessions[0].get()}, step_ms, &expected);
+  const double memory_ms = percentile(step_ms, 0.5);
+  batch = {};
+
+  RuntimeParams params;
+  params.threads = options.threads;
+  params.spill_folder = options.saved;
+  params.buffer_manager = options.manager == "lru" ? BufferManager::lru : BufferManager::bucketed;
+  const auto slow = Runtime::create(params);
+  const auto choose = [&](SessionParams saved) {
+    saved.kv_fast_share = options.kv_fast;
+    return saved;
+  };
+  const auto load = [&] { return Session::load(slow, model, file.path, choose, nullptr); };
+  load();  // the model's hash, and the threads' scratch
+  std::vector<double> warm_ms, cold_ms;
+  std::shared_ptr<Session> loaded;
+  for (int i = 0; i < 3; ++i) {
+    loaded.reset();
+    warm_ms.push_back(time_ms([&] { loaded = load(); }));
+  }
+  for (int i = 0; i < 3; ++i) {
+    loaded.reset();
+    forget(file.path);
+    cold_ms.push_back(time_ms([&] { loaded = load(); }));
+  }
+  const wi_session_stats stats = loaded->stats();
+  check(stats.slow_bytes > 0 || stats.segments == 0, WI_E_INTERNAL, "the session was not loaded in place");
+  step_ms.assign(step_ms.size(), std::numeric_limits<double>::infinity());
+  time_steps({loaded.get()}, step_ms, &got);
+  check(got == expected, WI_E_INTERNAL, policy, " at ", context, " tokens: other tokens after loading");
+  std::cout << "{\"policy\":\"" << policy << "\",\"shape\":\""
+            << (options.model.empty() ? options.shape : model->config.name) << "\",\"context\":" << context
+            << ",\"threads\":" << slow->workers.threads() << ",\"file_bytes\":" << loaded->saved_bytes()
+            << ",\"slow_bytes\":" << stats.slow_bytes << ",\"index_bytes\":" << stats.index_bytes
+            << ",\"save_ms\":" << save_ms << ",\"save_again_ms\":" << again_ms
+            << ",\"load_ms\":" << percentile(cold_ms, 0.5)
+            << ",\"load_cached_ms\":" << percentile(warm_ms, 0.5)
+            << ",\"ms_per_token_p50\":" << percentile(step_ms, 0.5)
+            << ",\"ms_per_token_p50_in_memory\":" << memory_ms << ",\"peak_rss_bytes\":" << peak_rss_bytes()
+            << "}" << std::endl;
+}
+
 Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                  const Options& options, const std::string& policy, int64_t context) {
   Batch batch;
@@ -238,7 +335,7 @@ Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<
 // Decodes, and keeps each step's time where it is less than the one noted. Returns what the first session's
 // statistics were before the first of them.
 wi_session_stats time_steps(const std::vector<Session*>& together, std::vector<double>& step_ms,
-                            std::vector<int32_t>* tokens = nullptr) {
+                            std::vector<int32_t>* tokens) {
   std::vector<Event> events(together.size());
   constexpr int kWarmUp = 3;
   for (int i = 0; i < kWarmUp; ++i) Session::decode_batch(together, nullptr, events.data());
@@ -315,7 +412,8 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
        << options.precision << "\"";
   if (runtime.buffer) {
     const auto per_step = [&](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / steps; };
-    line << ",\"kv_fast\":" << options.kv_fast << ",\"manager\":\"" << options.manager
+    line << ",\"kv_fast\":" << options.kv_fast << ",\"kv_budget_bytes\":" << options.kv_budget
+         << ",\"kv_peak_bytes\":" << runtime.pool->peak() << ",\"manager\":\"" << options.manager
          << "\",\"direct\":" << runtime.buffer->file()->direct() << ",\"slow_bytes\":" << after.slow_bytes
          << ",\"frame_bytes\":" << slow_after.frame_bytes
          << ",\"misses_per_token\":" << per_step(before.buffer_misses, after.buffer_misses)
@@ -408,8 +506,12 @@ Options parse(int argc, char** argv) {
             "\", must be in (0, 1]");
     } else if (name == "--document")
       options.document = value;
+    else if (name == "--kv-budget")
+      options.kv_budget = number(name, value, 1, INT64_MAX >> 20) << 20;
     else if (name == "--spill")
       options.spill = value;
+    else if (name == "--saved")
+      options.saved = value;
     else if (name == "--manager") {
       options.manager = value;
       check(value == "lru" || value == "bucketed", WI_E_ARGUMENT, "--manager is \"", value,
@@ -426,6 +528,8 @@ Options parse(int argc, char** argv) {
       fail(WI_E_ARGUMENT, "unknown option ", name);
     }
   }
+  check(options.kv_fast == 0 || options.kv_budget == 0, WI_E_ARGUMENT,
+        "--kv-fast and --kv-budget exclude each other");
   check(options.device == "cpu", WI_E_UNSUPPORTED, "--device is \"", options.device,
         "\", this build has cpu");
   check(options.fill == "synthetic" || options.fill == "prefill", WI_E_ARGUMENT, "--fill is \"", options.fill,

@@ -208,10 +208,12 @@ inline void check_alive(int64_t most) {
 
 // ---- One call after the other, in one process ----
 
-// Body is handed a function that makes a call while an allocation is refused, and checks what came of it.
+// Body is handed a function that makes a call while an allocation is refused, and checks what came of it. each,
+// by_chance: chosen_numbers() has them.
 using Attempt = void (*)(const Call&);
 
-inline void sweep(const char* name, const std::function<void(const Attempt&)>& body) {
+inline void sweep(const char* name, const std::function<void(const Attempt&)>& body, int64_t each = 250,
+                  int64_t by_chance = 60) {
   int64_t count = 0, before = 0;
   std::snprintf(shared->where, sizeof shared->where, "%s, undisturbed", name);
   for (int i = 0; i < 4; ++i) {  // what is kept for the next time is there from the second on
@@ -222,7 +224,7 @@ inline void sweep(const char* name, const std::function<void(const Attempt&)>& b
   }
   check_alive(before);
   for (const bool all : {false, true}) {
-    for (const int64_t number : chosen_numbers(count, 250, 60)) {
+    for (const int64_t number : chosen_numbers(count, each, by_chance)) {
       std::snprintf(shared->where, sizeof shared->where, "%s, allocation %lld refused%s", name,
                     static_cast<long long>(number), all ? " and all that follow" : "");
       choose(number, all);

@@ -17,12 +17,13 @@ struct SessionBytes {
     std::string tag;  // 4 bytes
     uint32_t flags = 0;
     std::string payload;
+    bool aligned() const { return flags & 2; }
   };
   std::string magic = std::string("WISESS\r\n", 8);
-  uint32_t version = 2, kind = 1;
+  uint32_t version = 3, kind = 1;
   std::vector<Section> sections;
 
-  static constexpr size_t kPiece = size_t{1} << 20;
+  static constexpr size_t kPiece = size_t{1} << 20, kAligned = 4096;
 
   // Of any bytes: what is not there is zero, what a length claims beyond the end is cut.
   explicit SessionBytes(const std::string& bytes) {
@@ -43,6 +44,12 @@ struct SessionBytes {
       section.flags = number<uint32_t>(take(4));
       uint64_t left = number<uint64_t>(take(8));
       at += 8;
+      if (section.aligned() && version > 2) {
+        at = std::min(round_up(at), bytes.size());
+        section.payload = take(static_cast<size_t>(std::min<uint64_t>(left, bytes.size() - at)));
+        at = round_up(at);
+        left = 0;
+      }
       while (left > 0 && at < bytes.size()) {
         const size_t here = static_cast<size_t>(std::min<uint64_t>({left, kPiece, bytes.size() - at}));
         section.payload += take(here);
@@ -60,6 +67,12 @@ struct SessionBytes {
       std::string header = section.tag + raw(section.flags) + raw(uint64_t{section.payload.size()});
       header += raw(static_cast<uint64_t>(XXH3_64bits_withSeed(header.data(), header.size(), out.size())));
       out += header;
+      if (section.aligned() && version > 2) {
+        out.resize(round_up(out.size()), '\0');
+        out += section.payload;
+        out.resize(round_up(out.size()), '\0');
+        continue;
+      }
       for (size_t done = 0; done < section.payload.size(); done += kPiece) {
         const std::string piece = section.payload.substr(done, kPiece);
         const uint64_t checksum = XXH3_64bits_withSeed(piece.data(), piece.size(), out.size());
@@ -70,6 +83,8 @@ struct SessionBytes {
     put(out, 24, static_cast<uint64_t>(XXH3_64bits_withSeed(out.data(), 24, 0)));
     return out;
   }
+
+  static size_t round_up(size_t at) { return (at + kAligned - 1) / kAligned * kAligned; }
 
   Section& section(const std::string& tag, size_t nth = 0) {
     for (Section& one : sections)

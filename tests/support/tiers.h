@@ -1,0 +1,129 @@
+// A small model's sessions over two tiers, and, to compare with, over memory alone.
+#pragma once
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "src/session.h"
+#include "src/store/byte_stream.h"
+#include "tests/support/folder.h"
+#include "tests/support/random_model.h"
+#include "tests/test.h"
+
+namespace wi::test {
+
+struct Tiers {
+  bool slow = true;  // false: there is no slow tier
+  uint64_t kv_budget_bytes = uint64_t{256} << 20;
+  uint64_t spill_bytes = 0;
+  BufferManager manager = BufferManager::lru;
+  int32_t threads = 2;
+};
+
+struct TiersWorld {
+  explicit TiersWorld(const Tiers& tiers = {}) : TiersWorld(tiers, make_model()) {}
+  TiersWorld(const Tiers& tiers, std::shared_ptr<const Model> of)
+      : model(std::move(of)), runtime(Runtime::create(runtime_params(tiers))) {}
+  RuntimeParams runtime_params(const Tiers& tiers) const {
+    RuntimeParams params;
+    params.threads = tiers.threads;
+    params.kv_budget_bytes = tiers.kv_budget_bytes;
+    if (tiers.slow) params.spill_folder = folder.path;
+    params.spill_bytes = tiers.spill_bytes;
+    params.buffer_manager = tiers.manager;
+    params.slab_bytes = size_t{16} << 10;
+    return params;
+  }
+  static std::shared_ptr<const Model> make_model() {
+    ModelShape shape;
+    shape.name = "tiers";
+    shape.head_dim = 32;
+    return random_model(shape, DType::f32, seed());
+  }
+  SessionParams params(float share) const {
+    SessionParams params;
+    params.policy = find_policy(runtime->backend, "wave");
+    params.policy_params.segment_tokens = 256;
+    params.policy_params.decode_segment_tokens = 64;
+    params.policy_params.budget = 0.1f;
+    params.kv_fast_share = share;
+    params.prefix_reuse = false;
+    return params;
+  }
+  std::shared_ptr<Session> session(float share) const {
+    return Session::create(runtime, model, params(share));
+  }
+  WaveBuffer& buffer() const { return *runtime->buffer; }
+
+  Folder folder;
+  std::shared_ptr<const Model> model;
+  std::shared_ptr<Runtime> runtime;
+};
+
+struct SavedBytes final : ByteSink, ByteSource {
+  std::string of;
+  void write(const void* data, size_t count) override { of.append(static_cast<const char*>(data), count); }
+  uint64_t bytes() const override { return of.size(); }
+  void read(uint64_t offset, void* to, size_t count) override { std::memcpy(to, of.data() + offset, count); }
+};
+
+inline std::vector<int32_t> random_prompt(size_t tokens, uint64_t salt = 0) {
+  std::mt19937_64 random(seed() + salt);
+  std::vector<int32_t> ids(tokens);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % 100);
+  return ids;
+}
+
+inline PrefillParams chunks_of(int32_t tokens) {
+  PrefillParams params;
+  params.chunk_tokens = tokens;
+  return params;
+}
+
+// Everything that a host does with a session, each call through attempt(call), and all logits that come of it.
+template <class Attempt>
+std::vector<float> life_of(const TiersWorld& world, float share, Attempt&& attempt) {
+  std::vector<float> all;
+  const auto add_logits = [&](Session& session) {
+    attempt([&] { session.logits(nullptr); });
+    const std::span<const float> logits = session.logits(nullptr);
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  const auto session = world.session(share);
+  const std::vector<int32_t> ids = random_prompt(900);
+  for (size_t at = 0; at < ids.size(); at += 450)
+    attempt([&] { session->prefill({ids.data() + at, 450}, chunks_of(150), nullptr); });
+  add_logits(*session);
+  std::shared_ptr<Session> fork;
+  attempt([&] { fork = session->fork(); });
+  Session* const both[] = {session.get(), fork.get()};
+  for (int i = 0; i < 6; ++i) {
+    Event events[2];
+    for (Session* one : both) attempt([&] { one->accept(ids[static_cast<size_t>(i * 70)], nullptr); });
+    attempt([&] { Session::decode_batch(both, nullptr, events); });
+    add_logits(*session);
+  }
+  attempt([&] { fork->truncate(600); });
+  add_logits(*fork);
+  SavedBytes saved;
+  attempt([&] {
+    saved.of.clear();
+    session->save(saved, nullptr);
+  });
+  fork.reset();
+  std::shared_ptr<Session> loaded;
+  attempt([&] {
+    loaded = Session::load(
+        world.runtime, world.model, saved, [](const SessionParams& params) { return params; }, nullptr);
+  });
+  attempt([&] { loaded->accept(7, nullptr); });
+  add_logits(*loaded);
+  return all;
+}
+inline std::vector<float> life_of(const TiersWorld& world, float share) {
+  return life_of(world, share, [](auto&& call) { call(); });
+}
+
+}  // namespace wi::test

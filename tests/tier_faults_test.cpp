@@ -1,0 +1,582 @@
+// Two tiers under faults: a disk that fails, fills up or is slow, and a manager that stalls. Each call ends in a
+// status that says why or goes on, and what a session says is what it says with everything in memory.
+#include <functional>
+#include <future>
+#include <set>
+#include <thread>
+
+#include "src/cancel.h"
+#include "src/memory_plan.h"
+#include "tests/support/failing_calls.h"
+#include "tests/support/kernel_test.h"
+#include "tests/support/tiers.h"
+
+using namespace wi;
+using namespace wi::test;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+const std::shared_ptr<const Model>& model() {
+  static const std::shared_ptr<const Model> shared = TiersWorld::make_model();
+  return shared;
+}
+TiersWorld world_of(const Tiers& tiers = {}) { return TiersWorld(tiers, model()); }
+
+std::vector<float> logits_of(Session& session) {
+  const std::span<const float> logits = session.logits(nullptr);
+  return {logits.begin(), logits.end()};
+}
+
+// ---- A disk that fails ----
+
+struct FaultCase {
+  Function function;
+  int what;
+  bool is_the_disks = false;  // and not to be got round: the call says so, and works the second time
+};
+constexpr FaultCase kFaults[] = {
+    {kOpen, EOPNOTSUPP},
+    {kOpen, EINTR},
+    {kOpen, EIO},
+    {kFcntl, EINVAL},
+    {kStatx, ENOSYS},
+    {kPread, EIO, true},
+    {kPread, EINTR},
+    {kPread, kShort},
+    {kPread, kEnd},
+    {kPwrite, EIO, true},
+    {kPwrite, ENOSPC, true},
+    {kPwrite, EINTR},
+    {kPwrite, kShort},
+    {kPwrite, kEnd},
+    {kFallocate, ENOSPC, true},
+    {kFallocate, EINTR},
+    {kFallocate, EOPNOTSUPP},
+    {kFallocate, EIO, true},
+    {kPunch, EOPNOTSUPP},
+    {kPunch, EIO},
+    {kPunch, EINTR},
+    {kTruncate, EIO},
+    {kSync, EIO, true},
+    {kSync, ENOSPC, true},
+    {kAdvise, EINVAL},
+    {kRing, ENOSYS},
+    {kRing, EPERM},
+    {kRing, ENOMEM},
+    {kSubmit, EINTR},
+    {kSubmit, EAGAIN},
+    {kSubmit, EBUSY},
+    {kSubmit, EBADF},
+    {kCompletion, EIO},
+    {kCompletion, EINTR},
+    {kCompletion, EAGAIN},
+    {kCompletion, ECANCELED},
+    {kCompletion, kShort},
+    {kCompletion, kEnd},
+};
+
+// A life in which a call of the system fails once.
+void live_with(const FaultCase& one, int64_t number, const std::vector<float>& wanted) {
+  arm(one.function, one.what, number, number);
+  {
+    const TiersWorld world = world_of();
+    const std::vector<float> got = life_of(world, 0.3f, [&](auto&& call) {
+      try {
+        return call();
+      } catch (const Error& error) {
+        if (!fault.happened || !one.is_the_disks || error.code() != WI_E_IO ||
+            error.native_code() != one.what)
+          fail_because("%s %lld fails with %d: status %d (native %lld): %s", kNames[one.function],
+                       static_cast<long long>(number), one.what, error.code(),
+                       static_cast<long long>(error.native_code()), error.what());
+      }
+      call();
+    });
+    assert_true(got == wanted);
+  }
+  disarm();
+}
+
+// The first call of each function and some by chance; WI_TEST_ALL=1: each.
+void each_call_of_the_system_may_fail_once(void**) {
+  const std::vector<float> wanted = life_of(world_of({.slow = false}), 0);
+  std::mt19937_64 random(test::seed());
+  for (const bool ring : {true, false}) {
+    without_rings = !ring;
+    arm(kFunctions, 0);
+    assert_true(life_of(world_of(), 0.3f) == wanted);
+    std::array<int64_t, kFunctions> calls{};
+    for (size_t i = 0; i < kFunctions; ++i) calls[i] = fault.calls[i];
+    int lives = 0;
+    for (const FaultCase& one : kFaults) {
+      if (!ring && one.function != kPread) continue;  // the rest is the same
+      const int64_t count = calls[one.function];
+      std::set<int64_t> numbers;
+      if (std::getenv("WI_TEST_ALL"))
+        for (int64_t n = 0; n < count; ++n) numbers.insert(n);
+      for (int i = 0; i < 2 && count > 0; ++i)
+        numbers.insert(static_cast<int64_t>(i == 0 ? 0 : random() % static_cast<uint64_t>(count)));
+      for (const int64_t number : numbers) live_with(one, number, wanted), ++lives;
+    }
+    std::printf("  %s: %d lives with a fault;", ring ? "ring" : "threads", lives);
+    for (size_t i = 0; i < kFunctions; ++i)
+      if (calls[i]) std::printf(" %s %lld", kNames[i], static_cast<long long>(calls[i]));
+    std::printf("\n");
+  }
+  without_rings = false;
+}
+
+// ---- A disk that fills up ----
+
+// What comes after so many of its calls fails, until there is room again.
+void fill_the_disk(Function function, int64_t after) { arm(function, ENOSPC, after); }
+
+void a_disk_that_fills_up_while_a_prompt_is_read_costs_nothing(void**) {
+  const std::vector<int32_t> ids = random_prompt(1500);
+  const TiersWorld fast = world_of({.slow = false});
+  const auto expected = fast.session(0);
+  expected->prefill({ids.data(), 500}, chunks_of(150), nullptr);
+  expected->prefill({ids.data() + 500, 1000}, chunks_of(150), nullptr);
+  const std::vector<float> wanted = logits_of(*expected);
+  for (const Function function : {kFallocate, kPwrite}) {
+    for (const int64_t after : {0, 1, 3}) {
+      const TiersWorld world = world_of();
+      const auto session = world.session(0.05f);
+      session->prefill({ids.data(), 500}, chunks_of(150), nullptr);
+      const std::vector<float> before = logits_of(*session);
+      fill_the_disk(function, after);
+      for (int tries = 0; tries < 2; ++tries) {
+        assert_error(WI_E_IO, "No space left on device",
+                     session->prefill({ids.data() + 500, 1000}, chunks_of(150), nullptr));
+        assert_int_equal(session->stats().tokens, 500);
+        assert_true(logits_of(*session) == before);
+      }
+      disarm();
+      session->prefill({ids.data() + 500, 1000}, chunks_of(150), nullptr);
+      assert_true(logits_of(*session) == wanted);
+    }
+  }
+}
+
+// While decoding, segments leave beside the steps, which go on without it as long as memory has room.
+void a_disk_that_fills_up_while_decoding_stops_no_step(void**) {
+  const std::vector<int32_t> ids = random_prompt(500);
+  const TiersWorld fast = world_of({.slow = false}), world = world_of();
+  const auto expected = fast.session(0), session = world.session(0.05f);
+  for (Session* one : {expected.get(), session.get()}) one->prefill(ids, chunks_of(150), nullptr);
+  for (const Function function : {kFallocate, kPwrite}) {
+    const size_t slow_before = session->sequence().slow_segments();
+    fill_the_disk(function, 0);
+    const auto decode = [&](int steps) {
+      for (int i = 0; i < steps; ++i) {
+        for (Session* one : {expected.get(), session.get()}) one->accept(i % 100, nullptr);
+        assert_true(logits_of(*session) == logits_of(*expected));
+      }
+    };
+    const auto decode_until = [&](auto&& holds) {  // the manager has done its part
+      for (int tries = 0; !holds(); ++tries) {
+        assert_true(tries < 2000);
+        decode(1);
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    };
+    decode(150);
+    decode_until([] { return fault.happened.load(); });
+    assert_int_equal(session->sequence().slow_segments(), slow_before);
+    disarm();
+    decode_until([&] { return session->sequence().slow_segments() > slow_before; });
+  }
+}
+
+// Where memory is what the session must have, a step that gets none says so.
+void a_full_disk_and_a_full_memory_are_a_status(void**) {
+  const std::vector<int32_t> ids = random_prompt(900);
+  const TiersWorld fast = world_of({.slow = false}), world = world_of();
+  const auto expected = fast.session(0);
+  expected->prefill(ids, chunks_of(150), nullptr);
+  SessionParams params = world.params(0);
+  params.kv_budget_bytes = expected->stats().kv_bytes * 3 / 4;
+  const auto session = Session::create(world.runtime, world.model, params);
+  session->prefill(ids, chunks_of(150), nullptr);
+  fill_the_disk(kFallocate, 0);
+  int refused = 0;
+  for (int i = 0; i < 600; ++i) {
+    for (Session* one : {expected.get(), session.get()}) one->accept(i % 100, nullptr);
+    const std::vector<float> wanted = logits_of(*expected);
+    try {
+      session->logits(nullptr);
+    } catch (const Error& error) {
+      assert_int_equal(error.code(), WI_E_IO);
+      assert_int_equal(error.native_code(), ENOSPC);
+      const uint64_t tokens = session->stats().tokens;
+      assert_error(WI_E_IO, "No space left on device", session->logits(nullptr));
+      assert_int_equal(session->stats().tokens, tokens);
+      ++refused;
+      disarm();
+    }
+    assert_true(logits_of(*session) == wanted);
+    if (refused && i % 100 == 0) fill_the_disk(kFallocate, 0);
+  }
+  disarm();
+  std::printf("  %d steps had to be asked for again\n", refused);
+  assert_true(refused > 0);
+}
+
+// ---- A slow disk ----
+
+double milliseconds_of(const std::function<void()>& call) {
+  const Clock::time_point start = Clock::now();
+  call();
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// Reads by threads or by the ring take 100 ms each from now on.
+void slow_down(bool ring) { arm(ring ? kSubmit : kPread, kSlow); }
+
+// A world whose readers are made, and a session in it of which next to nothing is in memory.
+struct SlowDisk {
+  explicit SlowDisk(bool ring) : world((without_rings = !ring, world_of())), session(world.session(0.01f)) {
+    session->prefill(ids, chunks_of(150), nullptr);
+    expected->prefill(ids, chunks_of(150), nullptr);
+    step(3);
+  }
+  ~SlowDisk() {
+    disarm();
+    without_rings = false;
+  }
+  void step(int32_t token) const {
+    for (Session* one : {expected.get(), session.get()}) one->accept(token, nullptr);
+    assert_true(logits_of(*session) == logits_of(*expected));
+  }
+  const std::vector<int32_t> ids = random_prompt(900);
+  TiersWorld world;
+  const TiersWorld fast = world_of({.slow = false});
+  std::shared_ptr<Session> session, expected = fast.session(0);
+};
+
+void a_slow_disk_changes_no_token(void**) {
+  for (const bool ring : {true, false}) {
+    SlowDisk disk(ring);
+    slow_down(ring);
+    for (int32_t token = 10; token < 13; ++token) disk.step(token);
+    const std::vector<int32_t> more = random_prompt(100, 1);
+    for (Session* one : {disk.session.get(), disk.expected.get()}) one->prefill(more, {}, nullptr);
+    assert_true(fault.happened);
+    disk.step(13);
+  }
+}
+
+// Threads that wait for nobody's reads but their own.
+void sessions_that_miss_nothing_do_not_wait_for_others_reads(void**) {
+  for (const bool ring : {true, false}) {
+    SlowDisk disk(ring);
+    const auto other = disk.world.session(0);
+    other->prefill(disk.ids, chunks_of(150), nullptr);
+    slow_down(ring);
+    std::atomic<bool> done{false};
+    std::thread slow([&] {
+      for (int32_t token = 10; token < 13; ++token) {
+        disk.session->accept(token, nullptr);
+        disk.session->logits(nullptr);
+      }
+      done = true;
+    });
+    std::vector<double> times;
+    while (!done && times.size() < 10000)
+      times.push_back(milliseconds_of([&] {
+        other->accept(static_cast<int32_t>(times.size() % 100), nullptr);
+        other->logits(nullptr);
+      }));
+    slow.join();
+    std::sort(times.begin(), times.end());
+    std::printf("  %s: %zu steps beside 3, %.2f ms each\n", ring ? "ring" : "threads", times.size(),
+                times[times.size() / 2]);
+    assert_true(times.size() > 10);  // of waiting ones there would be a few
+    assert_in_time(times[times.size() / 2] < 50);
+  }
+}
+
+#ifdef WI_SANITIZED
+void a_call_is_cancelled_within_a_reads_time(void**) { skip(); }  // whose threads are not to be refused
+#else
+// Milliseconds from the cancelling of a call, so long after its beginning, to its end.
+double milliseconds_to_end(milliseconds after, const std::function<void(const CancelToken*)>& call) {
+  CancelToken cancel;
+  Clock::time_point cancelled;
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(after);
+    cancelled = Clock::now();
+    cancel.flag = true;
+  });
+  assert_error(WI_E_CANCELLED, "cancelled", call(&cancel));
+  const Clock::time_point ended = Clock::now();
+  canceller.join();
+  return std::chrono::duration<double, std::milli>(ended - cancelled).count();
+}
+
+// Without threads that read: a caller's reads come one after the other, a dozen in each layer.
+void a_call_is_cancelled_within_a_reads_time(void**) {
+  threads_allowed = 3;  // two worlds' helpers and the manager
+  SlowDisk disk(false);
+  threads_allowed = INT32_MAX;
+  arm(kFunctions, 0);
+  for (int tries = 0; fault.calls[kPread] <= 10; ++tries) {  // until the manager has moved what it was to
+    assert_true(tries < 1000);
+    std::this_thread::sleep_for(milliseconds(1));
+    arm(kFunctions, 0);
+    disk.step(9);
+  }
+  disk.session->accept(10, nullptr);
+  disk.expected->accept(10, nullptr);
+  const std::vector<int32_t> more = random_prompt(100, 1);
+  for (const milliseconds after : {milliseconds(20), milliseconds(150)}) {
+    slow_down(false);
+    const double decoding =
+        milliseconds_to_end(after, [&](const CancelToken* cancel) { disk.session->logits(cancel); });
+    const double reading = milliseconds_to_end(
+        after, [&](const CancelToken* cancel) { disk.session->prefill(more, {}, cancel); });
+    disarm();
+    std::printf("  cancelled within %.0f and %.0f ms\n", decoding, reading);
+    assert_true(decoding < 1000 && reading < 1000);  // of several seconds
+    assert_in_time(decoding < 160 && reading < 160);
+  }
+  assert_true(logits_of(*disk.session) == logits_of(*disk.expected));
+  disk.step(11);
+}
+#endif
+
+// ---- A manager that stalls ----
+
+// Keeps the manager's thread until it goes, or ten seconds, which nobody should wait for.
+class Stall {
+ public:
+  explicit Stall(WaveBuffer& buffer) {
+    assert_true(buffer.later([this] {
+      stalled_.set_value();
+      kept_ = end_.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+      over_.set_value();
+    }));
+    stalled_.get_future().wait();
+  }
+  // Whether it lasted until then.
+  bool end() {
+    end_.set_value();
+    over_.get_future().wait();
+    return kept_;
+  }
+
+ private:
+  std::promise<void> stalled_, end_, over_;
+  bool kept_ = false;
+};
+
+void a_stalled_manager_costs_hits_and_nothing_else(void**) {
+  for (const BufferManager manager : {BufferManager::lru, BufferManager::bucketed}) {
+    const std::vector<int32_t> ids = random_prompt(1500);
+    const TiersWorld fast = world_of({.slow = false}), world = world_of({.manager = manager});
+    const auto expected = fast.session(0), session = world.session(0.3f);
+    for (Session* one : {expected.get(), session.get()}) one->prefill(ids, chunks_of(150), nullptr);
+    const auto steps = [&](int count) {
+      double most = 0, all = 0;
+      for (int i = 0; i < count; ++i) {
+        expected->accept(i % 100, nullptr);
+        const std::vector<float> wanted = logits_of(*expected);
+        const double time = milliseconds_of([&] {
+          session->accept(i % 100, nullptr);
+          session->logits(nullptr);
+        });
+        assert_true(logits_of(*session) == wanted);
+        most = std::max(most, time), all += time;
+      }
+      return std::pair(all / count, most);
+    };
+    steps(60);
+    const auto free = steps(150);
+    Stall stall(world.buffer());
+    const auto stalled =
+        steps(150);  // more than the manager's queue holds, and segments are sealed meanwhile
+    // All else that a host may do.
+    auto fork = session->fork();
+    fork->prefill(random_prompt(300, 1), chunks_of(150), nullptr);
+    fork->truncate(700);
+    fork->accept(3, nullptr);
+    fork->logits(nullptr);
+    fork.reset();
+    const auto another = world.session(0.1f);
+    another->prefill(ids, chunks_of(150), nullptr);
+    for (int i = 0; i < 10; ++i) another->decode(nullptr);
+    world.buffer().stats();
+    SavedBytes saved;
+    session->save(saved, nullptr);
+    assert_true(stall.end());
+    std::printf("  a step takes %.2f ms, %.2f while the manager stalls, %.2f at most\n", free.first,
+                stalled.first, stalled.second);
+    assert_in_time(stalled.first < 5 * free.first + 5 && stalled.second < 1000);
+    steps(100);
+  }
+}
+
+// ---- Sessions that evict each other ----
+
+// What a thread does with its session; each has other tokens. All logits.
+std::vector<float> visit(Session& session, int salt) {
+  std::vector<float> all;
+  const auto step = [&](int32_t token) {
+    session.accept(token % 100, nullptr);
+    const std::span<const float> logits = session.logits(nullptr);
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  for (int i = 0; i < 40; ++i) step(i * (salt + 3));
+  session.prefill(random_prompt(200, static_cast<uint64_t>(salt)), chunks_of(100), nullptr);
+  for (int i = 0; i < 10; ++i) step(i);
+  session.truncate(800 - 50 * salt);
+  for (int i = 0; i < 70; ++i) step(i * 7);
+  SavedBytes saved;
+  session.save(saved, nullptr);
+  return all;
+}
+
+// Forks, on threads of their own, that share segments and frames, at shares of their own; again and again, for
+// WI_TEST_SECONDS (2).
+void sessions_that_evict_each_other_say_what_they_say_alone(void**) {
+  constexpr int kThreads = 3;
+  constexpr float kShares[] = {0.02f, 0.1f, 0.5f};
+  const char* const text = std::getenv("WI_TEST_SECONDS");
+  const auto time = std::chrono::duration<double>(text ? std::atof(text) : 2);
+  const std::vector<int32_t> ids = random_prompt(900);
+  std::vector<std::vector<float>> wanted;
+  {
+    const TiersWorld fast = world_of({.slow = false});
+    const auto session = fast.session(0);
+    session->prefill(ids, chunks_of(150), nullptr);
+    for (int i = 0; i < kThreads; ++i) wanted.push_back(visit(*session->fork(), i));
+  }
+  uint64_t rounds = 0;
+  WaveBufferStats stats;
+  for (const BufferManager manager : {BufferManager::lru, BufferManager::bucketed}) {
+    const TiersWorld world = world_of({.manager = manager});
+    const Clock::time_point start = Clock::now();
+    do {
+      const auto session = world.session(0.3f);
+      session->prefill(ids, chunks_of(150), nullptr);
+      std::atomic<int> wrong{0};
+      std::vector<std::thread> threads;
+      for (int i = 0; i < kThreads; ++i)
+        threads.emplace_back([&, i, own = session->fork_as(world.params(kShares[i]), nullptr)] {
+          wrong += visit(*own, i) != wanted[static_cast<size_t>(i)];
+        });
+      for (std::thread& thread : threads) thread.join();
+      assert_int_equal(wrong, 0);
+      ++rounds;
+    } while (Clock::now() - start < time / 2);
+    const WaveBufferStats more = world.buffer().stats();
+    stats.admissions += more.admissions, stats.evictions += more.evictions;
+    assert_true(more.evictions > 0);
+  }
+  std::printf("  %llu rounds, %llu admissions, %llu evictions\n", static_cast<unsigned long long>(rounds),
+              static_cast<unsigned long long>(stats.admissions),
+              static_cast<unsigned long long>(stats.evictions));
+}
+
+// ---- Budgets of almost nothing ----
+
+// From less than anything needs to more than all needs: a status, and the session is as it was, or the same logits;
+// never a status where the plan says that it fits.
+void any_budget_is_a_status_or_changes_no_token(void**) {
+  const std::vector<int32_t> ids = random_prompt(700);
+  constexpr int kSteps = 150;
+  const TiersWorld fast = world_of({.slow = false});
+  const auto expected = fast.session(0);
+  expected->prefill(ids, chunks_of(150), nullptr);
+  std::vector<std::vector<float>> wanted{logits_of(*expected)};
+  for (int i = 0; i < kSteps; ++i) {
+    expected->accept(i % 100, nullptr);
+    wanted.push_back(logits_of(*expected));
+  }
+  for (const bool whole_runtime : {true, false}) {
+    int tried = 0, prompts = 0, lives = 0;
+    for (double budget = 1; budget < 4e6; budget *= budget < 1e5 ? 2 : 1.2, ++tried) {
+      const auto bytes = static_cast<uint64_t>(budget);
+      const TiersWorld world = world_of({.kv_budget_bytes = whole_runtime ? bytes : uint64_t{256} << 20});
+      SessionParams params = world.params(0);
+      if (!whole_runtime) params.kv_budget_bytes = bytes;
+      const bool fits = plan_memory(*world.runtime, *world.model, params, 700 + kSteps + 1).fits;
+      const auto session = Session::create(world.runtime, world.model, params);
+      int steps = -1;  // that it could make; -1: not even the prompt
+      try {
+        session->prefill(ids, chunks_of(150), nullptr);
+        for (steps = 0; steps < kSteps; ++steps) {
+          assert_true(logits_of(*session) == wanted[static_cast<size_t>(steps)]);
+          session->accept(steps % 100, nullptr);
+          session->logits(nullptr);
+        }
+      } catch (const Error& error) {
+        if (error.code() != WI_E_BUDGET || fits)
+          fail_because("budget %llu, fits %d, after %d steps: status %d: %s",
+                       static_cast<unsigned long long>(bytes), fits, steps, error.code(), error.what());
+        assert_true(std::strlen(error.what()) > 20);
+        assert_int_equal(session->stats().tokens, steps < 0 ? 0 : 700 + steps + 1);
+      }
+      prompts += steps >= 0;
+      lives += steps == kSteps;
+    }
+    std::printf("  of %d budgets of the %s, %d were enough for the prompt, %d for all\n", tried,
+                whole_runtime ? "runtime" : "session", prompts, lives);
+    assert_true(lives > 5 && prompts < tried);
+  }
+}
+
+// ---- A demotion at any moment ----
+
+// How many segments a sequence takes for slow is how many its views show so, whatever leaves meanwhile: a step
+// that knows of none reads through no view of such.
+void views_show_the_tiers_of_one_moment(void**) {
+  for (int round = 0; round < 5; ++round) {
+    const TiersWorld world = world_of();
+    const auto session = world.session(0);
+    session->prefill(random_prompt(200), {}, nullptr);
+    for (int i = 0; i < 1500; ++i) session->accept(i % 100, nullptr);
+    const Sequence& all_fast = session->sequence();
+    const size_t count = all_fast.segments().size();
+    assert_int_equal(all_fast.slow_segments(), 0);
+    std::thread demoting([&] {
+      for (const auto& segment : all_fast.segments()) segment->demote(world.buffer());
+    });
+    for (size_t slow = 0; slow < count;) {
+      Sequence copy = all_fast;
+      const WaveBuffer::Reading reading(&world.buffer());
+      copy.refresh();
+      slow = copy.slow_segments();
+      for (int32_t layer = 0; layer < all_fast.shape().layers; ++layer) {
+        for (int32_t head = 0; head < all_fast.shape().kv_heads; ++head) {
+          size_t shown = 0;
+          for (size_t i = 0; i < count; ++i) shown += copy.views(layer, head)[i].slow != nullptr;
+          if (shown != slow) fail_because("%zu segments are slow, %zu of the views", slow, shown);
+        }
+      }
+    }
+    demoting.join();
+  }
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(each_call_of_the_system_may_fail_once),
+      cmocka_unit_test(a_disk_that_fills_up_while_a_prompt_is_read_costs_nothing),
+      cmocka_unit_test(a_disk_that_fills_up_while_decoding_stops_no_step),
+      cmocka_unit_test(a_full_disk_and_a_full_memory_are_a_status),
+      cmocka_unit_test(a_slow_disk_changes_no_token),
+      cmocka_unit_test(sessions_that_miss_nothing_do_not_wait_for_others_reads),
+      cmocka_unit_test(a_call_is_cancelled_within_a_reads_time),
+      cmocka_unit_test(a_stalled_manager_costs_hits_and_nothing_else),
+      cmocka_unit_test(sessions_that_evict_each_other_say_what_they_say_alone),
+      cmocka_unit_test(any_budget_is_a_status_or_changes_no_token),
+      cmocka_unit_test(views_show_the_tiers_of_one_moment),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
