@@ -36,28 +36,33 @@ constexpr size_t kSlabBytes = size_t{2} << 20;
 class SlabSizes {
  public:
   explicit SlabSizes(size_t most_frames)
-      : shift_(std::bit_width(std::max<size_t>(most_frames / 16, 1)) - 1) {}
+      : shift_(
+            static_cast<uint32_t>(std::countr_zero(std::bit_floor(std::max<size_t>(most_frames / 16, 1))))) {}
   struct Place {
     int32_t slab, index;
   };
   Place place(int32_t frame) const {
-    const int32_t unit = frame >> shift_, rest = frame & ((1 << shift_) - 1);
-    if (unit >= kSmall) return {32 + ((unit - kSmall) >> 4), ((((unit - kSmall) & 15) << shift_) | rest)};
-    const int size = std::bit_width(static_cast<uint32_t>(unit + 8)) - 4;
-    const int32_t in = (unit + 8) & ((1 << size) - 1);
-    return {8 * size + ((unit + 8) >> size) - 8, (in << shift_) | rest};
+    const auto number = static_cast<uint32_t>(frame);
+    const uint32_t unit = number >> shift_, rest = number & ((1u << shift_) - 1);
+    const auto at = [&](uint32_t slab, uint32_t units) {
+      return Place{static_cast<int32_t>(slab), static_cast<int32_t>(units << shift_ | rest)};
+    };
+    if (unit >= kSmall) return at(32 + (unit - kSmall) / 16, (unit - kSmall) % 16);
+    const uint32_t from = unit + 8, size = from < 16 ? 0 : from < 32 ? 1 : from < 64 ? 2 : 3;
+    return at(8 * size + (from >> size) - 8, from & ((1u << size) - 1));
   }
   int64_t first(int32_t slab) const {
+    const auto number = static_cast<uint32_t>(slab);
     const int64_t unit =
-        slab < 32 ? (int64_t{8 + slab % 8} << (slab / 8)) - 8 : kSmall + int64_t{slab - 32} * 16;
+        number < 32 ? (int64_t{8 + number % 8} << (number / 8)) - 8 : kSmall + int64_t{number - 32} * 16;
     return unit << shift_;
   }
   int32_t frames(int32_t slab) const { return static_cast<int32_t>(first(slab + 1) - first(slab)); }
   int64_t whole(int32_t frames) const { return first(place(frames).slab); }  // slabs that fit into so many
 
  private:
-  static constexpr int32_t kSmall = 120;  // units of the first 32 slabs
-  int shift_;                             // log2 of the frames of the smallest one
+  static constexpr uint32_t kSmall = 120;  // units of the first 32 slabs
+  uint32_t shift_;                         // log2 of the frames of the smallest one
 };
 
 // Where a segment notes which entry has a partition.
