@@ -142,7 +142,8 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
       uint64_t claims = 0;
       for (const Member* member : members_) claims += member->coming_;
       const uint64_t used = pool_->used();
-      changes.missing = less(used + claims, pool_->budget());
+      changes.missing =
+          wish.coming ? less(used + claims, pool_->budget()) : 0;  // nothing is needed for nothing
       changes.within_budget = used + wish.coming <= pool_->budget();
 
       if (round == 0) {

@@ -187,7 +187,6 @@ std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSou
   auto store = std::make_shared<KvStore>(std::move(runtime), params);
   fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, place, cancel);
   std::fill(store->written_.begin(), store->written_.end(), store->sequence_.tokens());
-  store->share_frames();
   store->publish_stats();
   return store;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/engine/engine.h"
+#include "src/kv_store.h"
 #include "src/session.h"
 #include "tests/support/folder.h"
 #include "tests/support/kernel_test.h"
@@ -15,8 +16,8 @@ using namespace wi;
 
 namespace {
 
-constexpr int kPrompt = 3000;
-constexpr size_t kSlab = size_t{32} << 10;
+constexpr int kPrompt = 1500;
+constexpr size_t kSlab = size_t{16} << 10;
 
 test::ModelShape shape() {
   test::ModelShape shape;
@@ -31,11 +32,12 @@ test::ModelShape shape() {
 
 // budget 0: more than anybody needs.
 struct World {
-  explicit World(uint64_t budget, bool slow = true) {
+  explicit World(uint64_t budget, bool slow = true, uint64_t spill_bytes = 0) {
     RuntimeParams params;
     params.threads = 2;
     params.kv_budget_bytes = budget ? budget : uint64_t{256} << 20;
     if (slow) params.spill_folder = folder.path;
+    params.spill_bytes = spill_bytes;
     params.slab_bytes = kSlab;
     runtime = Runtime::create(params);
     model = test::random_model(shape(), DType::f32, test::seed());
@@ -43,8 +45,8 @@ struct World {
   SessionParams params(const char* policy = "wave") const {
     SessionParams params;
     params.policy = find_policy(runtime->backend, policy);
-    params.policy_params.segment_tokens = 512;
-    params.policy_params.decode_segment_tokens = 128;
+    params.policy_params.segment_tokens = 256;
+    params.policy_params.decode_segment_tokens = 64;
     params.policy_params.budget = 0.1f;
     params.prefix_reuse = false;
     return params;
@@ -66,7 +68,7 @@ std::vector<int32_t> prompt(size_t tokens, uint64_t salt) {
 
 void read(Session& session, uint64_t salt, size_t tokens = kPrompt) {
   PrefillParams params;
-  params.chunk_tokens = 256;
+  params.chunk_tokens = 128;
   session.prefill(prompt(tokens, salt), params, nullptr);
 }
 
@@ -195,8 +197,8 @@ void the_others_grow_back_when_one_ends(void**) {
 
 // Long enough for segments to be sealed while all of them write.
 void sessions_of_five_times_the_budget_all_go_on(void**) {
-  constexpr size_t kLong = 10'000;
-  constexpr int kSteps = 450;
+  constexpr size_t kLong = 4'000;
+  constexpr int kSteps = 220;
   std::vector<std::vector<int32_t>> wanted;
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < 4; ++i) {
@@ -275,7 +277,7 @@ void whatever_makes_a_session_finds_room(void**) {
     all.push_back(write(*loaded, 10));
     auto other = session->fork_as(world->params("blocks"), nullptr);
     all.push_back(write(*other, 10));
-    filler->truncate(kPrompt - 700);
+    filler->truncate(kPrompt - 350);
     all.push_back(write(*filler, 10));
     all.push_back(write(*session, 10));
   }
@@ -286,7 +288,7 @@ void whatever_makes_a_session_finds_room(void**) {
 // Tasks are let in by what must be in fast memory, not by all that they will hold.
 void tasks_of_more_than_the_budget_run_side_by_side(void**) {
   constexpr int kTasks = 4, kSteps = 40;
-  World world(2 * bytes_of_one());
+  World world(3 * bytes_of_one());
   std::vector<std::shared_ptr<Task>> tasks;
   for (uint64_t i = 0; i < kTasks; ++i) {
     TaskParams params;
@@ -308,9 +310,79 @@ void tasks_of_more_than_the_budget_run_side_by_side(void**) {
   assert_true(world.runtime->pool->peak() <= world.runtime->pool->budget());
 }
 
+// The first session fills the memory, and there is no room for what the second one would have to push out: that is
+// the second one's status, and nobody else's.
+void a_slow_tier_that_takes_nothing_is_the_newcomers_status(void**) {
+  const uint64_t one = bytes_of_one();
+  World world(one + one / 4, true, uint64_t{64} << 10);
+  auto first = world.session(), second = world.session();
+  read(*first, 1);
+  wi_status status = WI_OK;
+  try {
+    read(*second, 2);
+  } catch (const Error& error) {
+    status = error.code();
+  }
+  assert_int_equal(status, WI_E_BUDGET);
+  assert_int_equal(second->stats().tokens, 0);
+  assert_true(write(*first, 20) == alone(1, 20));
+  first.reset();
+  read(*second, 2);
+  assert_true(write(*second, 20) == alone(2, 20));
+}
+
+// Frames of a store that is read in place are a part like others'; what it says is the same with less of them.
+void a_store_in_place_gives_frames_to_a_newcomer(void**) {
+  constexpr size_t kHeads = 2, kDim = 32;
+  const auto numbers = [](size_t count, uint64_t salt) {
+    std::mt19937_64 random(test::seed() + salt);
+    std::vector<float> numbers(count);
+    for (float& one : numbers) one = static_cast<float>(random() % 1000) * 0.002f - 1;
+    return numbers;
+  };
+  const auto attended = [&](KvStore& store) {
+    std::vector<float> all, out(2 * kHeads * kDim);
+    for (uint64_t i = 0; i < 60; ++i) {
+      store.attend(static_cast<int32_t>(i % 2), 1, numbers(out.size(), i).data(), nullptr, out.data(),
+                   nullptr);
+      all.insert(all.end(), out.begin(), out.end());
+    }
+    return all;
+  };
+  World world(bytes_of_one());
+  KvStoreParams params;
+  params.shape = {2, kHeads, kDim, DType::f16};
+  params.query_heads = 2 * kHeads;
+  params.policy = find_policy(world.runtime->backend, "wave");
+  params.policy_params.segment_tokens = 512;
+  const std::string path = world.folder.file("store");
+  std::vector<float> wanted;
+  {
+    KvStore store(world.runtime, params);
+    for (int32_t layer = 0; layer < 2; ++layer)
+      store.append(layer, 2000, numbers(2000 * kHeads * kDim, 1).data(),
+                   numbers(2000 * kHeads * kDim, 2).data());
+    store.seal();
+    wanted = attended(store);
+    store.save(path, nullptr);
+  }
+  const auto loaded = KvStore::load(
+      world.runtime, path, [](const KvStoreParams& saved) { return saved; }, nullptr);
+  assert_true(attended(*loaded) == wanted);
+  const uint64_t before = world.runtime->buffer->stats().frame_bytes;
+  assert_true(before > 0);
+  auto session = world.session();
+  read(*session, 1);
+  assert_true(world.runtime->buffer->stats().frame_bytes < before);
+  assert_true(attended(*loaded) == wanted);
+  assert_true(write(*session, 20) == alone(1, 20));
+  assert_true(attended(*loaded) == wanted);
+  assert_true(world.runtime->pool->peak() <= world.runtime->pool->budget());
+}
+
 // What cannot leave is more than there is: the message says so, and the session is as it was.
 void no_room_for_what_must_stay_is_a_status(void**) {
-  World world(uint64_t{3} << 20);
+  World world(uint64_t{2} << 20);
   auto session = world.session();
   std::string message;
   wi_status status = WI_OK;
@@ -331,7 +403,8 @@ void no_room_for_what_must_stay_is_a_status(void**) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) cmocka_set_test_filter(argv[1]);
   const CMUnitTest tests[] = {
       cmocka_unit_test(parts_are_in_proportion_within_floors_and_limits),
       cmocka_unit_test(a_newcomer_in_a_full_runtime_takes_its_part),
@@ -340,6 +413,8 @@ int main() {
       cmocka_unit_test(sessions_that_come_and_go_say_what_they_say_alone),
       cmocka_unit_test(whatever_makes_a_session_finds_room),
       cmocka_unit_test(tasks_of_more_than_the_budget_run_side_by_side),
+      cmocka_unit_test(a_slow_tier_that_takes_nothing_is_the_newcomers_status),
+      cmocka_unit_test(a_store_in_place_gives_frames_to_a_newcomer),
       cmocka_unit_test(no_room_for_what_must_stay_is_a_status),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
