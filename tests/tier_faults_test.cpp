@@ -562,6 +562,30 @@ void views_show_the_tiers_of_one_moment(void**) {
   }
 }
 
+// What leaves the fast tier while a chunk attends to it is read where it was: nobody else has it yet.
+void a_past_that_leaves_while_it_is_read_is_where_it_was(void**) {
+  const TiersWorld world = world_of();
+  const auto session = world.session(0);
+  session->prefill(random_prompt(900), {}, nullptr);
+  Sequence sequence = session->sequence();
+  const WaveBuffer::Reading reading(&world.buffer());
+  sequence.refresh();
+  const auto past = [&](int32_t layer, int32_t head) {
+    std::vector<KvRun> runs(static_cast<size_t>(sequence.max_runs()));
+    runs.resize(static_cast<size_t>(sequence.runs(layer, head, 0, sequence.tokens(), runs.data())));
+    std::vector<std::byte> bytes;
+    for (const KvRun& run : runs) {
+      assert_non_null(run.keys);
+      const auto* const keys = static_cast<const std::byte*>(run.keys);
+      bytes.insert(bytes.end(), keys, keys + static_cast<size_t>(run.tokens) * sequence.shape().head_bytes());
+    }
+    return bytes;
+  };
+  const std::vector<std::byte> before = past(1, 1);
+  for (const auto& segment : sequence.segments()) assert_true(segment->demote(world.buffer()));
+  assert_true(past(1, 1) == before);
+}
+
 }  // namespace
 
 int main() {
@@ -577,6 +601,7 @@ int main() {
       cmocka_unit_test(sessions_that_evict_each_other_say_what_they_say_alone),
       cmocka_unit_test(any_budget_is_a_status_or_changes_no_token),
       cmocka_unit_test(views_show_the_tiers_of_one_moment),
+      cmocka_unit_test(a_past_that_leaves_while_it_is_read_is_where_it_was),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

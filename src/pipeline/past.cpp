@@ -22,11 +22,14 @@ void Past::open(const Stream& stream, const Sequence& sequence, int32_t layer, i
     if (!sequence.slow_segments()) continue;
     // As runs() has them: the sink, then segment by segment.
     int32_t number = first < std::min<int64_t>(kSinkTokens, sequence.tokens()) ? 1 : 0;
+    const SegmentView* view = sequence.views(layer, head);
     for (const auto& segment : sequence.segments()) {
+      const bool is_slow = view++->slow != nullptr;
       const int64_t from = std::max(first, segment->first_position()),
                     to = std::min(end, segment->end_position());
       if (from >= to) continue;
-      if (const SlowKv* const slow = segment->slow()) {
+      if (is_slow) {
+        const SlowKv* const slow = segment->slow();
         const size_t plane = static_cast<size_t>(layer) * heads + static_cast<size_t>(head);
         const auto count = static_cast<int32_t>(to - from);
         pieces_.push_back({slow, plane, static_cast<int32_t>(from - segment->first_position()), count, read,
