@@ -221,7 +221,7 @@ void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll
 bool Residency::demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
   return buffer.later([this, segment, &buffer] {
     try {
-      segment->demote(buffer);
+      if (segment.use_count() > 1) segment->demote(buffer);
     } catch (...) {
     }
     settle(*segment);
