@@ -106,7 +106,8 @@ enum wi_status_code {
   WI_E_UNSUPPORTED = 3,  /* well-formed, but not something this build can do; the message names it */
   WI_E_IO = 4,           /* the system refused a file operation; native_code is errno */
   WI_E_MEMORY = 5,       /* the system refused memory */
-  WI_E_BUDGET = 6,       /* a byte budget of the runtime or the session would be exceeded */
+  WI_E_BUDGET = 6,       /* a byte budget of the runtime or the session would be exceeded; where there is a
+                            slow tier, by what must be in fast memory, or the slow tier is full too */
   WI_E_CANCELLED = 7,    /* the cancel token fired, or a callback ended the call */
   WI_E_BUSY = 8,         /* another thread is inside this session or KV store */
   WI_E_STATE = 9,        /* the call does not fit the object's state, e.g. decode of an empty session */
@@ -217,9 +218,11 @@ typedef struct wi_runtime_params {
   int32_t reserved_1;
   /* NUL-terminated; NULL: there is no slow tier. A folder on a local disk, for keys and values that fast memory
    * has no room for: a session that outgrows its budget, the runtime's, or its kv_fast_share goes on, with the
-   * same tokens, and reads from there what its queries want. The file has no name and is gone with the runtime,
-   * however the process ends. Models with sliding windows stay in memory. Sessions that are loaded by path stay in
-   * their file (see wi_session_load). Since 0.2 */
+   * same tokens, and reads from there what its queries want. What the runtime's budget leaves for sealed keys and
+   * values its sessions divide in proportion to what each has of them; one that needs room takes it from those that
+   * have more than their part, idle ones too, and may wait for steps of theirs to end, some seconds at most.
+   * The file has no name and is gone with the runtime, however the process ends. Models with sliding windows stay
+   * in memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
   const char* spill_folder;
   uint64_t spill_bytes;   /* at most, in that file. 0: as the disk has room. Since 0.2 */
   int32_t buffer_manager; /* WI_BUFFER_*. Since 0.2 */
@@ -689,7 +692,8 @@ typedef struct wi_session_params {
    * prompt would have itself: what other sessions hold does not change where a prompt is cut */
   int32_t prefix_reuse;
   /* With wi_runtime_params.spill_folder: the share of this session's sealed keys and values that may stay in fast
-   * memory, in (0, 1]; the rest is in the slow tier. 0: as much as the budgets have room for. Since 0.2 */
+   * memory, in (0, 1]; the rest is in the slow tier. Of what it shares with other sessions, they have one share
+   * together. 0: as much as the budgets have room for. Since 0.2 */
   float kv_fast_share;
   int32_t reserved_1;
 } wi_session_params;

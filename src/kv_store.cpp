@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "src/memory_plan.h"
 #include "src/pipeline/index.h"
 #include "src/pipeline/pipeline.h"
 #include "src/workspace.h"
@@ -15,6 +16,7 @@ class KvStore::Use {
     check(!store.busy_.exchange(true, std::memory_order_acquire), WI_E_BUSY,
           "kv is in use by another thread");
     try {
+      store.share_frames();
       reading_.emplace(store.runtime_->buffer.get());
     } catch (...) {
       store.busy_.store(false, std::memory_order_release);
@@ -58,19 +60,25 @@ void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const flo
   check_kv_range(params_.shape.dtype, largest, layer);
   written += tokens;
   sequence_.commit(*std::min_element(written_.begin(), written_.end()) - sequence_.tokens());
-  share_frames();
 }
 
-// Of a store that was loaded in place: frames as the budgets have room beside what is in memory.
+// Of a store that was loaded in place: what of it stays in the file has frames as the budgets have room.
 void KvStore::share_frames() {
-  if (!buffer()) return;
-  const auto left_of = [](uint64_t budget, uint64_t used) { return budget - std::min(budget, used); };
-  const uint64_t pool_used = runtime_->pool->used();
-  uint64_t allowed = left_of(runtime_->pool->budget(), pool_used - std::min(pool_used, frames_.bytes())) / 2;
+  if (!sequence_.slow_segments()) return;
+  if (!resident_)
+    resident_ = std::make_unique<Residency::Member>(runtime_->residency, runtime_->buffer,
+                                                    2 * kFrameTokens * params_.shape.head_bytes());
+  slow_segments_.clear();
+  for (const auto& segment : sequence_.segments())
+    if (segment->slow()) slow_segments_.push_back(segment);
+  Residency::Wish wish;
+  wish.segments = slow_segments_;
+  wish.floor =
+      looked_up_bytes(params_.shape, *params_.policy, params_.policy_params, sequence_.indexed_tokens());
   if (params_.kv_budget_bytes)
-    allowed = std::min(allowed, left_of(params_.kv_budget_bytes, sequence_.bytes()));
-  if (!frames_) frames_ = WaveBuffer::Share(runtime_->buffer, 2 * kFrameTokens * params_.shape.head_bytes());
-  frames_.set(std::min(allowed, runtime_->buffer->frame_bytes_for(sequence_.slow_bytes())));
+    wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, sequence_.bytes());
+  resident_->make_room(wish, {});
+  slow_segments_.clear();
 }
 
 void KvStore::seal() {
@@ -125,7 +133,6 @@ std::shared_ptr<KvStore> KvStore::fork() {
   fork->sequence_ = sequence_;
   fork->sequence_.settle();
   fork->written_ = written_;
-  fork->share_frames();
   fork->publish_stats();
   return fork;
 }

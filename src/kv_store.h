@@ -75,7 +75,8 @@ class KvStore {
   std::shared_ptr<Runtime> runtime_;
   KvStoreParams params_;
   Sequence sequence_;
-  WaveBuffer::Share frames_;
+  std::unique_ptr<Residency::Member> resident_;  // null: nothing of it was ever slow
+  std::vector<std::shared_ptr<const Segment>> slow_segments_;
   AppendRoom append_room_;
   std::vector<int64_t> written_;  // (layers) tokens appended to each
   std::atomic<bool> busy_{false};

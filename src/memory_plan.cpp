@@ -14,7 +14,49 @@ uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t 
 bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
                   bool slow_tier);
 
+uint64_t indexed_planes(const KvShape& shape) {
+  return static_cast<uint64_t>(shape.indexed_layers()) * static_cast<uint64_t>(shape.kv_heads);
+}
+
+// Of a segment beside its index: each token's place, each partition's offset.
+uint64_t order_bytes_of(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                        int64_t tokens) {
+  const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
+  const uint64_t indexed = indexed_planes(shape);
+  const auto partitions = static_cast<uint64_t>(policy.most_partitions(params, static_cast<int32_t>(tokens)));
+  return (planes * static_cast<uint64_t>(tokens) + indexed * (partitions + 1) + (planes - indexed) * 2) *
+         sizeof(int32_t);
+}
+
+uint64_t index_room_of(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                       int64_t tokens) {
+  const size_t capacity =
+      policy.index_capacity(params, static_cast<int32_t>(tokens), shape.head_dim, shape.dtype);
+  return indexed_planes(shape) * ((capacity + 63) & ~size_t{63});
+}
+
 }  // namespace
+
+uint64_t making_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                      int32_t tokens) {
+  return static_cast<uint64_t>(tokens) * shape.token_bytes() + order_bytes_of(shape, policy, params, tokens) +
+         2 * index_room_of(shape, policy, params, tokens);
+}
+
+uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                          int32_t tokens) {
+  return order_bytes_of(shape, policy, params, tokens) + index_room_of(shape, policy, params, tokens);
+}
+
+uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                         int64_t indexed_tokens) {
+  // Whatever is one partition a segment is looked at whole.
+  const int64_t tokens =
+      policy.partition_offsets ? zones_of(params, indexed_tokens, 0).budget : indexed_tokens;
+  // A partition's last frame is half empty as a rule.
+  const int64_t rounding = tokens / std::max(params.tokens_per_centroid, 1) * (kFrameTokens - 1) / 2;
+  return static_cast<uint64_t>(std::min(tokens + rounding, indexed_tokens)) * shape.token_bytes();
+}
 
 wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
                            uint64_t tokens) {
@@ -48,21 +90,8 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
                int64_t tokens) {
   const auto bytes_of = [&](int64_t count) { return static_cast<uint64_t>(count) * shape.token_bytes(); };
-  const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
-  const uint64_t indexed =
-      static_cast<uint64_t>(shape.indexed_layers()) * static_cast<uint64_t>(shape.kv_heads);
-  // Of a segment beside its index: each token's place, each partition's offset.
-  const auto order_bytes = [&](int64_t count) {
-    const auto partitions =
-        static_cast<uint64_t>(policy.most_partitions(params, static_cast<int32_t>(count)));
-    return (planes * static_cast<uint64_t>(count) + indexed * (partitions + 1) + (planes - indexed) * 2) *
-           sizeof(int32_t);
-  };
-  const auto index_room = [&](int64_t count) {
-    const size_t capacity =
-        policy.index_capacity(params, static_cast<int32_t>(count), shape.head_dim, shape.dtype);
-    return indexed * ((capacity + 63) & ~size_t{63});
-  };
+  const auto order_bytes = [&](int64_t count) { return order_bytes_of(shape, policy, params, count); };
+  const auto index_room = [&](int64_t count) { return index_room_of(shape, policy, params, count); };
   const auto in_blocks = [](int64_t count) {
     return (count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
   };

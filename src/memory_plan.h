@@ -20,6 +20,15 @@ struct KvPlan {
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
                int64_t tokens);
 
+// What making a segment of so many tokens takes at once: itself, and its index twice.
+uint64_t making_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params, int32_t tokens);
+// What stays of it beside keys and values.
+uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                          int32_t tokens);
+// Keys and values in frames that one step of the policy looks up, in all layers and heads.
+uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                         int64_t indexed_tokens);
+
 wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
                            uint64_t tokens);
 

@@ -36,6 +36,7 @@ Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
                             params.huge_pages)),
       kv_pools(params.kv_memory ? HostPool::create(pool->shared_budget(), params.kv_memory) : pool, pool),
       weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
+      residency(pool),
       buffer(params.spill_folder.empty() ? nullptr : WaveBuffer::open(pool, buffer_params(params))),
       params_(params) {
   if (const Workers::Refusal refused = workers.refused(); refused.threads > 0)

@@ -15,6 +15,7 @@
 #include "src/memory/host_pool.h"
 #include "src/memory/topology.h"
 #include "src/memory/workers.h"
+#include "src/residency.h"
 #include "src/store/kv_pools.h"
 #include "src/store/prefix_table.h"
 
@@ -62,6 +63,7 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   const std::shared_ptr<HostPool> pool;
   const KvPools kv_pools;                        // `pool`, and one of keys and values with its budget
   const std::shared_ptr<HostPool> weights_pool;  // copies of models' weights, at most the process's memory
+  Residency residency;                           // outlives what the buffer's thread does for it
   const std::shared_ptr<WaveBuffer> buffer;      // null: there is no slow tier
   PrefixTable prefixes;
   std::atomic<int32_t> sessions{0};

@@ -1,12 +1,14 @@
 // Saving sessions and KV stores, and loading them again: what of them goes into a file (the container and the
 // sections are src/store/'s), and what a load makes of the saved parameters and of what it was asked for.
 #include <algorithm>
+#include <optional>
 
 #include "src/kv_store.h"
+#include "src/memory_plan.h"
 #include "src/pipeline/index.h"
 #include "src/policy_params.h"
 #include "src/sampling/sampler_fields.h"
-#include "src/session.h"
+#include "src/session_use.h"
 #include "src/store/input_file.h"
 #include "src/store/output_file.h"
 #include "src/store/session_file.h"
@@ -27,8 +29,12 @@ ModelIdentity identity_of(const Model& model, Runtime& runtime, const CancelToke
   return {model.weights_hash(runtime.workers, flag_of(cancel)), 0};
 }
 void check_same(const SavedParams& saved, DType kv, const Policy& policy, const PolicyParams& params);
+// Room for so many tokens more in a sequence, whose keys and values may stay where they are, beside another one that
+// it is made of (null: none); may be empty.
+using MakeRoom =
+    std::function<void(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from)>;
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
-          const InputFile* place, const CancelToken* cancel);
+          const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room = {});
 
 }  // namespace
 
@@ -87,8 +93,12 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   check_same(saved, params.kv, *params.policy, params.policy_params);
 
   std::shared_ptr<Session> session(new Session(std::move(runtime), std::move(model), params));
+  const MakeRoom make_room = [&](const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from) {
+    session->make_room_to_load(sequence, tokens, stay, from, flag_of(cancel));
+  };
   fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, place,
-       cancel);
+       cancel, make_room);
+  session->rest();
   session->tokens_.append(image.tokens);
   session->exact_end_ = image.exact_end;
   if (!image.logits.empty()) session->logits_ = std::make_shared<std::vector<float>>(std::move(image.logits));
@@ -97,6 +107,16 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   session->text_.restore(std::move(image.pending_bytes));
   session->publish_stats();
   return session;
+}
+
+void Session::make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
+                                const std::atomic<bool>* cancel) {
+  if (!resident_ || tokens == 0) return;
+  uint64_t bytes =
+      making_bytes(sequence.shape(), *params_.policy, params_.policy_params, static_cast<int32_t>(tokens));
+  if (stay) bytes -= std::min(bytes, static_cast<uint64_t>(tokens) * sequence.shape().token_bytes());
+  if (from) bytes += static_cast<uint64_t>(tokens + kBlockTokens) * sequence.shape().token_bytes();
+  make_room_of(sequence, bytes, SealWhen::prefilling, !Use::reading_here(), cancel, from);
 }
 
 SavedParams Session::saved_params() const {
@@ -167,7 +187,6 @@ std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSou
   auto store = std::make_shared<KvStore>(std::move(runtime), params);
   fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, place, cancel);
   std::fill(store->written_.begin(), store->written_.end(), store->sequence_.tokens());
-  store->share_frames();
   store->publish_stats();
   return store;
 }
@@ -206,14 +225,31 @@ void check_same(const SavedParams& saved, DType kv, const Policy& policy, const 
 // Keys, values and indexes; an index of another version is built anew from the keys. Of segments, keys and values
 // stay in the file `place`, if there is one and a slow tier to read them with.
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
-          const InputFile* place, const CancelToken* cancel) {
+          const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room) {
   runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
     Sequence read = to;
     const InPlace in_place{place ? runtime.buffer.get() : nullptr, place};
-    if (file.read_sequence(read, stream, in_place))
-      reindex(read, SealContext{runtime.backend, policy, params, stream, {}, nullptr}, to);
-    else
+    SessionFile::BeforeTokens before;
+    if (make_room)
+      before = [&](const Sequence& so_far, int64_t tokens, bool stay) {
+        make_room(so_far, tokens, stay, nullptr);
+      };
+    if (!file.read_sequence(read, stream, in_place, before)) {
       to = std::move(read);
+      return;
+    }
+    std::optional<WaveBuffer::Reading> reading(runtime.buffer.get());
+    SealContext context{runtime.backend, policy, params, stream, {}, nullptr};
+    if (make_room) {
+      context.before_tokens = [&](int64_t tokens) {
+        reading.reset();
+        make_room(to, tokens, false, &read);
+        reading.emplace(runtime.buffer.get());
+        read.refresh();
+      };
+    }
+    read.refresh();
+    reindex(read, context, to);
     throw_if_cancelled(stream);
   });
 }

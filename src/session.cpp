@@ -12,25 +12,6 @@
 namespace wi {
 namespace {
 
-// Beside the next steps, which go on with what is in memory until it is done; if it fails, be it for want of memory
-// to ask for it, a later call tries again. False: there is nobody to do it.
-bool demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
-  if (segment->leaving().exchange(true)) return true;
-  bool taken = true, asked = false;
-  try {
-    taken = asked = buffer.later([segment, &buffer] {
-      try {
-        segment->demote(buffer);
-      } catch (...) {
-      }
-      segment->leaving() = false;
-    });
-  } catch (const std::bad_alloc&) {
-  }
-  if (!asked) segment->leaving() = false;
-  return taken;
-}
-
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
   return hash * 0xff51afd7ed558ccdu;
@@ -59,6 +40,9 @@ Session::Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> 
       sampler_(params.sampling) {
   check_bias(params.sampling);
   params_.sampling = {};  // the sampler has them
+  if (runtime_->buffer)
+    resident_ = std::make_unique<Residency::Member>(runtime_->residency, runtime_->buffer,
+                                                    2 * kFrameTokens * sequence_.shape().head_bytes());
   runtime_->sessions.fetch_add(1, std::memory_order_relaxed);
   publish_stats();
 }
@@ -145,10 +129,10 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
       for (int64_t done = reused; done < total;) {
         const int64_t count = std::min(chunk, total - done);
         const bool last = done + count == total;
-        use.rest(count, cancel);
+        use.rest(count, SealWhen::prefilling, cancel);
         run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, stream);
         done += count;
-        seal_tail(SealWhen::prefilling, stream, final_tokens);
+        seal_read(use, stream, final_tokens, cancel);
         report_progress(params.progress, params.progress_user,
                         static_cast<uint64_t>(std::max<int64_t>(done - skip, 0)), tokens.size());
       }
@@ -242,7 +226,7 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
       const int64_t end = tokens_.size() - 1;
       while (sequence_.tokens() < end) {
         const int64_t first = sequence_.tokens(), count = std::min(kChunk, end - first);
-        use.rest(count, cancel);
+        use.rest(count, SealWhen::prefilling, cancel);
         sequence_.reserve(count);
         stream.each(model_->config.layers, [&](int64_t layer, int worker) {
           float* keys = stream.worker_array<float>(worker, static_cast<size_t>(2 * count * width));
@@ -257,7 +241,7 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
         });
         throw_if_cancelled(stream);
         sequence_.commit(count);
-        seal_tail(SealWhen::prefilling, stream, end);
+        seal_read(use, stream, end, cancel);
       }
     });
   } catch (...) {
@@ -271,55 +255,139 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
 
 // ---- structure ----
 
-// Where the session's budget, the runtime's, or its share of the fast tier does not hold all of its keys and
-// values and what comes next, the oldest segments move to the slow tier; a sixteenth of what may stay is for whole
-// segments, the rest for frames of what queries want of the others. Layers with a window want theirs at every
-// step: such models stay.
-void Session::make_room(int64_t coming_tokens, const std::atomic<bool>* cancel) {
-  const KvShape& shape = sequence_.shape();
-  if (shape.windows) return;
-  WaveBuffer& buffer = *runtime_->buffer;
-  uint64_t whole = 0, all = 0;  // bytes of segments: in the fast tier, and in both
-  for (const auto& segment : sequence_.segments()) {
-    all += segment->kv_bytes();
-    if (!segment->slow()) whole += segment->kv_bytes();
+// Where the budgets or the session's share of the fast tier do not hold all keys and values and what comes next,
+// the oldest segments move to the slow tier, of this session and of others. Layers with a window want theirs at
+// every step: such models stay.
+bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when, bool may_wait,
+                           const std::atomic<bool>* cancel, const Sequence* from) {
+  Residency::Wish wish;
+  std::vector<std::shared_ptr<const Segment>> both;  // sequences' segments, where it is made of another
+  wish.coming = coming_bytes;
+  wish.may_wait = may_wait;
+  wish.at_once = when == SealWhen::prefilling;
+  if (!sequence.shape().windows) {
+    wish.segments = sequence.segments();
+    if (from) {
+      both.assign(from->segments().begin(), from->segments().end());
+      both.insert(both.end(), wish.segments.begin(), wish.segments.end());
+      wish.segments = both;
+    }
+    uint64_t whole = 0, all = 0;  // bytes of segments: in the fast tier, and in both
+    for (const auto& segment : wish.segments) {
+      all += segment->kv_bytes();
+      if (!segment->slow()) whole += segment->kv_bytes();
+    }
+    wish.floor =
+        looked_up_bytes(sequence.shape(), *params_.policy, params_.policy_params, sequence.indexed_tokens());
+    if (params_.kv_budget_bytes) {
+      const uint64_t held = sequence.bytes() + (from ? from->bytes() : 0);
+      const uint64_t others = held - std::min(held, whole) + coming_bytes;
+      wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, others);
+      if (whole > wish.most) wish.at_once = true;
+    }
+    if (params_.kv_fast_share > 0)
+      wish.most = std::min(wish.most, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
+                                                            static_cast<double>(all)));
   }
-  if (all == 0) return;
-  // The next tokens, and a segment in the making beside what it is made of.
-  const PolicyParams& policy = params_.policy_params;
-  const KvPlan plan = plan_kv(shape, *params_.policy, policy, coming_tokens,
-                              kSinkTokens + policy.segment_tokens + policy.local_window + coming_tokens);
-  const uint64_t coming = static_cast<uint64_t>(coming_tokens + kBlockTokens) * shape.token_bytes() +
-                          plan.sealing_bytes + plan.index_bytes;
-  const auto left_of = [&](uint64_t budget, uint64_t others) {
-    return budget > others + coming ? budget - others - coming : 0;
-  };
-  uint64_t allowed =
-      left_of(runtime_->pool->budget(),
-              runtime_->pool->used() - std::min(runtime_->pool->used(), whole + frames_.bytes()));
-  if (params_.kv_budget_bytes)
-    allowed = std::min(allowed, left_of(params_.kv_budget_bytes, sequence_.bytes() - whole));
-  const bool must = all > allowed;  // or there is no memory for what comes
-  if (params_.kv_fast_share > 0)
-    allowed = std::min(allowed, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
-                                                      static_cast<double>(all)));
-  if (all <= allowed && whole == all) return;
-  for (const auto& segment : sequence_.segments()) {
-    if (all <= allowed || whole <= allowed / 16) break;
-    if (segment->slow()) continue;
-    whole -= segment->kv_bytes();
-    if (must || coming_tokens > 1 || !demote_later(segment, buffer))
-      segment->demote(buffer, [&] { throw_if_cancelled(cancel); });
+  return resident_->make_room(wish, [&] { throw_if_cancelled(cancel); });
+}
+
+void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when, bool may_wait,
+                        const std::atomic<bool>* cancel) {
+  if (!resident_) return;
+  const uint64_t sealing = sealing_bytes(sequence, coming_tokens, when);
+  for (int tries = 2;; --tries) {
+    room_ = make_room_of(sequence, block_bytes(sequence, coming_tokens) + sealing, when, may_wait, cancel);
+    try {
+      in_room([&] { sequence.reserve(coming_tokens); });
+      break;
+    } catch (const Error& error) {  // somebody without a part of his own may have been quicker
+      if (error.code() != WI_E_BUDGET || !room_ || !tries) throw;
+    }
   }
-  if (!frames_) frames_ = WaveBuffer::Share(runtime_->buffer, 2 * kFrameTokens * shape.head_bytes());
-  frames_.set(std::min(allowed - std::min(allowed, whole), runtime_->buffer->frame_bytes_for(all - whole)));
+  resident_->still_coming(sealing);
+}
+
+// If there was no room, a message about the budget says what is in it.
+template <class Work>
+void Session::in_room(Work&& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (room_ || error.code() != WI_E_BUDGET) throw;
+    fail(WI_E_BUDGET, error.what(), "; all else has left, and ",
+         runtime_->residency.mandatory_bytes(*runtime_->buffer),
+         " bytes must be in fast memory: indexes, recent tokens and segments in the making of all sessions");
+  }
+}
+
+// A segment that is cut, the one that takes its place, and what of it is tail again are all held for a moment.
+void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
+  if (!resident_) return;
+  const int64_t window = params_.policy_params.local_window + kBlockTokens;
+  int64_t cut = 0;
+  for (const auto& segment : sequence_.segments())
+    if (segment->end_position() > tokens - window && segment->first_position() < tokens)
+      cut += segment->tokens();
+  const auto longest = static_cast<int32_t>(std::min<int64_t>(cut, INT32_MAX));
+  if (cut)
+    make_room_of(sequence_,
+                 making_bytes(sequence_.shape(), *params_.policy, params_.policy_params, longest) +
+                     static_cast<uint64_t>(cut + kBlockTokens) * sequence_.shape().token_bytes(),
+                 SealWhen::prefilling, may_wait, nullptr);
+}
+
+void Session::rest() noexcept {
+  if (resident_) resident_->rest(sequence_.shape().windows ? Residency::Segments() : sequence_.segments());
+}
+
+// Of new blocks, and of one that is shared and about to be written to.
+uint64_t Session::block_bytes(const Sequence& sequence, int64_t coming_tokens) const {
+  const int64_t held = static_cast<int64_t>(sequence.tail().size()) * kBlockTokens;
+  const int64_t end = sequence.tail_tokens() + coming_tokens;
+  int64_t tokens = end > held ? (end - held + kBlockTokens - 1) / kBlockTokens * kBlockTokens : 0;
+  if (!sequence.tail().empty() && !sequence.tail().back().unique()) tokens += kBlockTokens;
+  if (sequence.tokens() < kSinkTokens) tokens += kSinkTokens;
+  return static_cast<uint64_t>(tokens) * sequence.shape().token_bytes();
+}
+
+// What the making of segments takes that may be due next.
+uint64_t Session::sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const {
+  const KvShape& shape = sequence.shape();
+  const PolicyParams& params = params_.policy_params;
+  const SegmentGrid grid(params);
+  if (when == SealWhen::prefilling) {
+    // What is not settled may be sealed again, as part of a segment that is longer.
+    const int64_t settled = std::min(sequence.tokens(), sequence.settled_end());
+    const int64_t open =
+        std::min<int64_t>(sequence.tokens() - settled, sequence.tail_tokens() + params.segment_tokens) +
+        coming_tokens;
+    if (grid.sealed_end(kSinkTokens + open) == kSinkTokens) return 0;
+    const auto longest = static_cast<int32_t>(std::min<int64_t>(params.segment_tokens, open));
+    return making_bytes(shape, *params_.policy, params, longest) +
+           static_cast<uint64_t>(open / longest) * most_index_bytes(shape, *params_.policy, params, longest);
+  }
+  const SegmentSpan span = grid.unit(sequence.sealed_end());
+  if (span.end() > sequence.tokens()) return 0;
+  const uint64_t index = most_index_bytes(shape, *params_.policy, params, span.tokens);
+  if (sequence.being_built()) return index;
+  uint64_t bytes = making_bytes(shape, *params_.policy, params, span.tokens);
+  if (const IndexPieces* const pieces = params_.policy->pieces) {
+    IndexArgs sizes{};
+    sizes.tokens = span.tokens;
+    sizes.head_dim = shape.head_dim;
+    sizes.kv = shape.dtype;
+    sizes.params = &params;
+    bytes += static_cast<uint64_t>(runtime_->workers.threads()) * (pieces->state_bytes(sizes) + 63);
+  }
+  return bytes;
 }
 
 void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens) {
   StageTimer timer(totals_.stages.index_ns);
   SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}, &totals_.stages};
   if (when == SealWhen::decoding) {
-    seal_decoded(sequence_, context);
+    in_room([&] { seal_decoded(sequence_, context); });
     return;
   }
   std::vector<std::shared_ptr<Segment>> published;
@@ -339,8 +407,19 @@ void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_token
       published.push_back(segment);
     };
   }
-  seal_prompt(sequence_, context, final_tokens);
+  in_room([&] { seal_prompt(sequence_, context, final_tokens); });
   for (const auto& segment : published) runtime_->prefixes.publish(segment);
+}
+
+// After a chunk. The room for it was made before that, and others may have needed it more while it lasted.
+void Session::seal_read(Use& use, const Stream& stream, int64_t final_tokens, const CancelToken* cancel) {
+  try {
+    return seal_tail(SealWhen::prefilling, stream, final_tokens);
+  } catch (const Error& error) {
+    if (!resident_ || error.code() != WI_E_BUDGET) throw;
+  }
+  use.rest(0, SealWhen::prefilling, cancel);
+  seal_tail(SealWhen::prefilling, stream, final_tokens);
 }
 
 std::vector<int32_t> Session::tokens() {
@@ -366,6 +445,7 @@ std::shared_ptr<Session> Session::fork() {
   fork->prompt_sealed_end_ = prompt_sealed_end_;
   fork->sampler_ = sampler_;
   fork->text_ = text_;
+  fork->rest();
   fork->publish_stats();
   return fork;
 }
@@ -381,7 +461,12 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
     fork->sequence_.set_budget(params.kv_budget_bytes);
   } else {
     runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
-      const SealContext context{runtime_->backend, *params.policy, fork->params_.policy_params, stream, {}};
+      SealContext context{runtime_->backend, *params.policy, fork->params_.policy_params, stream, {}};
+      context.before_tokens = [&](int64_t tokens) {
+        use.between([&](bool may_wait) {
+          fork->make_room(fork->sequence_, tokens, SealWhen::prefilling, may_wait, flag_of(cancel));
+        });
+      };
       reindex(sequence_, context, fork->sequence_);
     });
   }
@@ -392,6 +477,7 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
   fork->logits_shared_ = logits_shared_ = true;
   if (!params.sampling_given) fork->sampler_ = sampler_;
   fork->text_ = text_;
+  fork->rest();
   fork->publish_stats();
   return fork;
 }
@@ -405,6 +491,7 @@ void Session::truncate(int64_t tokens) {
         tokens_.size());
   if (tokens == tokens_.size()) return;
   const bool prompt = prompt_logits_ && tokens == prompt_end_;
+  use.between([&](bool may_wait) { make_room_to_cut(tokens, may_wait); });
   runtime_->workers.run(nullptr, [&](const Stream& stream) {
     const SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
     if (prompt)
@@ -471,6 +558,11 @@ void Session::publish_stats() {
   stats.prefix_tokens = totals_.prefix_tokens;
   stats.prefill_ns = totals_.prefill_ns;
   stats.decode_ns = totals_.decode_ns;
+  uint64_t mandatory = stats.kv_bytes;
+  if (has_slow_tier())
+    for (const auto& segment : sequence_.segments())
+      if (!segment->slow()) mandatory -= std::min(mandatory, segment->kv_bytes());
+  mandatory_bytes_ = mandatory;
   std::lock_guard lock(stats_mutex_);
   published_ = stats;
 }

@@ -124,7 +124,14 @@ class Session : public std::enable_shared_from_this<Session> {
                                        ByteSource& from, const Choice& choose, const CancelToken* cancel);
 
   void set_sampling(const SamplingParams& sampling);
-  wi_session_stats stats() const;  // any thread, any time; struct_size is left to the caller
+  // ---- any thread, any time ----
+  // Whether its sealed keys and values may be in a slow tier.
+  bool has_slow_tier() const { return resident_ && model_->config.windows.empty(); }
+  Residency::Part residency() const { return resident_->part(); }  // of one with a slow tier
+  uint64_t mandatory_bytes() const {
+    return mandatory_bytes_;
+  }                                // held, and cannot be there; of the last call
+  wi_session_stats stats() const;  // struct_size is left to the caller
 
  private:
   Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model, const SessionParams& params);
@@ -143,12 +150,26 @@ class Session : public std::enable_shared_from_this<Session> {
                           const CancelToken* cancel, Event* events_out);
   int64_t run_prefill(Use& use, std::span<const int32_t> tokens, const PrefillParams& params,
                       const CancelToken* cancel, int64_t most_chunks = INT64_MAX);
-  void make_room(int64_t coming_tokens, const std::atomic<bool>* cancel);
-  void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
-                 int64_t done, const Stream& stream);
   // final_tokens: with prefilling, what the sequence will have when the call ends.
   enum class SealWhen { prefilling, decoding };
+  // Room for what a sequence of this session's takes next, while no reading of it lives (residency.h).
+  // may_wait: as in Residency::Wish.
+  void make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when, bool may_wait,
+                 const std::atomic<bool>* cancel);
+  bool make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when, bool may_wait,
+                    const std::atomic<bool>* cancel, const Sequence* from = nullptr);
+  template <class Work>
+  void in_room(Work&& work);
+  void make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
+                         const std::atomic<bool>* cancel);
+  void make_room_to_cut(int64_t tokens, bool may_wait);
+  void rest() noexcept;  // at the end of a call
+  uint64_t block_bytes(const Sequence& sequence, int64_t coming_tokens) const;
+  uint64_t sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const;
+  void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
+                 int64_t done, const Stream& stream);
   void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens = 0);
+  void seal_read(Use& use, const Stream& stream, int64_t final_tokens, const CancelToken* cancel);
   Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
   void commit(const Event& event) noexcept;
   void check_bias(const SamplingParams& sampling) const;
@@ -170,7 +191,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   TokenLog tokens_;  // all; the last is pending if there is one more than the sequence has
   Sequence sequence_;
-  WaveBuffer::Share frames_;
+  std::unique_ptr<Residency::Member> resident_;  // null: there is no slow tier
+  bool room_ = true;                             // was made, when it was last wanted
   // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one
   // back). Segments below it may be reused.
   int64_t exact_end_ = 0;
@@ -185,6 +207,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<wi_token_logprob> top_;  // of the last event
 
   SessionTotals totals_;
+  std::atomic<uint64_t> mandatory_bytes_{0};
   mutable std::mutex stats_mutex_;
   wi_session_stats published_{};
 };

@@ -106,10 +106,14 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
     check(session.tokens_.size() > 0, WI_E_STATE, "session is empty, prefill it first");
     check(session.pending() || session.logits_, WI_E_STATE, "session has no logits to sample from");
   });
+  const auto done = [&] {
+    return std::none_of(sessions.begin(), sessions.end(),
+                        [](Session* session) { return session->pending(); });
+  };
+  if (done()) return;
+  use.rest(1, SealWhen::decoding, cancel);
   company.each([&](Session& session, size_t) { session.compute_exact_pending(workspace, cancel); });
-  if (std::none_of(sessions.begin(), sessions.end(), [](Session* session) { return session->pending(); }))
-    return;
-  use.rest(1, cancel);
+  if (done()) return;
 
   Runtime& runtime = *sessions[0]->runtime_;
   const Model& model = *sessions[0]->model_;

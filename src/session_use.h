@@ -27,10 +27,9 @@ class Session::Use {
     }
     if (sessions_.empty()) return;
     try {
-      reading_.emplace(sessions_[0]->runtime_->buffer.get());
-      for (Session* session : sessions_) session->sequence_.refresh();
+      begin_reading();
     } catch (...) {
-      reading_.reset();
+      stop_reading();
       leave();
       throw;
     }
@@ -38,19 +37,36 @@ class Session::Use {
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
   ~Use() {
-    reading_.reset();
+    stop_reading();
     leave();
   }
 
   // Between two steps of a long call: what no step needs may leave the fast tier, to make room for so many
   // tokens more.
-  void rest(int64_t coming_tokens, const CancelToken* cancel) {
-    if (!sessions_[0]->runtime_->buffer) return;
-    reading_->end();
-    for (Session* session : sessions_) session->make_room(coming_tokens, flag_of(cancel));
-    reading_->begin();
-    for (Session* session : sessions_) session->sequence_.refresh();
+  void rest(int64_t coming_tokens, SealWhen when, const CancelToken* cancel) {
+    between([&](bool may_wait) {
+      place_ = 0;
+      for (Session* session : sessions_) {
+        try {
+          session->make_room(session->sequence_, coming_tokens, when, may_wait, flag_of(cancel));
+        } catch (const Error& error) {
+          if (!batch_) throw;
+          throw_error(error.code(), concat("sessions[", place_, "]: ", error.what()), error.native_code());
+        }
+        ++place_;
+      }
+    });
   }
+  // Work during which the sessions' keys and values are not being read. may_wait: nor are any by this thread,
+  // which may be inside sessions twice (src/memory/breaks.h).
+  template <class Work>
+  void between(Work&& work) {
+    if (!sessions_[0]->runtime_->buffer) return;
+    stop_reading();
+    work(reading_here_ == 0);
+    begin_reading();
+  }
+  static bool reading_here() { return reading_here_ > 0; }
 
  private:
   void refuse_unless_free(const Session& session) {
@@ -64,8 +80,19 @@ class Session::Use {
     if (batch_) fail(WI_E_BUSY, "sessions[", refused, "]: ", reason);
     fail(WI_E_BUSY, reason);
   }
+  void begin_reading() {
+    reading_.emplace(sessions_[0]->runtime_->buffer.get());
+    ++reading_here_;
+    for (Session* session : sessions_) session->sequence_.refresh();
+  }
+  void stop_reading() noexcept {
+    if (!reading_) return;
+    reading_.reset();
+    --reading_here_;
+  }
   void leave() {
     for (Session* session : sessions_.first(entered_)) {
+      session->rest();
       session->publish_stats();
       session->busy_.store(false, std::memory_order_release);
     }
@@ -74,6 +101,7 @@ class Session::Use {
   const bool batch_;
   size_t entered_ = 0, place_ = 0;
   std::optional<WaveBuffer::Reading> reading_;
+  static inline thread_local int reading_here_ = 0;
 };
 
 }  // namespace wi

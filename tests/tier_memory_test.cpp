@@ -158,6 +158,32 @@ void sweep_cutting() {
   });
 }
 
+// Two that want more than there is: the second one's prompt takes from the first, then both write.
+void sweep_sharing() {
+  const Expected expected;
+  const std::vector<int32_t> second = random_prompt(700, 1);
+  std::vector<float> wanted;
+  uint64_t bytes = 0;
+  {
+    const auto session = expected.fast.session(0);
+    session->prefill(second, chunks_of(150), nullptr);
+    accept_until(*session, 770);
+    wanted = logits_of(*session);
+    bytes = session->stats().kv_bytes;
+  }
+  sweep_few("two sessions in the memory of one", [&](const Attempt& attempt) {
+    const TiersWorld world({.kv_budget_bytes = bytes * 3 / 2, .threads = 1}, model);
+    const auto one = world.session(0), other = world.session(0);
+    one->prefill(kPrompt, chunks_of(150), nullptr);
+    attempt_to(attempt, [&] { other->prefill(second, chunks_of(150), nullptr); });
+    attempt_to(attempt, [&] { accept_until(*one, 770); });
+    attempt_to(attempt, [&] { accept_until(*other, 770); });
+    require(one->sequence().slow_segments() > 0);
+    require(logits_of(*one) == expected.decoded);
+    require(logits_of(*other) == wanted);
+  });
+}
+
 }  // namespace
 
 int main() {
@@ -170,6 +196,7 @@ int main() {
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_decoding>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_saving>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_cutting>),
+      cmocka_unit_test(each_allocation_may_be_refused_in<sweep_sharing>),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

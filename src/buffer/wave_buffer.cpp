@@ -169,6 +169,38 @@ void WaveBuffer::change_share(size_t page_bytes, uint64_t before, uint64_t after
   shares_[number] += after - before;
 }
 
+void WaveBuffer::hasten() {
+  {
+    std::lock_guard lock(shares_mutex_);
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      std::unique_lock list(caches_mutex_);
+      const std::shared_ptr<PageCache> cache = caches_[i];
+      list.unlock();
+      cache->set_limit(shares_[i]);  // what has come in meanwhile
+      cache->begin_step();
+    }
+  }
+  free_retired();
+}
+
+WaveBufferMemory WaveBuffer::memory() const {
+  WaveBufferMemory memory;
+  {
+    std::lock_guard lock(shares_mutex_);
+    std::lock_guard list(caches_mutex_);
+    for (size_t i = 0; i < caches_.size(); ++i) {
+      const uint64_t bytes = caches_[i]->stats().bytes, limit = i < shares_.size() ? shares_[i] : 0;
+      const uint64_t slab =
+          std::max<uint64_t>(slab_bytes_ / caches_[i]->page_bytes(), 1) * caches_[i]->page_bytes();
+      memory.frames += bytes;
+      memory.leaving_frames += bytes - std::min(bytes, limit / slab * slab);
+    }
+  }
+  std::lock_guard lock(retired_mutex_);
+  for (const Retired& one : retired_) memory.retired += one.buffer.bytes();
+  return memory;
+}
+
 WaveBufferStats WaveBuffer::stats() const {
   WaveBufferStats stats;
   stats.slow_bytes = file_->used();

@@ -36,6 +36,13 @@ struct WaveBufferStats {
   SpillStats file;
 };
 
+// What the wave buffer has of its pool's budget.
+struct WaveBufferMemory {
+  uint64_t frames = 0;          // used or free
+  uint64_t leaving_frames = 0;  // of them, more than there may be
+  uint64_t retired = 0;         // of segments that steps may still be reading
+};
+
 // What a step used, for the manager.
 struct StepUse {
   uint64_t step = 0;
@@ -126,6 +133,10 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   };
 
   WaveBufferStats stats() const;
+  WaveBufferMemory memory() const;
+  size_t slab_bytes() const { return slab_bytes_; }
+  // What is to leave and no step looks at goes now, though none begins or ends. May wait for the manager.
+  void hasten();
 
  private:
   WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& params);
@@ -147,10 +158,10 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
 
   mutable std::mutex caches_mutex_;
   std::vector<std::shared_ptr<PageCache>> caches_;
-  std::mutex shares_mutex_;
+  mutable std::mutex shares_mutex_;
   std::vector<uint64_t> shares_;  // (caches) bytes, of all sessions
 
-  std::mutex retired_mutex_;
+  mutable std::mutex retired_mutex_;
   std::vector<Retired> retired_;
 
   std::mutex queue_mutex_;

@@ -105,6 +105,7 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   void write_step();
   void write_batch(std::span<const std::shared_ptr<Task>> batch);
   void write_one(const std::shared_ptr<Task>& task);
+  bool needs_end_of_chunk(const Outcome& outcome) const;
   void tell(const std::shared_ptr<Task>& task, const Event& event);
   void read_chunk();
   void charge_reader();
@@ -288,10 +289,12 @@ void Loop::prepare(const std::shared_ptr<Task>& task) {
     const uint64_t tokens = session.stats().tokens + task->prompt().size() + answer;
     const wi_memory_plan plan = plan_memory(session.runtime(), session.model(), session.params(),
                                             std::min<uint64_t>(tokens, INT32_MAX));
-    task->planned_bytes = plan.kv_bytes + plan.index_bytes + plan.sealing_bytes;
+    task->planned_bytes =
+        session.has_slow_tier() ? plan.fast_bytes : plan.kv_bytes + plan.index_bytes + plan.sealing_bytes;
     const uint64_t budget = session.runtime().pool->budget();
     check(task->planned_bytes <= budget, WI_E_BUDGET, "the task may need ", task->planned_bytes,
-          " bytes of KV for ", tokens, " tokens, the runtime's kv_budget_bytes is ", budget);
+          session.has_slow_tier() ? " bytes of fast memory for " : " bytes of KV for ", tokens,
+          " tokens, the runtime's kv_budget_bytes is ", budget);
     if (task->params().sampling) task->session().set_sampling(*task->params().sampling);
     tasks_.emplace(task->id, task);
     scheduler_.submit(task->id, task->params().priority, now_ns());
@@ -314,14 +317,16 @@ void Loop::drop_cancelled() {
   });
 }
 
-// What the runtime holds now, and what the running tasks may still come to hold.
+// What the runtime holds now, and what the running tasks may still come to hold, of what cannot be in a slow tier.
 bool Loop::fits(const Task& task) const {
   const auto growth = [](const Task& of) {
-    const uint64_t held = of.session().stats().kv_bytes;
+    const uint64_t held = of.session().mandatory_bytes();
     return of.planned_bytes > held ? of.planned_bytes - held : 0;
   };
   const Runtime& runtime = task.session().runtime();
-  uint64_t wanted = runtime.pool->used() + growth(task);
+  const uint64_t used =
+      runtime.buffer ? runtime.residency.mandatory_bytes(*runtime.buffer) : runtime.pool->used();
+  uint64_t wanted = used + growth(task);
   for (const auto& [id, other] : tasks_) {
     const int32_t state = other->info().state;
     if (state != WI_TASK_READING && state != WI_TASK_WRITING) continue;
@@ -379,7 +384,13 @@ void Loop::write_one(const std::shared_ptr<Task>& task) {
     scheduler_.charge(task->id, now_ns() - start);
     tell(task, event);
   });
-  if (outcome.status != WI_OK) fail_task(task, outcome);
+  if (outcome.status == WI_OK || needs_end_of_chunk(outcome)) return;
+  fail_task(task, outcome);
+}
+
+// In the middle of a chunk, what leaves the fast tier leaves it when that ends, and then there is another try.
+bool Loop::needs_end_of_chunk(const Outcome& outcome) const {
+  return outcome.status == WI_E_BUDGET && !reading_.empty();
 }
 
 void Loop::tell(const std::shared_ptr<Task>& task, const Event& event) {
@@ -426,7 +437,10 @@ void Loop::read_chunk() {
   reading_.pop_back();
 
   if (outcome.status == WI_E_CANCELLED) return cancel(task);
-  if (outcome.status != WI_OK) return fail_task(task, outcome);
+  if (outcome.status != WI_OK) {
+    if (!needs_end_of_chunk(outcome)) fail_task(task, outcome);
+    return;
+  }
   task->add_prompt_done(static_cast<uint64_t>(count));
   if (done + static_cast<size_t>(count) < prompt.size()) return;
   task->set_state(WI_TASK_WRITING);

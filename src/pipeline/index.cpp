@@ -175,9 +175,11 @@ void reindex(const Sequence& from, const SealContext& context, Sequence& to) {
   if (from.tokens() == 0) return;
   copy_next(from, std::min<int64_t>(from.tokens(), kSinkTokens), context.stream, to);
   for (const auto& segment : from.segments()) {
+    if (context.before_tokens) context.before_tokens(segment->tokens());
     copy_next(from, segment->tokens(), context.stream, to);
     seal_prompt(to, context, from.tokens());
   }
+  if (context.before_tokens) context.before_tokens(from.tail_tokens());
   copy_next(from, from.tail_tokens(), context.stream, to);
   seal_prompt(to, context, from.tokens());
 }

@@ -19,6 +19,8 @@ struct SealContext {
   // Called with each new segment before it is shared (prefix reuse sets its lineage here); may be empty.
   std::function<void(const std::shared_ptr<Segment>&)> on_segment;
   StepStats* stats = nullptr;  // sealed_tokens is counted there
+  // Of reindex(): called before so many tokens are taken in and sealed, when nothing is being read; may be empty.
+  std::function<void(int64_t tokens)> before_tokens = {};
 };
 
 // Seals what of a prompt's tokens should be sealed by now, as SegmentGrid has it for a sequence of

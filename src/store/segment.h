@@ -60,8 +60,6 @@ class Segment {
   // WI_E_BUDGET, WI_E_IO, WI_E_MEMORY or, from `poll`, which is called every few MB, what that throws, and
   // changes nothing.
   bool demote(WaveBuffer& buffer, const std::function<void()>& poll = {}) const;
-  // Whether somebody has undertaken to; set by who does.
-  std::atomic<bool>& leaving() const { return leaving_; }
 
   // For kernels; writing, before the segment is shared:
   std::byte* keys(int32_t layer, int32_t head) const;
@@ -115,7 +113,6 @@ class Segment {
   std::vector<size_t> offsets_at_;  // (layers * kv_heads)
   std::vector<HeadIndex> heads_;
 
-  mutable std::atomic<bool> leaving_{false};
   mutable std::mutex demoting_;
   mutable std::shared_ptr<SlowKv> slow_;
   mutable std::atomic<const SlowKv*> slow_now_{nullptr};

@@ -77,6 +77,7 @@ class Sequence {
   // The segment that the tail's first tokens are being made into, kept here for seal_decoded() and shared by
   // copies; null: none.
   std::shared_ptr<Building>& building() { return building_; }
+  bool being_built() const { return building_ != nullptr; }
   // Takes over a segment computed elsewhere that starts where this sequence ends (prefix reuse, load).
   void adopt(std::shared_ptr<const Segment> segment, const BlockRef& sink);
   // Ends loading: the blocks after the adopted segments, `tokens` in all.

@@ -397,7 +397,8 @@ void SessionFile::read_state() {
   reader_.close();
 }
 
-bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const InPlace& place) {
+bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const InPlace& place,
+                                const BeforeTokens& before) {
   if (kind_ == FileKind::session) read_tokens();
   Sequence loaded = sequence;
   if (computed_ > 0) {
@@ -412,9 +413,9 @@ bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const 
     place_ = sequence.shape().windows ? InPlace{} : place;
     for (uint32_t i = 0; i < segments_; ++i) {
       if (reader_.version() == 2)
-        read_segment_2(loaded, sink);
+        read_segment_2(loaded, sink, before);
       else
-        read_segment(loaded, sink);
+        read_segment(loaded, sink, before);
     }
     reader_.require(segments_ == 0 || loaded.sealed_end() == sealed_end_, "segments", ": they end at ",
                     loaded.sealed_end(), ", sealed_end is ", sealed_end_);
@@ -427,6 +428,7 @@ bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const 
     const uint64_t tail_bytes = static_cast<uint64_t>(blocks) * kBlockTokens * shape.token_bytes();
     reader_.require(reader_.left() == tail_bytes, "tail", ": ", blocks, " blocks do not fit ", reader_.left(),
                     " bytes");
+    if (before) before(loaded, blocks * kBlockTokens, false);
     loaded.check_budget(tail_bytes, "a session file's recent tokens");
     std::vector<BlockRef> tail;
     tail.reserve(static_cast<size_t>(blocks));  // so that no block is without an owner
@@ -493,7 +495,7 @@ int64_t SessionFile::next_first(const Sequence& sequence) const {
 }
 
 // What it holds is looked at in verify_segments(), when all are read, except for what is followed before that.
-void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
+void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before) {
   const KvShape& shape = sequence.shape();
   HostPool& host = *sequence.pools().host;
   const int64_t first = next_first(sequence);
@@ -514,6 +516,7 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink) {
   reader_.require(partitions * sizeof(int32_t) + place_bytes == reader_.left(), "segment tokens", " is ",
                   tokens, ", which does not fit ", reader_.left(), " bytes");
   const uint64_t offset_bytes = (partitions + planes) * sizeof(int32_t);
+  if (before) before(sequence, tokens, place_.buffer != nullptr);
   sequence.check_budget(place_bytes + offset_bytes, "a session file's segment");
   auto segment = std::make_shared<Segment>(sequence.pools(), shape, first, tokens, Segment::WithoutKv{});
   HostBuffer offsets = host.allocate(offset_bytes, "a segment's offsets");
@@ -674,7 +677,7 @@ void SessionFile::verify_index(const Segment& segment, size_t plane, std::vector
 
 // ---- version 2 ----
 
-void SessionFile::read_segment_2(Sequence& sequence, const BlockRef& sink) {
+void SessionFile::read_segment_2(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before) {
   const KvShape& shape = sequence.shape();
   const int64_t first = next_first(sequence);
   const int32_t tokens = read_span(sequence);
@@ -683,6 +686,7 @@ void SessionFile::read_segment_2(Sequence& sequence, const BlockRef& sink) {
       static_cast<uint64_t>(tokens) * (shape.token_bytes() + planes * sizeof(int32_t));
   reader_.require(page_bytes == reader_.left(), "segment tokens", " is ", tokens, ", which does not fit ",
                   reader_.left(), " bytes of pages");
+  if (before) before(sequence, tokens, false);
   sequence.check_budget(page_bytes, "a session file's segment");
   auto segment = std::make_shared<Segment>(sequence.pools(), shape, first, tokens);
   reader_.handed(segment->kv_bytes(), "pages", [&](uint64_t offset, const void* from, size_t count) {

@@ -1,0 +1,374 @@
+#include "src/residency.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "src/error.h"
+
+namespace wi {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What has left comes back when the steps have ended that may be looking at it: a decode step soon, a chunk of a
+// long prompt later. Nobody waits for ever, since nobody knows what the others' threads wait for.
+constexpr std::chrono::milliseconds kMostWait{10'000}, kPatience{20}, kOthersClaims{200};
+constexpr std::chrono::microseconds kPause{500};
+
+// Whole segments are for what has just been sealed; what queries want is better had in frames.
+constexpr uint64_t kWholeShare = 16;
+
+constexpr uint64_t kSlack = 64;  // of the room, one part
+
+uint64_t less(uint64_t from, uint64_t bytes) { return from - std::min(from, bytes); }
+
+uint64_t scaled(uint64_t bytes, uint64_t part, uint64_t of) {
+  if (part >= of) return bytes;
+  return static_cast<uint64_t>(static_cast<double>(bytes) * static_cast<double>(part) /
+                               static_cast<double>(of));
+}
+
+uint64_t mandatory_of(const HostPool& pool, uint64_t fast, const WaveBufferMemory& buffers) {
+  return less(pool.used(), fast + buffers.frames + buffers.retired);
+}
+
+}  // namespace
+
+void divide(uint64_t room, std::span<const Demand> demands, std::span<uint64_t> parts) {
+  uint64_t floors = 0, most = 0;
+  for (const Demand& of : demands) {
+    floors += std::min(of.floor, of.most);
+    most += of.most;
+  }
+  double low = 0, high = 1;
+  const auto part = [&](const Demand& of, double share) {
+    const uint64_t wanted = static_cast<uint64_t>(share * static_cast<double>(of.kv));
+    return std::min(std::max(wanted, of.floor), of.most);
+  };
+  if (most > room && floors <= room) {
+    for (int i = 0; i < 52; ++i) {
+      const double middle = (low + high) / 2;
+      uint64_t sum = 0;
+      for (const Demand& of : demands) sum += part(of, middle);
+      (sum <= room ? low : high) = middle;
+    }
+  }
+  for (size_t i = 0; i < demands.size(); ++i) {
+    const Demand& of = demands[i];
+    parts[i] = most <= room     ? of.most
+               : floors <= room ? part(of, low)
+                                : scaled(std::min(of.floor, of.most), room, floors);
+  }
+}
+
+// What a look at the whole comes to: segments that are to go, until somebody has seen to it.
+struct Residency::Changes {
+  explicit Changes(Residency& of) : residency(of) {}
+  Residency& residency;
+  Chosen now, later;
+  size_t own = 0;              // of now: the first ones
+  uint64_t missing = 0;        // of room for what comes
+  bool within_budget = false;  // but for what others may still allocate
+  bool coming_back = false;    // some of it is on its way, or another's call may end
+  ~Changes() {
+    for (const Chosen* list : {&now, &later})
+      for (const auto& segment : *list)
+        if (segment) residency.settle(*segment);
+  }
+};
+
+// ---- members ----
+
+Residency::Member::Member(Residency& residency, std::shared_ptr<WaveBuffer> buffer, size_t page_bytes)
+    : residency_(residency), buffer_(std::move(buffer)), frames_(buffer_, page_bytes) {
+  std::lock_guard lock(residency_.mutex_);
+  const size_t members = residency_.members_.size() + 1;
+  if (residency_.demands_.size() < members) residency_.demands_.resize(members);
+  if (residency_.parts_.size() < members) residency_.parts_.resize(members);
+  residency_.members_.push_back(this);
+}
+
+Residency::Member::~Member() {
+  std::lock_guard lock(residency_.mutex_);
+  std::erase(residency_.members_, this);
+  for (Holding* holding : holdings_) residency_.release(*holding);
+}
+
+void Residency::Member::still_coming(uint64_t bytes) noexcept {
+  std::lock_guard lock(residency_.mutex_);
+  coming_ = bytes;
+}
+
+void Residency::Member::rest(Segments segments) noexcept {
+  std::lock_guard lock(residency_.mutex_);
+  coming_ = 0;
+  try {
+    residency_.hold(*this, segments);
+  } catch (const std::bad_alloc&) {  // then as of its last step
+  }
+}
+
+Residency::Part Residency::Member::part() const {
+  std::lock_guard lock(residency_.mutex_);
+  residency_.recount();
+  return {demand_.kv, demand_.floor, part_, whole_, frames_.bytes()};
+}
+
+uint64_t Residency::mandatory_bytes(const WaveBuffer& buffer) const {
+  std::lock_guard lock(mutex_);
+  return mandatory_of(*pool_, fast_, buffer.memory());
+}
+
+// ---- making room ----
+
+bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
+  WaveBuffer& buffer = *self.buffer_;
+  const Clock::time_point begin = Clock::now();
+  std::exception_ptr refused;  // by the slow tier, of what is others'
+  for (int round = 0;; ++round) {
+    const auto waited = Clock::now() - begin;
+    Changes changes(*this);
+    {
+      std::lock_guard lock(mutex_);
+      if (round == 0) {
+        hold(self, wish.segments);
+        self.floor_ = wish.floor, self.most_ = wish.most, self.coming_ = wish.coming;
+      }
+      WaveBufferMemory buffers = buffer.memory();
+      const uint64_t room = divide_room(buffers);
+      uint64_t claims = 0;
+      for (const Member* member : members_) claims += member->coming_;
+      const uint64_t used = pool_->used();
+      changes.missing =
+          wish.coming ? less(used + claims, pool_->budget()) : 0;  // nothing is needed for nothing
+      changes.within_budget = used + wish.coming <= pool_->budget();
+
+      if (round == 0) {
+        Chosen& own = wish.at_once || changes.missing ? changes.now : changes.later;
+        keep_part(self, own);
+        changes.own = changes.now.size();
+      }
+      if (changes.missing || held_bytes() > room) {
+        for (Member* member : members_)
+          if (member != &self) take_from(*member, changes.later);
+      }
+      if (round > 0 && changes.missing && (!wish.may_wait || waited > kPatience))
+        cut_frames(less(changes.missing, buffers.leaving_frames));
+
+      // As much of that as is needed now, and what others have undertaken.
+      buffers = buffer.memory();
+      uint64_t on_its_way = buffers.leaving_frames + buffers.retired;
+      for (const auto& segment : changes.now) on_its_way += segment->kv_bytes();
+      auto next = changes.later.begin();
+      for (; next != changes.later.end() && on_its_way < changes.missing; ++next) {
+        on_its_way += (*next)->kv_bytes();
+        changes.now.push_back(std::move(*next));
+      }
+      changes.later.erase(changes.later.begin(), next);
+      for (auto at = held_.begin(); at != held_.end() && on_its_way < changes.missing; ++at) {
+        if (!at->second.leaving || !at->second.fast) continue;
+        auto segment = at->second.segment.lock();
+        if (!segment || std::find(changes.now.begin(), changes.now.end(), segment) != changes.now.end())
+          continue;
+        on_its_way += at->second.bytes;
+        changes.now.push_back(std::move(segment));
+      }
+      changes.coming_back = on_its_way > 0 || claims > wish.coming;
+    }
+    carry_out(changes, buffer, poll, refused);
+    if (!changes.missing) return true;
+    if (round > 1) {
+      const bool enough_waited = !wish.may_wait || !changes.coming_back || waited > kMostWait;
+      if (changes.within_budget && (enough_waited || waited > kOthersClaims)) return true;
+      if (refused) std::rethrow_exception(refused);
+      if (enough_waited) return false;
+      std::this_thread::sleep_for(kPause);
+      if (poll) poll();
+    }
+    buffer.hasten();
+  }
+}
+
+// What is needed now, before this returns; the rest beside the next steps. Where the slow tier refuses what is
+// others', their room is not to be had.
+void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll,
+                          std::exception_ptr& refused) {
+  for (auto& segment : changes.later) {
+    if (demote_later(segment, buffer))
+      segment.reset();
+    else
+      changes.now.push_back(std::move(segment));
+  }
+  for (size_t i = 0; i < changes.now.size(); ++i) {
+    auto& segment = changes.now[i];
+    try {
+      segment->demote(buffer, poll);
+    } catch (const Error& error) {
+      if (i < changes.own || error.code() == WI_E_CANCELLED) throw;
+      refused = std::current_exception();
+      return;
+    }
+    settle(*segment);
+    segment.reset();
+  }
+}
+
+// Beside the next steps, which go on with what is in memory until it is done; if it fails, a later call tries
+// again. False: there is nobody to do it.
+bool Residency::demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
+  return buffer.later([this, segment, &buffer] {
+    try {
+      if (segment.use_count() > 1) segment->demote(buffer);
+    } catch (...) {
+    }
+    settle(*segment);
+  });
+}
+
+void Residency::settle(const Segment& segment) noexcept {
+  std::lock_guard lock(mutex_);
+  const auto at = held_.find(segment.id());
+  if (at == held_.end()) return;
+  Holding& holding = at->second;
+  holding.leaving = false;
+  if (holding.fast && segment.slow()) {
+    holding.fast = false;
+    fast_ -= holding.bytes;
+  }
+  changed_ = true;
+}
+
+// ---- with the lock ----
+
+void Residency::hold(Member& member, Segments segments) {
+  const auto same = [](const Holding* holding, const auto& segment) { return holding->id == segment->id(); };
+  if (std::equal(member.holdings_.begin(), member.holdings_.end(), segments.begin(), segments.end(), same))
+    return;
+  std::vector<Holding*> next;
+  next.reserve(segments.size());
+  try {
+    for (const auto& segment : segments) {
+      const auto [at, added] = held_.try_emplace(segment->id());
+      Holding& holding = at->second;
+      if (added) {
+        holding.segment = segment;
+        holding.id = segment->id();
+        holding.bytes = segment->kv_bytes();
+        holding.fast = !segment->slow();
+        if (holding.fast) fast_ += holding.bytes;
+      }
+      ++holding.holders;
+      next.push_back(&holding);
+    }
+  } catch (...) {
+    for (Holding* holding : next) release(*holding);
+    throw;
+  }
+  next.swap(member.holdings_);
+  for (Holding* holding : next) release(*holding);
+  changed_ = true;
+}
+
+void Residency::release(Holding& holding) noexcept {
+  changed_ = true;
+  if (--holding.holders) return;
+  if (holding.fast) fast_ -= holding.bytes;
+  held_.erase(held_.find(holding.id));
+}
+
+void Residency::recount() noexcept {
+  if (!std::exchange(changed_, false)) return;
+  for (Member* member : members_) {
+    member->all_ = member->all_fast_ = member->whole_ = member->kv_ = 0;
+    for (const Holding* holding : member->holdings_) {
+      const uint64_t part = holding->bytes / holding->holders;
+      member->all_ += holding->bytes;
+      member->kv_ += part;
+      if (!holding->fast || holding->leaving) continue;
+      member->all_fast_ += holding->bytes;
+      member->whole_ += part;
+    }
+    const uint64_t slow = member->kv_ - member->whole_;
+    member->demand_.kv = member->whole_ + (slow ? member->buffer_->frame_bytes_for(slow) : 0);
+  }
+}
+
+// The room for sealed keys and values, each member's part of which is noted.
+uint64_t Residency::divide_room(const WaveBufferMemory& buffers) {
+  recount();
+  uint64_t taken = mandatory_of(*pool_, fast_, buffers);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = *members_[i];
+    taken += member.coming_;
+    member.demand_.floor = scaled(member.floor_, member.kv_, member.all_);
+    member.demand_.most =
+        member.most_ >= member.all_ ? member.demand_.kv : scaled(member.kv_, member.most_, member.all_);
+    demands_[i] = member.demand_;
+  }
+  // What is kept free is for the tails of others to grow into without anybody's having to leave first.
+  uint64_t room = less(pool_->budget(), taken);
+  room -= room / kSlack;
+  divide(room, {demands_.data(), members_.size()}, {parts_.data(), members_.size()});
+  for (size_t i = 0; i < members_.size(); ++i) members_[i]->part_ = parts_[i];
+  return room;
+}
+
+// So much of its oldest segments as `enough` asks for.
+template <class Enough>
+void Residency::choose(Member& from, Chosen& chosen, Enough&& enough) {
+  for (Holding* holding : from.holdings_) {
+    if (enough()) return;
+    if (!holding->fast || holding->leaving) continue;
+    auto segment = holding->segment.lock();
+    if (segment) {
+      chosen.push_back(std::move(segment));
+      holding->leaving = true;
+    } else {  // it has gone
+      holding->fast = false;
+      fast_ -= holding->bytes;
+    }
+    changed_ = true;
+    from.whole_ -= holding->bytes / holding->holders;
+    from.all_fast_ -= holding->bytes;
+  }
+}
+
+// Its own limits and its part, in which a session that has more than that keeps few segments whole.
+void Residency::keep_part(Member& self, Chosen& chosen) {
+  const bool more = self.demand_.kv > self.part_;
+  const uint64_t whole = more ? self.part_ / kWholeShare : self.part_;
+  choose(self, chosen, [&] { return self.whole_ <= whole && self.all_fast_ <= self.most_; });
+  recount();
+  const uint64_t now = self.frames_.bytes(), all = less(self.demand_.kv, self.whole_);
+  const uint64_t frames = std::min(less(self.part_, self.whole_), all);
+  // Not for every block that somebody's tail takes or gives back.
+  const uint64_t grown = now + std::max<uint64_t>(now / kWholeShare, self.buffer_->slab_bytes());
+  if (frames < now || frames >= grown || frames == all) self.frames_.set(frames);
+}
+
+void Residency::take_from(Member& other, Chosen& chosen) {
+  const uint64_t frames = other.frames_.bytes(), over = less(other.whole_ + frames, other.part_);
+  if (!over) return;
+  other.frames_.set(less(frames, over));
+  choose(other, chosen, [&] { return other.whole_ <= other.part_; });
+  recount();
+}
+
+// From all, for as long as others' steps keep what is to leave.
+void Residency::cut_frames(uint64_t bytes) {
+  uint64_t all = 0;
+  for (const Member* member : members_) all += member->frames_.bytes();
+  if (!all) return;
+  for (Member* member : members_) member->frames_.set(scaled(member->frames_.bytes(), less(all, bytes), all));
+}
+
+uint64_t Residency::held_bytes() const {
+  uint64_t bytes = 0;
+  for (const Member* member : members_) bytes += member->whole_ + member->frames_.bytes();
+  return bytes;
+}
+
+}  // namespace wi

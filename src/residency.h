@@ -1,0 +1,135 @@
+// What sessions hold in the fast tier, and what they may: their parts of it are elastic (SPIN §5.3). While all
+// sealed keys and values fit, nothing moves. Where they do not, what the mandatory part leaves (indexes, recent
+// tokens, segments in the making) is divided in proportion to them, and a session that needs room takes it from
+// those that hold more than their part: frames first, then their oldest segments. No token depends on any of that.
+//
+// Locks, in this order: this one's, then those of WaveBuffer, PageCache and Epochs. While it is held nobody writes
+// to the slow tier, waits for a step, or frees a segment.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "src/buffer/wave_buffer.h"
+#include "src/memory/host_pool.h"
+#include "src/store/segment.h"
+
+namespace wi {
+
+// Of one session, in bytes.
+struct Demand {
+  uint64_t kv = 0;  // sealed keys and values, in frames where they are slow; of what n sessions share, an nth
+  uint64_t floor = 0;  // what a step looks up of them
+  uint64_t most = 0;   // of them that the session's own limits allow
+};
+// Each one's part of `room`: in proportion to kv, at least the floor, at most what is allowed; what one may not
+// have is the others'. Where there is less room than all floors, in proportion to those.
+void divide(uint64_t room, std::span<const Demand> demands, std::span<uint64_t> parts);
+
+// Thread-safe.
+class Residency {
+  struct Holding;
+
+ public:
+  using Segments = std::span<const std::shared_ptr<const Segment>>;
+  using Poll = std::function<void()>;  // throws to give up
+
+  explicit Residency(std::shared_ptr<HostPool> pool) : pool_(std::move(pool)) {}
+  Residency(const Residency&) = delete;
+  Residency& operator=(const Residency&) = delete;
+
+  // What a session tells between two steps.
+  struct Wish {
+    Segments segments;           // in order
+    uint64_t floor = 0;          // what a step looks up of them
+    uint64_t most = UINT64_MAX;  // that the session's own limits allow of them and of frames
+    uint64_t coming = 0;         // that it may allocate until it says so again
+    bool at_once = false;        // what of its own leaves does so before the next step, not beside it
+    bool may_wait = true;        // for steps of others to end: this thread is in the middle of none
+  };
+  // How a session stands.
+  struct Part {
+    uint64_t kv = 0, floor = 0, part = 0;  // as in Demand; by the last division
+    uint64_t whole = 0, frames = 0;        // that it has: of segments in the fast tier, and of frames at most
+  };
+
+  // A session, from its making to its end.
+  class Member {
+   public:
+    Member(Residency& residency, std::shared_ptr<WaveBuffer> buffer, size_t page_bytes);
+    ~Member();  // what it had is the others'
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
+
+    // Gives the session its part, and makes room for what is coming; no reading of the session's lives. False:
+    // there is none, with all that may leave gone, or what is leaving takes its time. Throws what demoting the
+    // session's own segments throws, and what poll does.
+    bool make_room(const Wish& wish, const Poll& poll) { return residency_.make_room(*this, wish, poll); }
+    // Of what was coming, so much is left.
+    void still_coming(uint64_t bytes) noexcept;
+    // The end of a call: nothing is coming, and these are its segments.
+    void rest(Segments segments) noexcept;
+    Part part() const;
+
+   private:
+    friend class Residency;
+    Residency& residency_;
+    const std::shared_ptr<WaveBuffer> buffer_;
+    std::vector<Holding*> holdings_;  // in order
+    WaveBuffer::Share frames_;
+    uint64_t floor_ = 0, most_ = UINT64_MAX, coming_ = 0;  // as wished
+    uint64_t all_ = 0, all_fast_ = 0;  // bytes of its segments, shared ones whole; of those that stay fast
+    uint64_t kv_ = 0;                  // of all, its part where they are shared
+    uint64_t whole_ = 0;               // of these, its part where they are shared
+    Demand demand_;
+    uint64_t part_ = 0;
+  };
+
+  // What of the budget cannot leave the fast tier, whoever has it.
+  uint64_t mandatory_bytes(const WaveBuffer& buffer) const;
+
+ private:
+  // A segment, while members have it.
+  struct Holding {
+    std::weak_ptr<const Segment> segment;
+    uint64_t id = 0, bytes = 0, holders = 0;
+    bool fast = true;
+    bool leaving = false;  // somebody has undertaken to demote it
+  };
+  using Chosen = std::vector<std::shared_ptr<const Segment>>;
+  struct Changes;
+
+  bool make_room(Member& self, const Wish& wish, const Poll& poll);
+  void carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, std::exception_ptr& refused);
+  bool demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer);
+  void settle(const Segment& segment) noexcept;  // somebody's undertaking has ended
+
+  // With mutex_ held:
+  void hold(Member& member, Segments segments);
+  void release(Holding& holding) noexcept;
+  void recount() noexcept;
+  uint64_t divide_room(const WaveBufferMemory& buffers);
+  void keep_part(Member& self, Chosen& chosen);
+  void take_from(Member& other, Chosen& chosen);
+  void cut_frames(uint64_t bytes);
+  template <class Enough>
+  void choose(Member& from, Chosen& chosen, Enough&& enough);
+  uint64_t held_bytes() const;
+
+  const std::shared_ptr<HostPool> pool_;
+  mutable std::mutex mutex_;
+  std::vector<Member*> members_;
+  std::unordered_map<uint64_t, Holding> held_;  // by id
+  uint64_t fast_ = 0;                           // bytes of these in the fast tier, once each
+  bool changed_ = false;                        // since recount()
+  std::vector<Demand> demands_;                 // (members) scratch, as parts_
+  std::vector<uint64_t> parts_;
+};
+
+}  // namespace wi

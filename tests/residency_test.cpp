@@ -1,0 +1,423 @@
+// Sessions in one runtime whose keys and values are together larger than its memory: each has its part, a newcomer
+// finds room, and all say what they say alone.
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "src/engine/engine.h"
+#include "src/kv_store.h"
+#include "src/session.h"
+#include "tests/support/folder.h"
+#include "tests/support/kernel_test.h"
+#include "tests/support/random_model.h"
+
+using namespace wi;
+
+namespace {
+
+constexpr int kPrompt = 1500;
+constexpr size_t kSlab = size_t{16} << 10;
+
+test::ModelShape shape() {
+  test::ModelShape shape;
+  shape.name = "residency";
+  shape.layers = 3;
+  shape.hidden = shape.ffn = 128;
+  shape.query_heads = 4;
+  shape.kv_heads = 2;
+  shape.head_dim = 64;
+  return shape;
+}
+
+// budget 0: more than anybody needs.
+struct World {
+  explicit World(uint64_t budget, bool slow = true, uint64_t spill_bytes = 0) {
+    RuntimeParams params;
+    params.threads = 2;
+    params.kv_budget_bytes = budget ? budget : uint64_t{256} << 20;
+    if (slow) params.spill_folder = folder.path;
+    params.spill_bytes = spill_bytes;
+    params.slab_bytes = kSlab;
+    runtime = Runtime::create(params);
+    model = test::random_model(shape(), DType::f32, test::seed());
+  }
+  SessionParams params(const char* policy = "wave") const {
+    SessionParams params;
+    params.policy = find_policy(runtime->backend, policy);
+    params.policy_params.segment_tokens = 256;
+    params.policy_params.decode_segment_tokens = 64;
+    params.policy_params.budget = 0.1f;
+    params.prefix_reuse = false;
+    return params;
+  }
+  std::shared_ptr<Session> session(const char* policy = "wave") {
+    return Session::create(runtime, model, params(policy));
+  }
+  test::Folder folder;
+  std::shared_ptr<Runtime> runtime;
+  std::shared_ptr<const Model> model;
+};
+
+std::vector<int32_t> prompt(size_t tokens, uint64_t salt) {
+  std::mt19937_64 random(test::seed() + salt);
+  std::vector<int32_t> ids(tokens);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % 100);
+  return ids;
+}
+
+void read(Session& session, uint64_t salt, size_t tokens = kPrompt) {
+  PrefillParams params;
+  params.chunk_tokens = 128;
+  session.prefill(prompt(tokens, salt), params, nullptr);
+}
+
+// Tokens whose keys and values are random numbers, which takes no time to compute.
+void fill(Session& session, uint64_t salt, size_t tokens) {
+  session.append_computed(
+      prompt(tokens, salt),
+      [&](int32_t layer, int64_t first, int64_t count, float* keys, float* values) {
+        std::minstd_rand random(static_cast<uint32_t>(test::seed() + salt * 1'000'003 +
+                                                      static_cast<uint64_t>(first) * 31 +
+                                                      static_cast<uint64_t>(layer) + 1));
+        const int64_t width = int64_t{shape().kv_heads} * shape().head_dim;
+        for (float* of : {keys, values})
+          for (int64_t i = 0; i < count * width; ++i)
+            of[i] = static_cast<float>(random()) / static_cast<float>(std::minstd_rand::max()) - 0.5f;
+      },
+      nullptr);
+}
+
+std::vector<int32_t> write(Session& session, int steps) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < steps; ++i) tokens.push_back(session.decode(nullptr).token);
+  return tokens;
+}
+
+// What a session has of the budget after its prompt, where nothing is short.
+uint64_t bytes_of_one(size_t tokens = kPrompt) {
+  World world(0, false);
+  auto session = world.session();
+  read(*session, 0, tokens);
+  return session->stats().kv_bytes;
+}
+
+std::vector<int32_t> alone(uint64_t salt, int steps, size_t tokens = kPrompt) {
+  World world(0, false);
+  auto session = world.session();
+  read(*session, salt, tokens);
+  return write(*session, steps);
+}
+
+uint64_t room_held(const Residency::Part& part) { return part.whole + part.frames; }
+
+void parts_are_in_proportion_within_floors_and_limits(void**) {
+  std::mt19937_64 random(test::seed());
+  for (int round = 0; round < 20'000; ++round) {
+    std::vector<Demand> demands(random() % 9);
+    uint64_t floors = 0, most = 0;
+    for (Demand& of : demands) {
+      of.kv = random() % 1'000'000;
+      of.most = random() % 3 ? of.kv : random() % (of.kv + 1);
+      of.floor = random() % (of.kv / 4 + 1);
+      floors += std::min(of.floor, of.most);
+      most += of.most;
+    }
+    const uint64_t room = random() % 4'000'000;
+    std::vector<uint64_t> parts(demands.size());
+    divide(room, demands, parts);
+    const uint64_t sum = std::accumulate(parts.begin(), parts.end(), uint64_t{0});
+    assert_true(sum <= room);
+    if (most > room && floors <= room) assert_true(sum + demands.size() >= room);  // each is rounded down
+    double share = -1;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Demand& of = demands[i];
+      assert_true(parts[i] <= of.most);
+      if (most <= room) assert_int_equal(parts[i], of.most);
+      if (floors > room) continue;
+      assert_true(parts[i] >= std::min(of.floor, of.most));
+      if (parts[i] == of.most || parts[i] <= of.floor || of.kv < 1000) continue;
+      const double own = static_cast<double>(parts[i]) / static_cast<double>(of.kv);
+      if (share < 0) share = own;
+      assert_true(std::abs(own - share) < 2e-3);  // parts are whole bytes
+    }
+  }
+}
+
+// Two sessions fill a runtime; a third one reads and writes as if it were alone, and then all have parts in
+// proportion to their keys and values.
+void a_newcomer_in_a_full_runtime_takes_its_part(void**) {
+  const uint64_t one = bytes_of_one();
+  World world(2 * one + one / 8);
+  const size_t tokens[] = {kPrompt, kPrompt, kPrompt / 2};
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (size_t i = 0; i < 3; ++i) {
+    sessions.push_back(world.session());
+    read(*sessions[i], i, tokens[i]);
+  }
+  std::vector<std::vector<int32_t>> written(3);
+  for (int step = 0; step < 30; ++step)
+    for (size_t i = 0; i < 3; ++i)
+      for (int32_t token : write(*sessions[i], 1)) written[i].push_back(token);
+  for (size_t i = 0; i < 3; ++i) assert_true(written[i] == alone(i, 30, tokens[i]));
+  assert_true(world.runtime->pool->peak() <= world.runtime->pool->budget());
+
+  uint64_t held = 0;
+  double least = 1, most = 0;
+  for (const auto& session : sessions) {
+    const Residency::Part part = session->residency();
+    held += room_held(part);
+    assert_true(part.part >= part.floor);
+    assert_true(room_held(part) + kSlab >= part.floor);
+    const double share = static_cast<double>(room_held(part)) / static_cast<double>(part.kv);
+    least = std::min(least, share), most = std::max(most, share);
+  }
+  assert_true(most < 1);
+  assert_true(most - least < 0.1);  // a share grows by a sixteenth at least, and by a slab
+  assert_true(held <= world.runtime->pool->budget());
+}
+
+void the_others_grow_back_when_one_ends(void**) {
+  const uint64_t one = bytes_of_one();
+  World world(2 * one);
+  auto first = world.session(), second = world.session(), third = world.session();
+  read(*first, 1);
+  read(*second, 2);
+  read(*third, 3);
+  for (int step = 0; step < 5; ++step)
+    for (Session* session : {first.get(), second.get(), third.get()}) write(*session, 1);
+  const uint64_t before = room_held(first->residency());
+  third.reset();
+  second.reset();
+  write(*first, 2);
+  const Residency::Part after = first->residency();
+  assert_true(room_held(after) > before);
+  assert_int_equal(room_held(after), after.kv);
+}
+
+// Long enough for segments to be sealed while all of them write.
+void sessions_of_five_times_the_budget_all_go_on(void**) {
+  constexpr size_t kLong = 4'000;
+  constexpr int kSteps = 220;
+  std::vector<std::vector<int32_t>> wanted;
+  uint64_t bytes = 0;
+  for (uint64_t i = 0; i < 4; ++i) {
+    World world(0, false);
+    auto session = world.session();
+    fill(*session, i, kLong);
+    wanted.push_back(write(*session, kSteps));
+    bytes += session->stats().kv_bytes;
+  }
+  World world(bytes / 5);
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (uint64_t i = 0; i < 4; ++i) {
+    sessions.push_back(world.session());
+    fill(*sessions.back(), i, kLong);
+  }
+  std::vector<Session*> batch;
+  for (const auto& session : sessions) batch.push_back(session.get());
+  std::vector<std::vector<int32_t>> written(4);
+  for (int step = 0; step < kSteps; ++step) {
+    Event events[4];
+    Session::decode_batch(batch, nullptr, events);
+    for (size_t i = 0; i < 4; ++i) written[i].push_back(events[i].token);
+  }
+  for (size_t i = 0; i < 4; ++i) assert_true(written[i] == wanted[i]);
+  assert_true(world.runtime->pool->peak() <= world.runtime->pool->budget());
+}
+
+// On threads of their own, each again and again.
+void sessions_that_come_and_go_say_what_they_say_alone(void**) {
+  constexpr int kThreads = 3, kRounds = 2, kSteps = 25;
+  std::vector<std::vector<int32_t>> wanted;
+  for (uint64_t i = 0; i < kThreads; ++i) wanted.push_back(alone(i, kSteps));
+  const uint64_t one = bytes_of_one();
+  World world(3 * one / 2);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < kRounds; ++round) {
+        try {
+          auto session = world.session();
+          read(*session, i);
+          auto fork = session->fork();
+          if (write(*session, kSteps) != wanted[i]) ++wrong;
+          session.reset();
+          if (write(*fork, kSteps) != wanted[i]) ++wrong;
+        } catch (const Error& error) {
+          std::fprintf(stderr, "%s\n", error.what());
+          ++wrong;
+        }
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  assert_int_equal(wrong, 0);
+  assert_true(world.runtime->pool->peak() <= world.runtime->pool->budget());
+  // What is on its way out holds its segment until it has arrived.
+  for (int i = 0; i < 5000 && world.runtime->buffer->stats().slow_bytes; ++i) usleep(1000);
+  assert_int_equal(world.runtime->buffer->stats().slow_bytes, 0);
+  assert_int_equal(world.runtime->buffer->stats().frame_bytes, 0);
+}
+
+// A fork, one under another policy, a cut and a load, each where others fill the runtime.
+void whatever_makes_a_session_finds_room(void**) {
+  const uint64_t one = bytes_of_one();
+  World fast(0, false), slow(3 * one / 2);
+  std::vector<std::vector<int32_t>> written[2];
+  for (World* world : {&fast, &slow}) {
+    auto& all = written[world == &slow];
+    auto filler = world->session(), session = world->session();
+    read(*session, 1);
+    const std::string path = world->folder.file("saved");
+    session->save(path, nullptr);
+    read(*filler, 2);
+    auto fork = session->fork();
+    all.push_back(write(*fork, 10));
+    auto loaded = Session::load(
+        world->runtime, world->model, path, [](const SessionParams& saved) { return saved; }, nullptr);
+    all.push_back(write(*loaded, 10));
+    auto other = session->fork_as(world->params("blocks"), nullptr);
+    all.push_back(write(*other, 10));
+    filler->truncate(kPrompt - 350);
+    all.push_back(write(*filler, 10));
+    all.push_back(write(*session, 10));
+  }
+  assert_true(written[0] == written[1]);
+  assert_true(slow.runtime->pool->peak() <= slow.runtime->pool->budget());
+}
+
+// Tasks are let in by what must be in fast memory, not by all that they will hold.
+void tasks_of_more_than_the_budget_run_side_by_side(void**) {
+  constexpr int kTasks = 4, kSteps = 40;
+  World world(3 * bytes_of_one());
+  std::vector<std::shared_ptr<Task>> tasks;
+  for (uint64_t i = 0; i < kTasks; ++i) {
+    TaskParams params;
+    params.tokens = prompt(kPrompt, i);
+    params.max_tokens = kSteps;
+    tasks.push_back(std::make_shared<Task>(world.session(), params));
+    submit_task(tasks.back());
+  }
+  for (uint64_t i = 0; i < kTasks; ++i) {
+    std::vector<int32_t> written;
+    while (written.size() < kSteps && tasks[i]->wait(-1)) {
+      for (const Event& event : tasks[i]->poll(kSteps))
+        if (event.token >= 0) written.push_back(event.token);
+      if (tasks[i]->ended() && tasks[i]->info().status != WI_OK) break;
+    }
+    assert_string_equal(tasks[i]->info().message.c_str(), "");
+    assert_true(written == alone(i, kSteps));
+  }
+  assert_true(world.runtime->pool->peak() <= world.runtime->pool->budget());
+}
+
+// The first session fills the memory, and there is no room for what the second one would have to push out: that is
+// the second one's status, and nobody else's.
+void a_slow_tier_that_takes_nothing_is_the_newcomers_status(void**) {
+  const uint64_t one = bytes_of_one();
+  World world(one + one / 4, true, uint64_t{64} << 10);
+  auto first = world.session(), second = world.session();
+  read(*first, 1);
+  wi_status status = WI_OK;
+  try {
+    read(*second, 2);
+  } catch (const Error& error) {
+    status = error.code();
+  }
+  assert_int_equal(status, WI_E_BUDGET);
+  assert_int_equal(second->stats().tokens, 0);
+  assert_true(write(*first, 20) == alone(1, 20));
+  first.reset();
+  read(*second, 2);
+  assert_true(write(*second, 20) == alone(2, 20));
+}
+
+// Frames of a store that is read in place are a part like others'; what it says is the same with less of them.
+void a_store_in_place_gives_frames_to_a_newcomer(void**) {
+  constexpr size_t kHeads = 2, kDim = 32;
+  const auto numbers = [](size_t count, uint64_t salt) {
+    std::mt19937_64 random(test::seed() + salt);
+    std::vector<float> numbers(count);
+    for (float& one : numbers) one = static_cast<float>(random() % 1000) * 0.002f - 1;
+    return numbers;
+  };
+  const auto attended = [&](KvStore& store) {
+    std::vector<float> all, out(2 * kHeads * kDim);
+    for (uint64_t i = 0; i < 60; ++i) {
+      store.attend(static_cast<int32_t>(i % 2), 1, numbers(out.size(), i).data(), nullptr, out.data(),
+                   nullptr);
+      all.insert(all.end(), out.begin(), out.end());
+    }
+    return all;
+  };
+  World world(bytes_of_one());
+  KvStoreParams params;
+  params.shape = {2, kHeads, kDim, DType::f16};
+  params.query_heads = 2 * kHeads;
+  params.policy = find_policy(world.runtime->backend, "wave");
+  params.policy_params.segment_tokens = 512;
+  const std::string path = world.folder.file("store");
+  std::vector<float> wanted;
+  {
+    KvStore store(world.runtime, params);
+    for (int32_t layer = 0; layer < 2; ++layer)
+      store.append(layer, 2000, numbers(2000 * kHeads * kDim, 1).data(),
+                   numbers(2000 * kHeads * kDim, 2).data());
+    store.seal();
+    wanted = attended(store);
+    store.save(path, nullptr);
+  }
+  const auto loaded = KvStore::load(
+      world.runtime, path, [](const KvStoreParams& saved) { return saved; }, nullptr);
+  assert_true(attended(*loaded) == wanted);
+  const uint64_t before = world.runtime->buffer->stats().frame_bytes;
+  assert_true(before > 0);
+  auto session = world.session();
+  read(*session, 1);
+  assert_true(world.runtime->buffer->stats().frame_bytes < before);
+  assert_true(attended(*loaded) == wanted);
+  assert_true(write(*session, 20) == alone(1, 20));
+  assert_true(attended(*loaded) == wanted);
+  assert_true(world.runtime->pool->peak() <= world.runtime->pool->budget());
+}
+
+// What cannot leave is more than there is: the message says so, and the session is as it was.
+void no_room_for_what_must_stay_is_a_status(void**) {
+  World world(uint64_t{2} << 20);
+  auto session = world.session();
+  std::string message;
+  wi_status status = WI_OK;
+  try {
+    for (uint64_t i = 0;; ++i) read(*session, i);
+  } catch (const Error& error) {
+    status = error.code();
+    message = error.what();
+  }
+  assert_int_equal(status, WI_E_BUDGET);
+  assert_non_null(std::strstr(message.c_str(), "must be in fast memory"));
+  assert_true(session->stats().tokens > 0);
+  assert_int_equal(session->stats().tokens % kPrompt, 0);
+  const Residency::Part part = session->residency();
+  assert_int_equal(part.part, 0);
+  assert_int_equal(part.whole + part.frames, 0);
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(parts_are_in_proportion_within_floors_and_limits),
+      cmocka_unit_test(a_newcomer_in_a_full_runtime_takes_its_part),
+      cmocka_unit_test(the_others_grow_back_when_one_ends),
+      cmocka_unit_test(sessions_of_five_times_the_budget_all_go_on),
+      cmocka_unit_test(sessions_that_come_and_go_say_what_they_say_alone),
+      cmocka_unit_test(whatever_makes_a_session_finds_room),
+      cmocka_unit_test(tasks_of_more_than_the_budget_run_side_by_side),
+      cmocka_unit_test(a_slow_tier_that_takes_nothing_is_the_newcomers_status),
+      cmocka_unit_test(a_store_in_place_gives_frames_to_a_newcomer),
+      cmocka_unit_test(no_room_for_what_must_stay_is_a_status),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
