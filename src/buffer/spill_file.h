@@ -114,6 +114,7 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   uint64_t most() const { return most_bytes_; }
   bool direct() const { return file_.direct(); }
   bool may_be_direct() const { return options_.direct; }
+  int nice() const { return options_.nice; }
   // Of what readers made of it do, in this file and in others.
   SpillStats stats() const;
   ReadSource source() const override { return {file_.number(), file_.read_alignment()}; }
