@@ -1,6 +1,6 @@
 // Hit ratio of the fast tier over its size, on what a real model's decode steps wanted: the managers of
 // src/buffer against Belady's optimum, which knows the future. Select is traced while everything is in memory;
-// then each cache is played the trace. One JSON object per line; tests/bench/hits.py draws them.
+// then each cache is played the trace. One JSON object per line; tests/bench/tiers draws them.
 #include <algorithm>
 #include <fstream>
 #include <iostream>

@@ -6,9 +6,9 @@
 #   tests/bench/tiers/run.sh --document TEXT [--spill FOLDER] [--only disk|hits|sizes|long|budget|million]... [--fresh]
 #   tests/bench/tiers/run.sh --document TEXT --quick     8K tokens, results under build/: whether it works
 #
-# TEXT: for the sample model; shared text of 131,072 of its tokens is half a MB. budget and million write 17 and 34 GB to
-# --spill (default: /var/tmp), a file without a name. A run that was broken off goes on where it stopped. Time it on a
-# machine that does nothing else.
+# TEXT: what the sample model reads, 131,072 of its tokens or more; samples/text/kjv.txt.xz, unpacked, is one. budget and
+# million write 17 and 34 GB to --spill (default: /var/tmp), a file without a name. A run that was broken off goes on where
+# it stopped. Time it on a machine that does nothing else.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 . "$top/samples/setup.sh"

@@ -88,7 +88,7 @@ def shape(args, log, part, name, weights, context, megabytes):
 # ---- report ----
 
 def report(args, log):
-    sections = ["Every token was the same as with everything in memory (`wi_bench` compares). The file is read past the page cache "
+    sections = ["The sample model's tokens were the same as with everything in memory (`wi_bench` compares). The file is read past the page cache "
                 "(O_DIRECT). Hits are shares of the clusters that steps retrieved. Reproduce a line with the `wi_bench` or `hits_bench` "
                 "command that `tiers.py` names."]
     entries = log.entries
@@ -108,7 +108,8 @@ def report(args, log):
     rows = [[entries[(part,)]["shape"], results.size(entries[(part,)]["context"]), *budgets(entries[(part,)])]
             for part in ("budget", "million") if log.has((part,))]
     if rows:
-        sections.append("## Shapes within a budget\n\nRandom weights, synthetic cache: queries without locality, so that hits are few. The "
+        sections.append("## Shapes within a budget\n\nRandom weights, synthetic cache: queries without locality, so that hits are few; tokens are not compared, "
+                        "since all in memory would not fit. The "
                         "budget holds keys, values, indexes and scratch; beside it are weights and the program.\n\n" +
                         results.table(["shape", "tokens", "budget", "its peak", "in the file", "process, at most", "ms a token", "reads a token",
                                        "prepared in"], rows))
