@@ -81,11 +81,10 @@ int32_t Sequence::runs(int32_t layer, int32_t head, int64_t first, int64_t end, 
                          : KvRun{nullptr, nullptr, stop - skip};  // in the slow tier
   };
   if (sink_ && first < kSinkTokens) add(sink_->keys(layer, head), sink_->values(layer, head), 0, kSinkTokens);
-  for (const auto& segment : segments_) {
-    const bool slow = segment->slow() != nullptr;
-    add(slow ? nullptr : segment->keys(layer, head), slow ? nullptr : segment->values(layer, head),
-        segment->first_position(), segment->tokens());
-  }
+  const SegmentView* const view = views(layer, head);
+  for (size_t i = 0; i < segments_.size(); ++i)
+    add(static_cast<const std::byte*>(view[i].keys), static_cast<const std::byte*>(view[i].values),
+        segments_[i]->first_position(), segments_[i]->tokens());
   const size_t from = static_cast<size_t>(std::max<int64_t>(first - sealed_end_, 0) / kBlockTokens);
   for (size_t i = from; sealed_end_ + static_cast<int64_t>(i) * kBlockTokens < end; ++i)
     add(tail_[i]->keys(layer, head), tail_[i]->values(layer, head),
