@@ -10,8 +10,8 @@
 namespace wi {
 namespace {
 
-void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int32_t layers,
-                    int64_t chunk_end, int64_t first, int64_t rows);
+void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int64_t chunk_end,
+                    int64_t first, int64_t rows);
 
 }  // namespace
 
@@ -22,6 +22,9 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
   const int64_t position = sequence.tokens();
   const int64_t kv_width = int64_t{model.config.kv_heads} * model.config.head_dim;
   Workspace& work = step.work;
+  // After the last layer only rows whose logits somebody wants matter.
+  work.past.start(step.stream, sequence, model.config.layers - (wanted == PrefillLogits::none ? 1 : 0),
+                  position + rows);
   const struct Closing {
     Past& past;
     ~Closing() { past.close(); }
@@ -31,8 +34,6 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
   std::copy(tokens.begin(), tokens.end(), work.tokens.begin());
   rotation_tables(step, 0, position, rows);
   embed(step, rows);
-  // After the last layer only rows whose logits somebody wants matter.
-  const int32_t attending = model.config.layers - (wanted == PrefillLogits::none ? 1 : 0);
   for (int32_t layer = 0; layer < model.config.layers; ++layer) {
     const LayerWeights& weights = model.weights.layers[static_cast<size_t>(layer)];
     project(step, weights, rows);
@@ -49,7 +50,7 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
                           : wanted == PrefillLogits::last             ? rows - 1
                                                                       : rows;
     if (first == rows) return;
-    attend_exactly(step, sequence, layer, attending, position + rows, first, rows - first);
+    attend_exactly(step, sequence, layer, position + rows, first, rows - first);
     throw_if_cancelled(step.stream);
     project_output(step, weights, first, rows - first);
     feed_forward(step, weights, first, rows - first);
@@ -64,9 +65,9 @@ namespace {
 
 // Rows [first, first + rows) of the chunk, which are its last ones, over all tokens before them or over what
 // their window shows. Where all are seen the order of tokens within a segment does not matter: all of them are
-// before the chunk. layers: those that attend.
-void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int32_t layers,
-                    int64_t chunk_end, int64_t first, int64_t rows) {
+// before the chunk.
+void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int64_t chunk_end,
+                    int64_t first, int64_t rows) {
   const ModelConfig& config = step.model.config;
   Workspace& work = step.work;
   const int32_t window = sequence.shape().window(layer);
@@ -86,26 +87,20 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
   args.lse = nullptr;
   const bool wide = step.model.weights.layers[static_cast<size_t>(layer)].q.type == DType::f32;
   args.precision = wide ? Precision::f32 : step.model.precision;
-  const auto attend = [&](const Past::Part& part, const Past::Part& next) {
-    work.past.open(step.stream, sequence, part, next);
+  const auto attend = [&](const Past::Part& part) {
+    work.past.open(step.stream, sequence, part);
     args.runs = work.past.runs();
     args.run_count = work.past.run_counts();
     step.backend.attend_chunk(step.stream, args);
   };
-  if (window || !sequence.slow_segments()) return attend({layer, oldest, chunk_end}, {});
+  if (window || !sequence.slow_segments()) return attend({layer, oldest, chunk_end});
 
   work.chunk_state.resize(static_cast<size_t>(rows) * static_cast<size_t>(config.query_heads) * 2);
   args.state = work.chunk_state.data();
-  const auto part_from = [&](int32_t of, int64_t begin) -> Past::Part {
-    return {of, begin, std::min(begin + Past::kPartTokens, chunk_end)};
-  };
-  for (int64_t begin = 0; begin < chunk_end; begin += Past::kPartTokens) {
-    const Past::Part part = part_from(layer, begin);
-    args.first_key = begin;
+  for (Past::Part part = work.past.first_of(layer); part.layer == layer; part = work.past.following(part)) {
+    args.first_key = part.first;
     args.keys_after = chunk_end - part.end;
-    attend(part, part.end < chunk_end ? part_from(layer, part.end)
-                 : layer + 1 < layers ? part_from(layer + 1, 0)
-                                      : Past::Part{});
+    attend(part);
     throw_if_cancelled(step.stream);
   }
 }

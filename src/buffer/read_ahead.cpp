@@ -1,5 +1,6 @@
 #include "src/buffer/read_ahead.h"
 
+#include <cassert>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -13,13 +14,18 @@
 #include "src/memory/no_signals.h"
 
 namespace wi {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 struct ReadAhead::State {
-  explicit State(std::shared_ptr<SpillFile> file) : nice_by(file->nice()), reader(std::move(file)) {}
+  explicit State(std::shared_ptr<SpillFile> of) : file(std::move(of)), reader(file) {}
+  void start();
   void serve();
-  void read() noexcept;
 
-  const int nice_by;
+  const std::shared_ptr<SpillFile> file;
   SpillReader reader;  // of whoever reads
   const uint32_t made_after_forks = fork_count();
 
@@ -29,21 +35,13 @@ struct ReadAhead::State {
   const std::atomic<bool>* cancel = nullptr;
   enum { idle, wanted, reading, done } stage = idle;
   std::exception_ptr error;
+  bool waited = false;  // for these requests
   bool stopping = false;
   std::unique_ptr<std::thread> thread;  // null where the system refused it
 };
 
 ReadAhead::ReadAhead(std::shared_ptr<SpillFile> file) : state_(std::make_unique<State>(std::move(file))) {
-  const NoSignals none;
-  try {
-    state_->thread = std::make_unique<std::thread>([state = state_.get()] {
-      prctl(PR_SET_NAME, "wi-ahead");
-      if (state->nice_by > 0) static_cast<void>(nice(state->nice_by));  // on Linux the thread's own
-      state->serve();
-    });
-  } catch (const std::system_error&) {
-  } catch (const std::bad_alloc&) {
-  }
+  if (state_->file->reads_ahead()) state_->start();
 }
 
 ReadAhead::~ReadAhead() {
@@ -63,40 +61,64 @@ ReadAhead::~ReadAhead() {
 void ReadAhead::begin(std::span<const ReadRequest> requests, const std::atomic<bool>* cancel) noexcept {
   {
     std::lock_guard lock(state_->mutex);
+    assert(state_->stage == State::idle);
     state_->requests = requests;
     state_->cancel = cancel;
+    state_->waited = false;
     state_->stage = State::wanted;
   }
   state_->changed.notify_all();
 }
 
-void ReadAhead::wait() {
+bool ReadAhead::wait(std::chrono::nanoseconds most) {
   State& state = *state_;
   std::unique_lock lock(state.mutex);
-  // What nobody has begun yet is not waited for.
   if (state.stage == State::wanted) {
-    state.stage = State::reading;
+    state.stage = State::idle;
     lock.unlock();
-    state.read();
-    lock.lock();
-    state.stage = State::done;
+    state.reader.read(state.requests, state.cancel);
+    return true;
   }
-  state.changed.wait(lock, [&] { return state.stage == State::done; });
+  if (state.stage != State::done) {
+    const Clock::time_point start = Clock::now();
+    state.changed.wait_for(lock, most, [&] { return state.stage == State::done; });
+    state.file->add_wait(Clock::now() - start, std::exchange(state.waited, true) ? 0 : 1);
+    if (state.stage != State::done) return false;
+  }
   state.stage = State::idle;
   if (std::exception_ptr error = std::exchange(state.error, nullptr)) std::rethrow_exception(error);
+  return true;
 }
 
 void ReadAhead::drop() noexcept {
   State& state = *state_;
   std::unique_lock lock(state.mutex);
-  if (state.stage != State::wanted) state.changed.wait(lock, [&] { return state.stage != State::reading; });
+  if (state.stage == State::reading) {
+    const Clock::time_point start = Clock::now();
+    state.changed.wait(lock, [&] { return state.stage != State::reading; });
+    state.file->add_wait(Clock::now() - start, state.waited ? 0 : 1);
+  }
   state.stage = State::idle;
   state.error = nullptr;
 }
 
-uint64_t ReadAhead::buffer_bytes() const {
-  std::lock_guard lock(state_->mutex);
-  return state_->stage == State::reading ? 0 : state_->reader.buffer_bytes();
+void ReadAhead::read(std::span<const ReadRequest> requests, const std::atomic<bool>* cancel) {
+  state_->reader.read(requests, cancel);
+}
+
+uint64_t ReadAhead::buffer_bytes() const { return state_->reader.buffer_bytes(); }
+
+void ReadAhead::State::start() {
+  const NoSignals none;
+  try {
+    thread = std::make_unique<std::thread>([this] {
+      prctl(PR_SET_NAME, "wi-ahead");
+      if (file->nice() > 0) static_cast<void>(nice(file->nice()));  // on Linux the thread's own
+      serve();
+    });
+  } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void ReadAhead::State::serve() {
@@ -106,18 +128,16 @@ void ReadAhead::State::serve() {
     if (stopping) return;
     stage = reading;
     lock.unlock();
-    read();
+    std::exception_ptr thrown;
+    try {
+      reader.read_unwaited(requests, cancel);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
     lock.lock();
+    error = std::move(thrown);
     stage = done;
     changed.notify_all();
-  }
-}
-
-void ReadAhead::State::read() noexcept {
-  try {
-    reader.read(requests, cancel);
-  } catch (...) {
-    error = std::current_exception();
   }
 }
 

@@ -419,7 +419,7 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
          << ",\"misses_per_token\":" << per_step(before.buffer_misses, after.buffer_misses)
          << ",\"refusals_per_token\":" << per_step(slow_before.refusals, slow_after.refusals)
          << ",\"slow_reads_per_token\":" << per_step(slow_before.file.reads, slow_after.file.reads)
-         << ",\"slow_read_ms\":" << per_step(slow_before.file.read_ns, slow_after.file.read_ns) * 1e-6;
+         << ",\"slow_read_ms\":" << per_step(slow_before.file.wait_ns, slow_after.file.wait_ns) * 1e-6;
   }
   std::cout << line.str() << "}" << std::endl;
   for (Session* session : together) session->truncate(context);
