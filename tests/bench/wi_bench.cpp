@@ -84,7 +84,7 @@ void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_pt
 struct Batch {
   std::vector<std::shared_ptr<Session>> sessions;
   wi_session_stats filled{};                       // of the first
-  uint64_t slow_wait_ns = 0, slow_read_bytes = 0;  // while they were filled
+  uint64_t slow_wait_ns = 0, slow_read_bytes = 0;  // of the last one's prefill
 };
 Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                  const Options& options, const std::string& policy, int64_t context);
@@ -135,7 +135,14 @@ std::vector<int32_t> document_tokens(const Model& model, const std::string& path
   return ids;
 }
 
-void fill(Session& session, const Model& model, const Options& options, int64_t context, uint64_t seed) {
+SpillStats slow_reads(const Runtime& runtime) {
+  return runtime.buffer ? runtime.buffer->stats().file : SpillStats{};
+}
+
+// Returns what had been read of a file before the prefill that is timed.
+SpillStats fill(Session& session, const Model& model, const Options& options, int64_t context,
+                uint64_t seed) {
+  SpillStats before = slow_reads(session.runtime());
   const std::vector<int32_t> ids = options.document.empty()
                                        ? random_tokens(context, model.config.vocab, seed)
                                        : document_tokens(model, options.document, context);
@@ -147,7 +154,9 @@ void fill(Session& session, const Model& model, const Options& options, int64_t 
   } else {
     session.prefill(past, {}, nullptr);
   }
+  if (options.fill == "synthetic") before = slow_reads(session.runtime());
   if (!more.empty()) session.prefill(more, {}, nullptr);
+  return before;
 }
 
 // Not getrusage's ru_maxrss: across fork and exec that starts from the parent's.
@@ -337,13 +346,13 @@ void save_and_load(const std::shared_ptr<Runtime>& runtime, const std::shared_pt
 Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                  const Options& options, const std::string& policy, int64_t context) {
   Batch batch;
-  const SpillStats before = runtime->buffer ? runtime->buffer->stats().file : SpillStats{};
+  SpillStats before;
   for (int64_t i = 0; i < options.batch; ++i) {
     batch.sessions.push_back(Session::create(runtime, model, session_params(*runtime, policy, options)));
-    fill(*batch.sessions.back(), *model, options, context, options.seed + static_cast<uint64_t>(i));
+    before = fill(*batch.sessions.back(), *model, options, context, options.seed + static_cast<uint64_t>(i));
   }
   batch.filled = batch.sessions[0]->stats();
-  const SpillStats after = runtime->buffer ? runtime->buffer->stats().file : SpillStats{};
+  const SpillStats after = slow_reads(*runtime);
   batch.slow_wait_ns = after.wait_ns - before.wait_ns;
   batch.slow_read_bytes = after.read_bytes - before.read_bytes;
   return batch;
