@@ -270,7 +270,7 @@ typedef struct wi_runtime_stats {
   uint64_t buffer_late;       /* partitions that two steps brought in at once */
   uint64_t slow_read_bytes;   /* that the disk was asked for */
   uint64_t slow_reads;        /* reads that the disk was asked for */
-  uint64_t slow_read_ns;      /* that calls waited for them */
+  uint64_t slow_read_ns;      /* that calls waited for them: none where they worked meanwhile */
   uint64_t slow_written_bytes;
 } wi_runtime_stats;
 
@@ -706,9 +706,11 @@ typedef struct wi_memory_plan {
   uint64_t kv_bytes;      /* keys and values of all tokens, in layers with a sliding window too */
   uint64_t index_bytes;   /* at most */
   uint64_t sealing_bytes; /* most that is needed besides while a segment is being built */
-  uint64_t scratch_bytes; /* activations, estimated; shared by the runtime's sessions that take turns */
-  uint64_t total_bytes;   /* sum of these */
-  uint64_t max_tokens;    /* most tokens that fit the budgets if this session has the runtime's to itself */
+  /* Activations, and what is read of the slow tier at a time, estimated; shared by the runtime's sessions that
+   * take turns */
+  uint64_t scratch_bytes;
+  uint64_t total_bytes; /* sum of these */
+  uint64_t max_tokens;  /* most tokens that fit the budgets if this session has the runtime's to itself */
   /* Of kv, index and sealing, what must be in fast memory where the runtime has a slow tier: recent tokens, a
    * segment in the making, the index of all. With one, fits and max_tokens count no more than that. Since 0.2 */
   uint64_t fast_bytes;

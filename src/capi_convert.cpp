@@ -331,7 +331,7 @@ wi_runtime_stats to_runtime_stats(const Runtime& runtime) {
   out.buffer_late = buffer.late;
   out.slow_read_bytes = buffer.file.read_bytes;
   out.slow_reads = buffer.file.reads;
-  out.slow_read_ns = buffer.file.read_ns;
+  out.slow_read_ns = buffer.file.wait_ns;
   out.slow_written_bytes = buffer.file.written_bytes;
   return out;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/pipeline/past.h"
 #include "src/prefill.h"
 #include "src/store/sequence.h"
 
@@ -9,6 +10,7 @@ namespace wi {
 namespace {
 
 uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads);
+uint64_t past_scratch_bytes(const Model& model, const KvShape& shape, int64_t chunk_tokens, int64_t tokens);
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
                      uint64_t pool_budget_bytes, bool slow_tier);
 bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
@@ -72,11 +74,14 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   plan.kv_bytes = kv.kv_bytes;
   plan.index_bytes = kv.index_bytes;
   plan.sealing_bytes = kv.sealing_bytes;
-  plan.scratch_bytes =
-      scratch_bytes(model, std::min(chunk_tokens, static_cast<int64_t>(tokens)), runtime.workers.threads());
+  const int64_t rows = std::min(chunk_tokens, static_cast<int64_t>(tokens));
+  plan.scratch_bytes = scratch_bytes(model, rows, runtime.workers.threads());
+  const bool slow_tier = runtime.buffer && !shape.windows;
+  if (slow_tier &&
+      (params.kv_fast_share > 0 || !fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), false)))
+    plan.scratch_bytes += past_scratch_bytes(model, shape, rows, static_cast<int64_t>(tokens));
   plan.total_bytes =
       plan.weight_bytes + plan.kv_bytes + plan.index_bytes + plan.sealing_bytes + plan.scratch_bytes;
-  const bool slow_tier = runtime.buffer && !shape.windows;
   plan.fast_bytes = kv.fast_bytes;
   plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget(), slow_tier);
   const uint64_t needed =
@@ -152,6 +157,13 @@ uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
   const uint64_t rows = static_cast<uint64_t>(std::max<int64_t>(chunk_tokens, 1));
   return rows * row_bytes + static_cast<uint64_t>(config.vocab) * sizeof(float) +
          static_cast<uint64_t>(threads) * worker_bytes;
+}
+
+// Where segments are in the slow tier: what a chunk reads of them, and what its rows keep from part to part.
+uint64_t past_scratch_bytes(const Model& model, const KvShape& shape, int64_t chunk_tokens, int64_t tokens) {
+  return Past::most_bytes(shape, tokens) + static_cast<uint64_t>(chunk_tokens) *
+                                               static_cast<uint64_t>(model.config.query_heads) * 2 *
+                                               sizeof(float);
 }
 
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,

@@ -22,6 +22,13 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
   const int64_t position = sequence.tokens();
   const int64_t kv_width = int64_t{model.config.kv_heads} * model.config.head_dim;
   Workspace& work = step.work;
+  // After the last layer only rows whose logits somebody wants matter.
+  work.past.start(step.stream, sequence, model.config.layers - (wanted == PrefillLogits::none ? 1 : 0),
+                  position + rows);
+  const struct Closing {
+    Past& past;
+    ~Closing() { past.close(); }
+  } closing{work.past};
 
   work.prepare(model.config, rows);
   std::copy(tokens.begin(), tokens.end(), work.tokens.begin());
@@ -38,7 +45,6 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
                    layer);
     throw_if_cancelled(step.stream);  // what append skipped may not be committed, whatever comes after it
 
-    // After the last layer only rows whose logits somebody wants matter.
     const bool last_layer = layer + 1 == model.config.layers;
     const int64_t first = !last_layer || wanted == PrefillLogits::all ? 0
                           : wanted == PrefillLogits::last             ? rows - 1
@@ -81,21 +87,20 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
   args.lse = nullptr;
   const bool wide = step.model.weights.layers[static_cast<size_t>(layer)].q.type == DType::f32;
   args.precision = wide ? Precision::f32 : step.model.precision;
-  const auto attend = [&](int64_t begin, int64_t end) {
-    work.past.open(step.stream, sequence, layer, begin, end);
+  const auto attend = [&](const Past::Part& part) {
+    work.past.open(step.stream, sequence, part);
     args.runs = work.past.runs();
     args.run_count = work.past.run_counts();
     step.backend.attend_chunk(step.stream, args);
   };
-  if (window || !sequence.slow_segments()) return attend(oldest, chunk_end);
+  if (window || !sequence.slow_segments()) return attend({layer, oldest, chunk_end});
 
   work.chunk_state.resize(static_cast<size_t>(rows) * static_cast<size_t>(config.query_heads) * 2);
   args.state = work.chunk_state.data();
-  for (int64_t begin = 0; begin < chunk_end; begin += Past::kPartTokens) {
-    const int64_t end = std::min(begin + Past::kPartTokens, chunk_end);
-    args.first_key = begin;
-    args.keys_after = chunk_end - end;
-    attend(begin, end);
+  for (Past::Part part = work.past.first_of(layer); part.layer == layer; part = work.past.following(part)) {
+    args.first_key = part.first;
+    args.keys_after = chunk_end - part.end;
+    attend(part);
     throw_if_cancelled(step.stream);
   }
 }

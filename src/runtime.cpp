@@ -12,6 +12,7 @@ WaveBufferParams buffer_params(const RuntimeParams& params) {
   buffer.manager = params.buffer_manager;
   buffer.slab_bytes = params.slab_bytes;
   buffer.file.nice = params.nice;
+  buffer.file.ahead = params.read_ahead;
   return buffer;
 }
 

@@ -40,6 +40,7 @@ struct RuntimeParams {
   // Of the library's own, not of its hosts' (null: the CPU's, host memory):
   const Backend* backend = nullptr;
   size_t slab_bytes = kSlabBytes;               // of the wave buffer's frames
+  bool read_ahead = true;                       // of a spilled past, while a prompt's chunk attends
   std::shared_ptr<Memory> kv_memory = nullptr;  // of keys and values; what the backend's kernels read
 };
 

@@ -175,7 +175,7 @@ void what_is_read_is_what_was_written(void**) {
       assert_int_equal(folder.entries(), 0);
     }
     const SpillStats stats = file->stats();
-    assert_true(stats.written_bytes > written && stats.stalls > 50 && stats.read_ns > 0);
+    assert_true(stats.written_bytes > written && stats.stalls > 50 && stats.wait_ns > 0);
     assert_true(stats.reads > 0 && stats.read_bytes > 0 && stats.wanted_bytes > 0);
     if (!way.options.uring) assert_string_equal(reader.way(), "threads");
     std::printf("  %s: %s, %s, %llu requests in %llu reads\n", way.name, reader.way(),

@@ -219,7 +219,7 @@ std::unique_ptr<FileReads> SpillFile::make_reads() {
 
 SpillStats SpillFile::stats() const {
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  return {stalls_.load(kRelaxed),       read_ns_.load(kRelaxed), requests_.load(kRelaxed),
+  return {stalls_.load(kRelaxed),       wait_ns_.load(kRelaxed), requests_.load(kRelaxed),
           wanted_bytes_.load(kRelaxed), reads_.load(kRelaxed),   read_bytes_.load(kRelaxed),
           written_bytes_.load(kRelaxed)};
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -77,12 +78,13 @@ struct SpillOptions {
   bool uring = true;   // where the build and the kernel have it; false: threads
   int threads = 16;    // where they read: made with the first reader
   int nice = 0;        // added to the nice value that they inherit
+  bool ahead = true;   // what will be wanted is read beside the work; false: only when it is
 };
 
 struct SpillStats {
   uint64_t stalls = 0;         // calls that waited for the file
-  uint64_t read_ns = 0;        // sum of their times
-  uint64_t requests = 0;       // of those calls
+  uint64_t wait_ns = 0;        // that they waited; what was read beside them took other time
+  uint64_t requests = 0;       // that were read, waited for or not
   uint64_t wanted_bytes = 0;   // of those requests
   uint64_t reads = 0;          // that the system was asked for
   uint64_t read_bytes = 0;     // of those, with what alignment adds
@@ -114,8 +116,15 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   uint64_t most() const { return most_bytes_; }
   bool direct() const { return file_.direct(); }
   bool may_be_direct() const { return options_.direct; }
+  int nice() const { return options_.nice; }
+  bool reads_ahead() const { return options_.ahead; }
   // Of what readers made of it do, in this file and in others.
   SpillStats stats() const;
+  // A caller waited so long; stalls: how many such calls more that makes.
+  void add_wait(std::chrono::nanoseconds time, uint64_t stalls) noexcept {
+    wait_ns_.fetch_add(static_cast<uint64_t>(time.count()), std::memory_order_relaxed);
+    stalls_.fetch_add(stalls, std::memory_order_relaxed);
+  }
   ReadSource source() const override { return {file_.number(), file_.read_alignment()}; }
   std::string name() const override { return "the spill file in " + file_.folder(); }
   void forget(uint64_t offset, uint64_t bytes) const noexcept override;
@@ -150,7 +159,7 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   std::mutex threads_mutex_;
   std::unique_ptr<ReadThreads> threads_;
 
-  std::atomic<uint64_t> stalls_{0}, read_ns_{0}, requests_{0}, wanted_bytes_{0}, reads_{0}, read_bytes_{0},
+  std::atomic<uint64_t> stalls_{0}, wait_ns_{0}, requests_{0}, wanted_bytes_{0}, reads_{0}, read_bytes_{0},
       written_bytes_{0};
 };
 

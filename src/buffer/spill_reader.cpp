@@ -16,7 +16,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kPartBytes = uint64_t{256} << 10;
 constexpr uint64_t kLeastBuffer = 2 * kPartBytes;
-constexpr uint64_t kMostBuffer = uint64_t{32} << 20;
 
 }  // namespace
 
@@ -26,8 +25,13 @@ SpillReader::SpillReader(std::shared_ptr<SpillFile> file)
 }
 
 void SpillReader::read(std::span<const ReadRequest> requests, const std::atomic<bool>* cancel) {
-  file_->check_process();
   const Clock::time_point start = Clock::now();
+  read_unwaited(requests, cancel);
+  if (!parts_.empty()) file_->add_wait(Clock::now() - start, 1);
+}
+
+void SpillReader::read_unwaited(std::span<const ReadRequest> requests, const std::atomic<bool>* cancel) {
+  file_->check_process();
   cut(requests);
   if (parts_.empty()) return;
   const auto direct = [](const Part& part) { return part.source.alignment > 1; };
@@ -39,11 +43,8 @@ void SpillReader::read(std::span<const ReadRequest> requests, const std::atomic<
   constexpr auto kRelaxed = std::memory_order_relaxed;
   uint64_t wanted = 0;
   for (const Part& part : parts) wanted += part.bytes;
-  const std::chrono::nanoseconds time = Clock::now() - start;
-  file_->read_ns_.fetch_add(static_cast<uint64_t>(time.count()), kRelaxed);
   file_->wanted_bytes_.fetch_add(wanted, kRelaxed);
   file_->requests_.fetch_add(requests.size(), kRelaxed);
-  file_->stalls_.fetch_add(1, kRelaxed);
 }
 
 void SpillReader::cut(std::span<const ReadRequest> requests) {

@@ -33,9 +33,12 @@ class SpillReader {
   // Any alignment, any order. Returns when all is there; WI_E_IO, naming the file, or WI_E_CANCELLED once *cancel is
   // set (null: it never is), when no read is under way any more: what the destinations hold is unspecified then.
   void read(std::span<const ReadRequest> requests, const std::atomic<bool>* cancel = nullptr);
+  // The same on a thread beside those that the file's statistics call waiting.
+  void read_unwaited(std::span<const ReadRequest> requests, const std::atomic<bool>* cancel);
 
   const char* way() const { return reads_->way(); }  // how: "io_uring" or "threads"
   uint64_t buffer_bytes() const { return buffer_.bytes(); }
+  static constexpr uint64_t kMostBuffer = uint64_t{32} << 20;
 
  private:
   // Of a request, short enough for the least buffer.

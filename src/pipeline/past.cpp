@@ -1,67 +1,158 @@
 #include "src/pipeline/past.h"
 
 #include <algorithm>
+#include <cassert>
+#include <new>
+#include <utility>
 
 #include "src/cancel.h"
 
 namespace wi {
+namespace {
 
-void Past::open(const Stream& stream, const Sequence& sequence, int32_t layer, int64_t first, int64_t end) {
+// Of waiting for the disk: so often whoever wants a break in a chunk gets it.
+constexpr std::chrono::milliseconds kPoll{2};
+
+}  // namespace
+
+void Past::start(const Stream& stream, const Sequence& sequence, int32_t layers, int64_t end) noexcept {
+  layers_ = layers;
+  end_ = end;
+  if (layers > 0 && sequence.slow_segments()) read_ahead(stream, sequence, first_of(0));
+}
+
+Past::Part Past::following(const Part& part) const {
+  if (part.end < end_) return part_from(part.layer, part.end);
+  if (part.layer + 1 < layers_) return first_of(part.layer + 1);
+  return {};
+}
+
+void Past::open(const Stream& stream, const Sequence& sequence, const Part& part) {
   const KvShape& shape = sequence.shape();
-  const size_t heads = static_cast<size_t>(shape.kv_heads), row = shape.head_bytes();
+  const size_t heads = static_cast<size_t>(shape.kv_heads);
   const size_t room = static_cast<size_t>(sequence.max_runs());
   if (runs_.size() < heads * room) runs_.resize(heads * room);
   runs_of_head_.resize(heads);
   run_counts_.resize(heads);
-  pieces_.clear();
-  size_t read = 0, rows = 0;
   for (int32_t head = 0; head < shape.kv_heads; ++head) {
     KvRun* const runs = runs_.data() + static_cast<size_t>(head) * room;
     runs_of_head_[static_cast<size_t>(head)] = runs;
-    run_counts_[static_cast<size_t>(head)] = sequence.runs(layer, head, first, end, runs);
-    if (!sequence.slow_segments()) continue;
-    // As runs() has them: the sink, then segment by segment.
-    int32_t number = first < std::min<int64_t>(kSinkTokens, sequence.tokens()) ? 1 : 0;
-    const SegmentView* view = sequence.views(layer, head);
-    for (const auto& segment : sequence.segments()) {
-      const bool is_slow = view++->slow != nullptr;
-      const int64_t from = std::max(first, segment->first_position()),
-                    to = std::min(end, segment->end_position());
+    run_counts_[static_cast<size_t>(head)] = sequence.runs(part.layer, head, part.first, part.end, runs);
+  }
+  if (!sequence.slow_segments()) return;
+  if (in_slow_tier(sequence, part)) {
+    fetch(stream, sequence, part);
+    unpack(stream, sequence);
+    throw_if_cancelled(stream);
+  }
+  if (reading_.layer < 0) read_ahead(stream, sequence, following(part));
+}
+
+void Past::close() noexcept {
+  if (std::exchange(reading_, {}).layer >= 0) ahead_->drop();
+}
+
+// The part's pieces, read.
+void Past::fetch(const Stream& stream, const Sequence& sequence, const Part& part) {
+  if (reading_.layer >= 0) {
+    assert(reading_ == part);
+    // Others that share this thread have their turn meanwhile.
+    while (!ahead_->wait(kPoll)) stream.each(1, [](int64_t, int) {});
+    reading_ = {};
+    return;
+  }
+  plan(sequence, part);
+  use_file_of(pieces_[0]);
+  ahead_->read(requests_, stream.cancel);
+}
+
+void Past::unpack(const Stream& stream, const Sequence& sequence) {
+  const size_t row = sequence.shape().head_bytes(), room = static_cast<size_t>(sequence.max_runs());
+  if (rows_.size() < rows_bytes_) rows_.resize(rows_bytes_);
+  stream.each(static_cast<int64_t>(pieces_.size()), [&](int64_t i, int) {
+    const Piece& piece = pieces_[static_cast<size_t>(i)];
+    std::byte* const keys = rows_.data() + piece.rows;
+    std::byte* const values = keys + row * static_cast<size_t>(piece.count);
+    piece.slow->unpack(piece.plane, piece.first, piece.count, read_.data() + piece.read, keys, values);
+    runs_[static_cast<size_t>(piece.head) * room + static_cast<size_t>(piece.run)] = {keys, values,
+                                                                                      piece.count};
+  });
+}
+
+// The first part from that one on of which there is something to read. It goes into the buffer that unpack() has
+// emptied: reading ahead takes no memory of its own. What fails here is tried again when the part is wanted.
+void Past::read_ahead(const Stream& stream, const Sequence& sequence, Part part) noexcept {
+  assert(reading_.layer < 0);
+  while (part.layer >= 0 && !in_slow_tier(sequence, part)) part = following(part);
+  if (part.layer < 0) return;
+  try {
+    plan(sequence, part);
+    use_file_of(pieces_[0]);
+  } catch (const Error&) {
+    return;
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  if (!file_->reads_ahead()) return;
+  ahead_->begin(requests_, stream.cancel);
+  reading_ = part;
+}
+
+void Past::use_file_of(const Piece& piece) {
+  if (file_ != piece.slow->file()) {
+    ahead_.reset();
+    file_ = piece.slow->file();
+  }
+  if (!ahead_) ahead_ = std::make_unique<ReadAhead>(file_);
+}
+
+bool Past::in_slow_tier(const Sequence& sequence, const Part& part) {
+  const std::span<const std::shared_ptr<const Segment>> segments = sequence.segments();
+  const SegmentView* const views = sequence.views(part.layer, 0);
+  for (size_t i = 0; i < segments.size(); ++i)
+    if (views[i].slow && segments[i]->first_position() < part.end && segments[i]->end_position() > part.first)
+      return true;
+  return false;
+}
+
+void Past::plan(const Sequence& sequence, const Part& part) {
+  const KvShape& shape = sequence.shape();
+  const size_t row = shape.head_bytes();
+  const std::span<const std::shared_ptr<const Segment>> segments = sequence.segments();
+  pieces_.clear();
+  size_t read = 0, rows = 0;
+  for (int32_t head = 0; head < shape.kv_heads; ++head) {
+    const SegmentView* const views = sequence.views(part.layer, head);
+    // As Sequence::runs() has them: the sink, then segment by segment.
+    int32_t run = part.first < std::min<int64_t>(kSinkTokens, sequence.tokens()) ? 1 : 0;
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const Segment& segment = *segments[i];
+      const int64_t from = std::max(part.first, segment.first_position()),
+                    to = std::min(part.end, segment.end_position());
       if (from >= to) continue;
-      if (is_slow) {
-        const SlowKv* const slow = segment->slow();
-        const size_t plane = static_cast<size_t>(layer) * heads + static_cast<size_t>(head);
+      if (views[i].slow) {
+        const size_t plane =
+            static_cast<size_t>(part.layer) * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(head);
         const auto count = static_cast<int32_t>(to - from);
-        pieces_.push_back({slow, plane, static_cast<int32_t>(from - segment->first_position()), count, read,
-                           rows, runs + number});
+        pieces_.push_back({segment.slow(), plane, static_cast<int32_t>(from - segment.first_position()),
+                           count, read, rows, head, run});
         read += 2 * row * static_cast<size_t>(count + 2 * kFrameTokens);  // with the pages that it cuts
         rows += 2 * row * static_cast<size_t>(count);
       }
-      ++number;
+      ++run;
     }
   }
-  if (pieces_.empty()) return;
-
+  rows_bytes_ = rows;
   if (read_.size() < read) read_.resize(read);
-  if (rows_.size() < rows) rows_.resize(rows);
   requests_.clear();
   for (const Piece& piece : pieces_)
     requests_.push_back(
         piece.slow->request(piece.plane, piece.first, piece.count, read_.data() + piece.read));
-  if (file_ != pieces_[0].slow->file()) {
-    reader_.reset();
-    file_ = pieces_[0].slow->file();
-  }
-  if (!reader_) reader_ = std::make_unique<SpillReader>(file_);
-  reader_->read(requests_, stream.cancel);
-  stream.each(static_cast<int64_t>(pieces_.size()), [&](int64_t i, int) {
-    const Piece& piece = pieces_[static_cast<size_t>(i)];
-    std::byte *const keys = rows_.data() + piece.rows, *const values =
-                                                           keys + row * static_cast<size_t>(piece.count);
-    piece.slow->unpack(piece.plane, piece.first, piece.count, read_.data() + piece.read, keys, values);
-    *piece.run = {keys, values, piece.count};
-  });
-  throw_if_cancelled(stream);
+}
+
+uint64_t Past::most_bytes(const KvShape& shape, int64_t tokens) {
+  const auto part = static_cast<uint64_t>(std::min(tokens, kPartTokens));
+  return 2 * part * 2 * static_cast<uint64_t>(shape.kv_heads) * shape.head_bytes() + SpillReader::kMostBuffer;
 }
 
 }  // namespace wi

@@ -73,19 +73,18 @@ int32_t Sequence::runs(int32_t layer, int32_t head, int64_t first, int64_t end, 
   const size_t bytes = shape_.head_bytes();
   int32_t count = 0;
   // What of `tokens` consecutive ones from `begin` on is asked for.
-  const auto add = [&](const void* keys, const void* values, int64_t begin, int64_t tokens) {
+  const auto add = [&](const std::byte* keys, const std::byte* values, int64_t begin, int64_t tokens) {
     const int64_t skip = std::max<int64_t>(first - begin, 0), stop = std::min(end - begin, tokens);
     const size_t offset = static_cast<size_t>(skip) * bytes;
     if (skip >= stop) return;
-    const auto from_skip = [&](const void* of) {
-      return of ? static_cast<const std::byte*>(of) + offset : nullptr;  // null: in the slow tier
-    };
-    runs[count++] = {from_skip(keys), from_skip(values), stop - skip};
+    runs[count++] = keys ? KvRun{keys + offset, values + offset, stop - skip}
+                         : KvRun{nullptr, nullptr, stop - skip};  // in the slow tier
   };
   if (sink_ && first < kSinkTokens) add(sink_->keys(layer, head), sink_->values(layer, head), 0, kSinkTokens);
-  const SegmentView* const views = this->views(layer, head);
+  const SegmentView* const view = views(layer, head);
   for (size_t i = 0; i < segments_.size(); ++i)
-    add(views[i].keys, views[i].values, segments_[i]->first_position(), segments_[i]->tokens());
+    add(static_cast<const std::byte*>(view[i].keys), static_cast<const std::byte*>(view[i].values),
+        segments_[i]->first_position(), segments_[i]->tokens());
   const size_t from = static_cast<size_t>(std::max<int64_t>(first - sealed_end_, 0) / kBlockTokens);
   for (size_t i = from; sealed_end_ + static_cast<int64_t>(i) * kBlockTokens < end; ++i)
     add(tail_[i]->keys(layer, head), tail_[i]->values(layer, head),

@@ -27,9 +27,10 @@ struct Options {
   std::vector<std::string> policies = {"full", "wave"};
   std::vector<int64_t> contexts = {1024};
   int64_t batch = 1, steps = 20, repeats = 1;
+  int64_t append = 0;  // of the context, read by a prefill of their own
   int32_t threads = 0;
   uint64_t seed = 1;
-  bool check = true, turns = false, serve = false;
+  bool check = true, turns = false, serve = false, read_ahead = true;
   float kv_fast = 0;      // > 0: that share of the cache in memory, the rest in a file in spill
   int64_t kv_budget = 0;  // > 0: that many bytes
   std::string spill = "/var/tmp", manager = "lru";
@@ -44,12 +45,17 @@ const char* const kUsage =
     "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--repeat "
     "R]\n"
     "                [--threads N]\n"
-    "                [--fill prefill|synthetic] [--document FILE] [--kv f16|bf16|f32] [--precision "
+    "                [--fill prefill|synthetic] [--append N] [--document FILE] [--kv f16|bf16|f32] "
+    "[--precision "
     "fast|high|f32] [--seed N]\n"
     "                [--no-check] [--turns]\n"
-    "                [--kv-fast SHARE | --kv-budget MB  [--spill FOLDER] [--manager lru|bucketed]]\n"
+    "                [--kv-fast SHARE | --kv-budget MB  [--spill FOLDER] [--manager lru|bucketed] "
+    "[--no-read-ahead]]\n"
     "                [--saved FOLDER]\n"
     "                [--serve [--requests N] [--rate PER_SECOND] [--long TOKENS] [--mix FILE]]\n"
+    "--append: the context's last N tokens are a prefill of their own, with --fill synthetic the one whose "
+    "time is\n"
+    "given.\n"
     "--document: a text to read, of a --model, instead of random tokens.\n"
     "--repeat: the same steps so many times, from forks; of each step the least time counts.\n"
     "--turns: with one policy and context, a measurement for each line of standard input, so that it can\n"
@@ -58,6 +64,7 @@ const char* const kUsage =
     "is\n"
     "the same as with all of them in memory, and gives that one's times too.\n"
     "--kv-budget: so many MB for keys, values, indexes and scratch, the rest in a file.\n"
+    "--no-read-ahead: a prompt reads its past from the file when it wants it, not while it attends.\n"
     "--saved: saves each session into the folder (the file goes afterwards), loads it in a runtime whose "
     "slow "
     "tier is\n"
@@ -76,7 +83,8 @@ void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_pt
 // Sessions that hold the context.
 struct Batch {
   std::vector<std::shared_ptr<Session>> sessions;
-  wi_session_stats filled{};  // of the first
+  wi_session_stats filled{};                       // of the first
+  uint64_t slow_wait_ns = 0, slow_read_bytes = 0;  // of the last one's prefill
 };
 Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                  const Options& options, const std::string& policy, int64_t context);
@@ -127,15 +135,28 @@ std::vector<int32_t> document_tokens(const Model& model, const std::string& path
   return ids;
 }
 
-void fill(Session& session, const Model& model, const Options& options, int64_t context, uint64_t seed) {
+SpillStats slow_reads(const Runtime& runtime) {
+  return runtime.buffer ? runtime.buffer->stats().file : SpillStats{};
+}
+
+// Returns what had been read of a file before the prefill that is timed.
+SpillStats fill(Session& session, const Model& model, const Options& options, int64_t context,
+                uint64_t seed) {
+  SpillStats before = slow_reads(session.runtime());
   const std::vector<int32_t> ids = options.document.empty()
                                        ? random_tokens(context, model.config.vocab, seed)
                                        : document_tokens(model, options.document, context);
+  const auto first = static_cast<size_t>(std::max<int64_t>(context - options.append, 0));
+  const std::span<const int32_t> past(ids.data(), first), more(ids.data() + first, ids.size() - first);
   if (options.fill == "synthetic") {
-    session.append_computed(ids, synthetic_cache(model.config, seed), nullptr);
+    session.append_computed(past, synthetic_cache(model.config, seed), nullptr);
+    if (!more.empty()) session.logits(nullptr);
   } else {
-    session.prefill(ids, {}, nullptr);
+    session.prefill(past, {}, nullptr);
   }
+  if (options.fill == "synthetic") before = slow_reads(session.runtime());
+  if (!more.empty()) session.prefill(more, {}, nullptr);
+  return before;
 }
 
 // Not getrusage's ru_maxrss: across fork and exec that starts from the parent's.
@@ -159,6 +180,7 @@ int main(int argc, char** argv) {
   if ((options.kv_fast > 0 || options.kv_budget > 0) && options.saved.empty()) {
     params.spill_folder = options.spill;
     params.buffer_manager = options.manager == "lru" ? BufferManager::lru : BufferManager::bucketed;
+    params.read_ahead = options.read_ahead;
   }
   const auto runtime = Runtime::create(params);
   const auto model =
@@ -324,11 +346,15 @@ void save_and_load(const std::shared_ptr<Runtime>& runtime, const std::shared_pt
 Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                  const Options& options, const std::string& policy, int64_t context) {
   Batch batch;
+  SpillStats before;
   for (int64_t i = 0; i < options.batch; ++i) {
     batch.sessions.push_back(Session::create(runtime, model, session_params(*runtime, policy, options)));
-    fill(*batch.sessions.back(), *model, options, context, options.seed + static_cast<uint64_t>(i));
+    before = fill(*batch.sessions.back(), *model, options, context, options.seed + static_cast<uint64_t>(i));
   }
   batch.filled = batch.sessions[0]->stats();
+  const SpillStats after = slow_reads(*runtime);
+  batch.slow_wait_ns = after.wait_ns - before.wait_ns;
+  batch.slow_read_bytes = after.read_bytes - before.read_bytes;
   return batch;
 }
 
@@ -355,7 +381,8 @@ wi_session_stats time_steps(const std::vector<Session*>& together, std::vector<d
 
 std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const Model& model,
                              const Options& options, const std::string& policy, int64_t context) {
-  const auto& [sessions, filled] = batch;
+  const auto& sessions = batch.sessions;
+  const wi_session_stats& filled = batch.filled;
   std::vector<Session*> together;
   for (const auto& session : sessions) together.push_back(session.get());
   std::vector<double> step_ms(static_cast<size_t>(options.steps), std::numeric_limits<double>::infinity());
@@ -419,7 +446,10 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
          << ",\"misses_per_token\":" << per_step(before.buffer_misses, after.buffer_misses)
          << ",\"refusals_per_token\":" << per_step(slow_before.refusals, slow_after.refusals)
          << ",\"slow_reads_per_token\":" << per_step(slow_before.file.reads, slow_after.file.reads)
-         << ",\"slow_read_ms\":" << per_step(slow_before.file.read_ns, slow_after.file.read_ns) * 1e-6;
+         << ",\"slow_read_ms\":" << per_step(slow_before.file.wait_ns, slow_after.file.wait_ns) * 1e-6
+         << ",\"append\":" << options.append << ",\"read_ahead\":" << options.read_ahead
+         << ",\"prefill_slow_wait_ms\":" << static_cast<double>(batch.slow_wait_ns) * 1e-6
+         << ",\"prefill_slow_read_bytes\":" << batch.slow_read_bytes;
   }
   std::cout << line.str() << "}" << std::endl;
   for (Session* session : together) session->truncate(context);
@@ -461,6 +491,10 @@ Options parse(int argc, char** argv) {
       options.check = false;
       continue;
     }
+    if (name == "--no-read-ahead") {
+      options.read_ahead = false;
+      continue;
+    }
     if (name == "--turns") {
       options.turns = true;
       continue;
@@ -485,6 +519,8 @@ Options parse(int argc, char** argv) {
       options.batch = number(name, value, 1, 1024);
     else if (name == "--steps")
       options.steps = number(name, value, 1, 1000000);
+    else if (name == "--append")
+      options.append = number(name, value, 1, int64_t{1} << 24);
     else if (name == "--repeat")
       options.repeats = number(name, value, 1, 1000);
     else if (name == "--threads")

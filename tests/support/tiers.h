@@ -20,6 +20,8 @@ struct Tiers {
   uint64_t spill_bytes = 0;
   BufferManager manager = BufferManager::lru;
   int32_t threads = 2;
+  bool read_ahead = true;
+  const Backend* backend = nullptr;
 };
 
 struct TiersWorld {
@@ -34,6 +36,8 @@ struct TiersWorld {
     params.spill_bytes = tiers.spill_bytes;
     params.buffer_manager = tiers.manager;
     params.slab_bytes = size_t{16} << 10;
+    params.read_ahead = tiers.read_ahead;
+    params.backend = tiers.backend;
     return params;
   }
   static std::shared_ptr<const Model> make_model() {
