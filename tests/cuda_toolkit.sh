@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the folder of a CUDA 13 toolkit: the one that $CUDACXX, the path or /usr/local/cuda has, or else one
-# made from NVIDIA's wheels on PyPI in the given folder (once; 570 MB to load, 1.2 GB on the disk). Nothing is
+# made from NVIDIA's wheels on PyPI in the given folder (once; 570 MB to load, 0.9 GB on the disk). Nothing is
 # installed for anybody else, and no driver is needed.
 #
 #   tests/cuda_toolkit.sh FOLDER

@@ -37,4 +37,21 @@ constexpr bool reads_weights(DType type) {
 // other rows are and however many. Inputs: a multiple of 8.
 [[nodiscard]] cudaError_t matmul_decode(cudaStream_t stream, const MatmulArgs& args);
 
+// What attend and estimate need beside their arguments: partial results of a lookup's chunks, and how many of
+// them there are. attend_workspace() says how large each is; `arrived` is zero before the first call, and
+// after each.
+struct AttendWorkspace {
+  float* partials;    // attend_workspace().floats
+  uint32_t* arrived;  // attend_workspace().counts
+  int32_t blocks;  // for a lookup's chunks, 1 to 256: the chunks of the longest that is usual; changes no bit
+};
+struct AttendWorkspaceSize {
+  size_t floats, counts;
+};
+AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t head_dim);
+
+// Exact attention of args.count lookups over their steady zone and runs. head_dim: a multiple of 8 up to 256.
+[[nodiscard]] cudaError_t attend(cudaStream_t stream, const LookupArgs& args,
+                                 const AttendWorkspace& workspace);
+
 }  // namespace wi::cuda

@@ -26,6 +26,35 @@ __device__ __forceinline__ std::byte* block_memory() {
 __device__ __forceinline__ int lane_of() { return static_cast<int>(threadIdx.x % kWarp); }
 __device__ __forceinline__ int warp_of() { return static_cast<int>(threadIdx.x / kWarp); }
 
+// ---- copies that run ahead
+
+// 16 bytes from device memory to the block's, both aligned to as many. They are there once the thread has
+// waited, and for others after a barrier then. Copies since the last commit are a group.
+__device__ __forceinline__ void copy_16_ahead(void* to, const void* from) {
+#if defined(WI_CUDA_EMULATION)
+  cuda_emulation::copy_later(to, from, 16);
+#elif defined(__CUDA_ARCH__)
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+#endif
+}
+__device__ __forceinline__ void commit_copies() {
+#if defined(WI_CUDA_EMULATION)
+  cuda_emulation::commit_copies();
+#elif defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Until at most kLater of the newest groups are not there.
+template <int kLater>
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(WI_CUDA_EMULATION)
+  cuda_emulation::wait_for_copies(kLater);
+#elif defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+#endif
+}
+
 // ---- KV types
 
 template <DType kKv>

@@ -106,7 +106,15 @@ bool in_pinned(const void* address, size_t bytes) {
 
 // ---- a block
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
 struct Thread {
+  std::vector<Copy> copies;           // not done yet
+  std::vector<size_t> copies_before;  // each committed group's end in copies
   fcontext::fcontext_t context = nullptr;
   uint3 index{};
   Moment moment;
@@ -411,6 +419,35 @@ void access(const void* address, size_t bytes, Access how) {
   if (reads && at >= parameters && at + bytes <= parameters + block.launch->parameter_bytes) return;
   if (in_pinned(at, bytes)) return;
   refuse(cudaErrorIllegalAddress, reads ? "reads host memory" : "writes host memory");
+}
+
+void copy_later(void* to, const void* from, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
+    fault("misaligned copy", to);
+  block.running->copies.push_back({to, from, bytes});
+}
+
+void commit_copies() {
+  Thread& self = *block.running;
+  self.copies_before.push_back(self.copies.size());
+}
+
+void wait_for_copies(unsigned groups_left) {
+  Thread& self = *block.running;
+  if (self.copies_before.size() <= groups_left) return;
+  const size_t groups = self.copies_before.size() - groups_left, end = self.copies_before[groups - 1];
+  for (size_t i = 0; i < end; ++i) {
+    const Copy& copy = self.copies[i];
+    if (sees_accesses()) {
+      access(copy.from, copy.bytes, Access::read);
+      access(copy.to, copy.bytes, Access::write);
+    }
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+  self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(end));
+  self.copies_before.erase(self.copies_before.begin(),
+                           self.copies_before.begin() + static_cast<std::ptrdiff_t>(groups));
+  for (size_t& each : self.copies_before) each -= end;
 }
 
 void atomic_access(const void* address, size_t bytes) {

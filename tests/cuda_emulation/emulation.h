@@ -61,6 +61,11 @@ Lanes meet_warp(uint32_t mask, const char* operation, uint64_t value);
 void order_warp();  // memory of a warp's lanes, after they have met
 unsigned lane();
 
+// Copies that a thread starts and waits for later: nothing of them is there before it has waited.
+void copy_later(void* to, const void* from, size_t bytes);
+void commit_copies();
+void wait_for_copies(unsigned groups_left);
+
 // Atomic on device and shared memory: announces the access, and says what the address is.
 void atomic_access(const void* address, size_t bytes);
 
