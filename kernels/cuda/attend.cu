@@ -20,9 +20,7 @@ constexpr int kAttendThreads = 128;
 constexpr int kAttendWarps = kAttendThreads / kWarp;
 constexpr int kTile = 64;  // tokens
 constexpr int kLeastChunk = 128;
-constexpr int kMostChunks = 256;  // of a lookup
-constexpr int kMostHeads = 16;    // of a group in one block
-constexpr float kLowest = -3.402823466e+38f;
+constexpr int kMostHeads = 16;  // of a group in one block
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
@@ -326,7 +324,7 @@ __device__ void attend_tokens(const AttendLaunch& launch, const Lookup& lookup, 
 __device__ void merge_chunks(const LookupArgs& args, const Lookup& lookup, const float* partials,
                              int32_t chunks, int first_head, int heads) {
   const int head_dim = args.head_dim, group = args.group;
-  const int64_t stride = int64_t{group} * (head_dim + 2);
+  const int64_t stride = partial_floats(group, head_dim);
   for (int i = static_cast<int>(threadIdx.x); i < heads * head_dim; i += kAttendThreads) {
     const int head = first_head + i / head_dim, at = i % head_dim;
     const float* maxima = partials + group * head_dim + head;
@@ -368,7 +366,7 @@ __global__ void __launch_bounds__(kAttendThreads, kHeads > 8 ? 2 : 3) attend_ker
   }
   __syncthreads();
 
-  const int64_t stride = int64_t{args.group} * (head_dim + 2);
+  const int64_t stride = partial_floats(args.group, head_dim);
   float* partials = launch.workspace.partials + number * kMostChunks * stride;
   uint32_t done = 0;
   for (int32_t chunk = static_cast<int32_t>(blockIdx.x); chunk < chunks;
@@ -392,7 +390,7 @@ __global__ void __launch_bounds__(kAttendThreads, kHeads > 8 ? 2 : 3) attend_ker
 
 AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t head_dim) {
   const size_t count = static_cast<size_t>(lookups);
-  return {.floats = count * kMostChunks * static_cast<size_t>(group) * static_cast<size_t>(head_dim + 2),
+  return {.floats = count * kMostChunks * static_cast<size_t>(partial_floats(group, head_dim)),
           .counts = count * static_cast<size_t>(blocks_of_heads(group))};
 }
 

@@ -48,6 +48,10 @@ struct AttendWorkspace {
 struct AttendWorkspaceSize {
   size_t floats, counts;
 };
+constexpr int32_t kMostChunks = 256;  // of a lookup
+constexpr int64_t partial_floats(int32_t group, int32_t head_dim) {
+  return int64_t{group} * (head_dim + 2) + 2;
+}
 AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t head_dim);
 
 // Exact attention of args.count lookups over their steady zone and runs. head_dim: a multiple of 8 up to 256.

@@ -12,6 +12,7 @@ namespace wi::cuda {
 
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+constexpr float kLowest = -3.402823466e+38f;
 
 // The memory that a launch gave the block, shared_bytes of it; 16-byte aligned.
 #ifdef WI_CUDA_EMULATION
@@ -117,6 +118,17 @@ __device__ __forceinline__ void load_floats(const T* from, float (&out)[kCount])
   }
 }
 
+// sum + the four products of bytes: unsigned ones with signed ones.
+__device__ __forceinline__ int dot_bytes(unsigned codes, int numbers, int sum) {
+#if defined(__CUDA_ARCH__)
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(codes), "r"(numbers));
+#else
+  for (int i = 0; i < 32; i += 8)
+    sum += static_cast<int>(codes >> i & 255) * static_cast<int8_t>(numbers >> i & 255);
+#endif
+  return sum;
+}
+
 // ---- reductions
 
 __device__ __forceinline__ float warp_sum(float value) {
@@ -128,6 +140,17 @@ __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2)
     value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, step));
+  return value;
+}
+
+// The sum of the lanes before, and with it the lane's own.
+template <class T>
+__device__ __forceinline__ T warp_running_sum(T value) {
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const T before = __shfl_up_sync(kAllLanes, value, step);
+    if (lane_of() >= step) value += before;
+  }
   return value;
 }
 

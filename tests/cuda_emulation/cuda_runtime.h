@@ -177,8 +177,8 @@ T exchange(unsigned mask, const char* operation, T value, unsigned from) {
   static_assert(sizeof(T) <= 8);
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  const Lanes lanes = meet_warp(mask, operation, bits);
-  std::memcpy(&value, &lanes.of[from % 32], sizeof(T));
+  bits = meet_warp_for(mask, operation, bits, from % 32);
+  std::memcpy(&value, &bits, sizeof(T));
   return value;
 }
 }  // namespace cuda_emulation
@@ -302,6 +302,7 @@ inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __ffs(int x) { return x ? std::countr_zero(static_cast<unsigned>(x)) + 1 : 0; }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+inline int __float2int_rz(float x) { return static_cast<int>(x); }
 inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
 template <class T>
 T __ldg(const T* at) {

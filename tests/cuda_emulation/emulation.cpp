@@ -69,6 +69,7 @@ struct Arena {
       mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   size_t used = 0;
   std::map<const std::byte*, Piece> pieces;
+  const std::byte *last = nullptr, *last_end = nullptr;  // of the piece that was last looked up
   int openings = 0;
 
   bool holds(const void* address) const { return address >= base && address < base + kArenaBytes; }
@@ -89,19 +90,21 @@ struct Opening {
   }
 };
 
-template <class Pieces, class Bytes>
-bool within(const Pieces& pieces, const void* address, size_t bytes, Bytes&& bytes_of) {
-  const auto* at = static_cast<const std::byte*>(address);
-  auto after = pieces.upper_bound(at);
-  if (after == pieces.begin()) return false;
-  --after;
-  return at + bytes <= after->first + bytes_of(after->second);
-}
 bool in_device(const void* address, size_t bytes) {
-  return within(arena.pieces, address, bytes, [](const Piece& piece) { return piece.bytes; });
+  const auto* const at = static_cast<const std::byte*>(address);
+  if (at >= arena.last && at + bytes <= arena.last_end) return true;
+  auto after = arena.pieces.upper_bound(at);
+  if (after == arena.pieces.begin()) return false;
+  --after;
+  if (at + bytes > after->first + after->second.bytes) return false;
+  arena.last = after->first;
+  arena.last_end = after->first + after->second.bytes;
+  return true;
 }
 bool in_pinned(const void* address, size_t bytes) {
-  return within(pinned, address, bytes, [](size_t held) { return held; });
+  const auto* const at = static_cast<const std::byte*>(address);
+  const auto after = pinned.upper_bound(at);
+  return after != pinned.begin() && at + bytes <= std::prev(after)->first + std::prev(after)->second;
 }
 
 // ---- a block
@@ -274,7 +277,10 @@ bool run_block() {
     Thread& thread = block.threads[i];
     thread.index = {i % block.size.x, i / block.size.x % block.size.y, i / block.size.x / block.size.y};
     thread.moment.thread = i;
-    thread.context = fcontext::make_fcontext(stack_of(thread) + kStackBytes, kStackBytes, run_thread);
+    // Tops at different places of a page's lines: else they would share a few sets of the cache.
+    const size_t lower = i * 37 % 128 * 128;
+    thread.context =
+        fcontext::make_fcontext(stack_of(thread) + kStackBytes - lower, kStackBytes - lower, run_thread);
     block.runnable.push_back(&thread);
   }
   while (!block.runnable.empty()) {
@@ -340,11 +346,14 @@ int meet_block_counting(bool predicate) {
 }
 void meet_block() { meet_block_counting(false); }
 
-Lanes meet_warp(uint32_t mask, const char* operation, uint64_t value) {
+namespace {
+
+// Valid until the warp has met twice more.
+const Lanes& gather(uint32_t mask, const char* operation, uint64_t value) {
   Thread& self = *block.running;
   if (mask != kAllLanes) fault_here(cudaErrorLaunchFailure, std::string(operation) + " of part of a warp");
   Warp& warp = block.warps[self.moment.warp()];
-  if (warp.arrived && std::strcmp(warp.operation, operation) != 0)
+  if (warp.arrived && warp.operation != operation && std::strcmp(warp.operation, operation) != 0)
     fault_here(cudaErrorLaunchFailure,
                std::string("is at ") + operation + ", other lanes of its warp at " + warp.operation);
   warp.operation = operation;
@@ -361,6 +370,15 @@ Lanes meet_warp(uint32_t mask, const char* operation, uint64_t value) {
     }
   }
   return warp.values[generation % 2];
+}
+
+}  // namespace
+
+Lanes meet_warp(uint32_t mask, const char* operation, uint64_t value) {
+  return gather(mask, operation, value);
+}
+uint64_t meet_warp_for(uint32_t mask, const char* operation, uint64_t value, unsigned lane) {
+  return gather(mask, operation, value).of[lane];
 }
 
 void order_warp() { ++block.running->moment.warp_epoch; }
@@ -557,6 +575,7 @@ void reset(uint64_t seed) {
   for (const auto& [at, piece] : arena.pieces)
     madvise(const_cast<std::byte*>(at), piece.mapped, MADV_DONTNEED);
   arena.pieces.clear();
+  arena.last = arena.last_end = nullptr;
   arena.used = 0;
   for (const auto& [at, bytes] : pinned) std::free(const_cast<std::byte*>(at));
   pinned.clear();
@@ -623,6 +642,7 @@ cudaError_t cudaFree(void* data) {
   if (piece == arena.pieces.end()) return failed(cudaErrorInvalidValue);
   madvise(data, piece->second.mapped, MADV_DONTNEED);
   arena.pieces.erase(piece);
+  arena.last = arena.last_end = nullptr;
   return failed(sticky);
 }
 

@@ -58,6 +58,7 @@ struct Lanes {
   uint64_t of[32];
 };
 Lanes meet_warp(uint32_t mask, const char* operation, uint64_t value);
+uint64_t meet_warp_for(uint32_t mask, const char* operation, uint64_t value, unsigned lane);  // of[lane]
 void order_warp();  // memory of a warp's lanes, after they have met
 unsigned lane();
 
