@@ -58,7 +58,7 @@ void embeds_as_the_cpu_to_the_bit(void**) {
     const DeviceArray<int32_t> ids(stream, tokens);
     const DeviceArray<float> out(stream, want.size());
     assert_cuda(cuda::embed(stream, {{on_device, type, vocab, hidden}, ids, rows, out}));
-    if (!same_bits(out.to_host(), want)) fail_because("type %s", format_of(type).name);
+    if (rows > 0 && !same_bits(out.to_host(), want)) fail_because("type %s", format_of(type).name);
   });
   DeviceStream stream;
   assert_true(cuda::embed(stream, {{nullptr, DType::q2_k, 1, 256}, nullptr, 1, nullptr}) ==

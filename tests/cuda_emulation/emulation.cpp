@@ -29,6 +29,7 @@
 #endif
 #endif
 #ifdef WI_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -40,7 +41,7 @@ namespace {
 
 namespace fcontext = boost::context::detail;
 
-constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr size_t kStackBytes = size_t{64} << 10;
 constexpr uint32_t kMostThreads = 1024;
 constexpr size_t kMostShared = size_t{227} << 10;  // a block's, of compute capability 9.0
 constexpr size_t kPlainShared = size_t{48} << 10;  // of that, without asking
@@ -279,6 +280,10 @@ bool run_block() {
     thread.moment.thread = i;
     // Tops at different places of a page's lines: else they would share a few sets of the cache.
     const size_t lower = i * 37 % 128 * 128;
+#ifdef WI_ASAN
+    // The last thread that had it never returned from its first function.
+    ASAN_UNPOISON_MEMORY_REGION(stack_of(thread), kStackBytes);
+#endif
     thread.context =
         fcontext::make_fcontext(stack_of(thread) + kStackBytes - lower, kStackBytes - lower, run_thread);
     block.runnable.push_back(&thread);
