@@ -3,9 +3,10 @@
 # nothing and takes no time where all is there.
 
 build_packages=(g++ cmake ninja-build pkg-config libhwy-dev libdnnl-dev libmimalloc-dev
-  libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev nlohmann-json3-dev libcmocka-dev xz-utils)
+  libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev nlohmann-json3-dev libcmocka-dev libboost-context-dev xz-utils)
 # One fixed version on every system, so that the same source is formatted and judged the same everywhere.
 clang_packages=(clang-14 libclang-rt-14-dev)
+cuda_packages=(python3-pip) # which loads a CUDA toolkit where there is none
 lint_packages=(clang-format-14 clang-tidy-14 git)
 
 # set_up PACKAGE...: installs those that are missing.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All tests in one command: sets up, builds, runs them.
 #
-#   tests/run.sh          every test, optimised build
+#   tests/run.sh          every test, optimised build; without a CUDA 13 toolkit, it loads one
 #   tests/run.sh --all    also: every test under ASan and UBSan, the concurrent ones under TSan, and
 #                         every fuzz target for a few seconds
 set -euo pipefail
@@ -16,8 +16,12 @@ main() {
     --all) all=1 ;;
     *) echo "tests/run.sh: unknown option $1; --all is the only one" >&2; exit 1 ;;
   esac
-  set_up "${build_packages[@]}" ${all:+"${clang_packages[@]}"}
+  set_up "${build_packages[@]}" "${cuda_packages[@]}" ${all:+"${clang_packages[@]}"}
 
+  # The CUDA backend is always compiled, with or without a device to run it.
+  local toolkit
+  toolkit=$("$top/tests/cuda_toolkit.sh" "$top/build-cuda-toolkit")
+  configure "$top/build" -DCUDAToolkit_ROOT="$toolkit"
   build_and_test "optimised" "$top/build"
   [ -z "$all" ] || check_with_sanitizers
   echo

@@ -122,6 +122,13 @@ std::vector<std::string> device_headers(const std::vector<Include>& includes) {
   return found;
 }
 
+// Ways to start a kernel that are not launch(): what stands between is what tests replace.
+std::vector<std::string> other_launches(const std::string& file, const std::string& text) {
+  static const std::regex start(R"(<<<|cudaLaunch\w*\(|cuLaunch\w*\()");
+  if (file == "kernels/cuda/launch.h" || !std::regex_search(text, start)) return {};
+  return {file + " starts a kernel without launch()"};
+}
+
 std::vector<std::string> unresolved(const std::vector<Include>& includes) {
   std::vector<std::string> found;
   const fs::path root = WI_SOURCE_DIR;
@@ -193,7 +200,7 @@ void assert_none(const std::vector<std::string>& found) {
 void sources_are_found(void**) {
   assert_true(sources().size() > 100);
   for (const char* folder : {"src/", "src/memory/", "src/buffer/", "src/chat/", "src/model/", "src/store/",
-                             "src/pipeline/", "kernels/cpu/"})
+                             "src/pipeline/", "kernels/cpu/", "kernels/cuda/"})
     assert_true(
         std::any_of(sources().begin(), sources().end(), [&](auto& i) { return under(i.from, folder); }));
 }
@@ -203,11 +210,26 @@ void only_the_cuda_backend_includes_cuda(void**) { assert_none(device_headers(so
 void quoted_includes_are_paths_from_the_root(void**) { assert_none(unresolved(sources())); }
 void no_file_includes_itself_in_a_circle(void**) { assert_none(cycles(sources())); }
 
+void kernels_are_launched_in_one_place(void**) {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(WI_SOURCE_DIR) / "kernels/cuda")) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto more = other_launches(fs::relative(entry.path(), WI_SOURCE_DIR).generic_string(), text);
+    found.insert(found.end(), more.begin(), more.end());
+  }
+  assert_none(found);
+}
+
 void each_rule_can_be_broken(void**) {
   for (const Include& wrong : std::vector<Include>{
            {"kernels/ops.h", "src/error.h", true},
            {"kernels/cpu/attend.cpp", "src/error.h", true},
            {"kernels/cpu/attend.cpp", "kernels/cuda/device.cuh", true},
+           {"kernels/cuda/attend.cu", "kernels/cpu/cpu.h", true},
+           {"kernels/cuda/attend.cu", "src/error.h", true},
+           {"kernels/cuda/attend.cu", "tests/cuda_emulation/emulation.h", true},
            {"kernels/ops.h", "kernels/cpu/cpu.h", true},
            {"src/runtime.cpp", "kernels/cpu/cpu.h", true},
            {"src/memory/workers.cpp", "kernels/ops.h", true},
@@ -239,6 +261,11 @@ void each_rule_can_be_broken(void**) {
     assert_int_equal(device_headers({{"kernels/cuda/attend.cu", header, false}}).size(), 0);
   }
   assert_int_equal(device_headers({{"src/runtime.cpp", "src/current.h", true}}).size(), 0);
+  for (const char* text : {"scale<<<grid, block>>>(out);", "cudaLaunchKernelEx(&config, scale, out);"}) {
+    assert_int_equal(other_launches("kernels/cuda/scale.cu", text).size(), 1);
+    assert_int_equal(other_launches("kernels/cuda/launch.h", text).size(), 0);
+  }
+  assert_int_equal(other_launches("kernels/cuda/scale.cu", "return launch(scale_kernel, 1, 32);").size(), 0);
   assert_int_equal(unresolved({{"src/runtime.cpp", "runtime.h", true}}).size(), 1);
   assert_int_equal(cycles({{"a.h", "b.h", true}, {"b.h", "c.h", true}, {"c.h", "b.h", true}}).size(), 1);
   assert_int_equal(cycles({{"a.h", "b.h", true}, {"a.h", "c.h", true}, {"b.h", "c.h", true}}).size(), 0);
@@ -253,6 +280,7 @@ int main() {
       cmocka_unit_test(only_the_cuda_backend_includes_cuda),
       cmocka_unit_test(quoted_includes_are_paths_from_the_root),
       cmocka_unit_test(no_file_includes_itself_in_a_circle),
+      cmocka_unit_test(kernels_are_launched_in_one_place),
       cmocka_unit_test(each_rule_can_be_broken),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

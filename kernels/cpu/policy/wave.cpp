@@ -11,8 +11,6 @@
 namespace wi::cpu {
 namespace {
 
-constexpr uint64_t aligned(uint64_t bytes) { return (bytes + 63) & ~uint64_t{63}; }
-
 void partition_offsets(const void* index, int32_t clusters, int32_t, int32_t* offsets) {
   const WaveIndex view = wave_view(index);
   offsets[0] = 0;
@@ -51,44 +49,6 @@ constinit const Policy wave_policy = {
     .description = "Clusters keys, reads the best clusters exactly and estimates the next (RetroInfer)",
 };
 
-WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType kv) {
-  const uint64_t count = static_cast<uint64_t>(clusters);
-  const uint64_t padded = (count + kWaveTile - 1) / kWaveTile * kWaveTile;
-  WaveHeader header = {};
-  header.magic = kWaveMagic;
-  header.version = kWaveVersion;
-  header.clusters = clusters;
-  header.tokens = tokens;
-  header.head_dim = head_dim;
-  header.kv = static_cast<int32_t>(kv);
-  header.codes = aligned(sizeof(WaveHeader));
-  header.scales =
-      header.codes +
-      aligned(padded * ((static_cast<uint64_t>(head_dim) + kWaveQuad - 1) / kWaveQuad) * kWaveQuad);
-  header.centre = header.scales + aligned(padded * 4);
-  header.value_means = header.centre + aligned(static_cast<uint64_t>(head_dim) * 4);
-  header.sizes = header.value_means + aligned(count * row_bytes(kv, head_dim));
-  header.extents = header.sizes + aligned(count * 4);
-  header.axes = header.extents + aligned(count * 4);
-  header.residuals = header.axes + aligned(count * row_bytes(kv, head_dim));
-  header.bytes = header.residuals + aligned(count * 4);
-  return header;
-}
-
-WaveIndex wave_view(const void* index) {
-  const std::byte* base = static_cast<const std::byte*>(index);
-  const WaveHeader& header = *static_cast<const WaveHeader*>(index);
-  return {.clusters = header.clusters,
-          .codes = reinterpret_cast<const uint8_t*>(base + header.codes),
-          .scales = reinterpret_cast<const float*>(base + header.scales),
-          .centre = reinterpret_cast<const float*>(base + header.centre),
-          .value_means = base + header.value_means,
-          .sizes = reinterpret_cast<const int32_t*>(base + header.sizes),
-          .extents = reinterpret_cast<const uint32_t*>(base + header.extents),
-          .axes = base + header.axes,
-          .residuals = reinterpret_cast<const float*>(base + header.residuals)};
-}
-
 bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32_t tokens, int32_t head_dim,
                       DType kv) {
   WaveHeader header;
@@ -118,12 +78,6 @@ uint32_t wave_extent(float radius, float spread) {
   const uint32_t high = std::bit_cast<uint32_t>(std::min(radius, kWaveMostExtent)) + 0xFFFF;
   const uint32_t low = std::bit_cast<uint32_t>(std::min(spread, kWaveMostExtent)) + 0x8000;
   return (high & 0xFFFF0000u) | low >> 16;
-}
-
-int64_t wave_code(int32_t cluster, int32_t dimension, int32_t head_dim) {
-  const int64_t quads = (int64_t{head_dim} + kWaveQuad - 1) / kWaveQuad;
-  const int64_t quad = cluster / kWaveTile * quads + dimension / kWaveQuad;
-  return (quad * kWaveTile + cluster % kWaveTile) * kWaveQuad + dimension % kWaveQuad;
 }
 
 void wave_centroid(const WaveIndex& index, int32_t cluster, int32_t head_dim, float* out) {

@@ -1,0 +1,72 @@
+// Keys and values of new tokens into the KV cache: bound by memory. A few blocks share a run, a thread takes
+// eight numbers of a key and of a value at a time.
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace wi::cuda {
+
+__device__ __forceinline__ unsigned magnitude(float number) { return __float_as_uint(number) & 0x7FFFFFFFu; }
+
+// Returns the largest magnitude of the eight.
+template <DType kKv>
+__device__ __forceinline__ unsigned write_eight(const float* from, std::byte* to) {
+  float numbers[8];
+  load_floats<8>(from, numbers);
+  union {
+    uint4 words[sizeof(Kv<kKv>) / 2];
+    Kv<kKv> narrow[8];
+  } out;
+  unsigned largest = 0;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    out.narrow[i] = from_float<Kv<kKv>>(numbers[i]);
+    largest = max(largest, magnitude(numbers[i]));
+  }
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Kv<kKv>) / 2); i++)
+    reinterpret_cast<uint4*>(to)[i] = out.words[i];
+  return largest;
+}
+
+template <DType kKv>
+__device__ __forceinline__ unsigned append_run(const AppendArgs& args, const AppendRun& run) {
+  const int eights = args.head_dim / 8;
+  const int64_t per_row = int64_t{args.kv_heads} * eights, count = run.rows * per_row;
+  unsigned largest = 0;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t row = i / per_row;
+    const int head = static_cast<int>(i % per_row / eights), first = static_cast<int>(i % eights) * 8;
+    const int64_t from = (run.row + row) * args.stride + int64_t{head} * args.head_dim + first;
+    const size_t to = static_cast<size_t>(head) * run.head_stride +
+                      static_cast<size_t>(row * args.head_dim + first) * sizeof(Kv<kKv>);
+    largest = max(largest, write_eight<kKv>(args.keys + from, run.keys + to));
+    largest = max(largest, write_eight<kKv>(args.values + from, run.values + to));
+  }
+  return largest;
+}
+
+__global__ void __launch_bounds__(256) append_kernel(AppendArgs args) {
+  for (int64_t r = blockIdx.y; r < args.run_count; r += gridDim.y) {
+    const AppendRun run = args.runs[r];
+    const unsigned largest = run.kv == DType::f32    ? append_run<DType::f32>(args, run)
+                             : run.kv == DType::bf16 ? append_run<DType::bf16>(args, run)
+                                                     : append_run<DType::f16>(args, run);
+    const unsigned of_warp = __reduce_max_sync(kAllLanes, largest);
+    if (lane_of() == 0 && of_warp > 0) atomicMax(args.largest + r, of_warp);
+  }
+}
+
+cudaError_t append(cudaStream_t stream, const AppendArgs& args) {
+  if (args.head_dim % 8 || args.stride % 4) return cudaErrorInvalidValue;
+  if (args.run_count == 0) return cudaSuccess;
+  const cudaError_t error = cudaMemsetAsync(args.largest, 0, static_cast<size_t>(args.run_count) * 4, stream);
+  if (error != cudaSuccess) return error;
+  // How long runs are is data of the device's: blocks share them, few runs among many.
+  const unsigned runs = static_cast<unsigned>(args.run_count < 65535 ? args.run_count : 65535);
+  const unsigned blocks = runs >= 64 ? 1 : runs >= 8 ? 8 : 64;
+  return launch(append_kernel, dim3(blocks, runs), 256, 0, stream, args);
+}
+
+}  // namespace wi::cuda

@@ -1,0 +1,61 @@
+// The CUDA backend's operations, one source file each, named as the CPU's (kernels/cpu/cpu.h). Arguments are
+// those of kernels/ops.h with every pointer into device memory, those inside of lists too: what changes from
+// step to step is data there, so that a captured step can be replayed. Nothing allocates or waits; what is
+// returned is whether the launch was taken.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/ops.h"
+
+namespace wi::cuda {
+
+// Weights of these types are read as they are; the rest are refused with cudaErrorInvalidValue.
+constexpr bool reads_weights(DType type) {
+  switch (type) {
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+    case DType::q8_0:
+    case DType::q4_0:
+    case DType::q4_k:
+    case DType::q5_k:
+    case DType::q6_k:
+      return true;
+    default:
+      return false;
+  }
+}
+
+[[nodiscard]] cudaError_t embed(cudaStream_t stream, const EmbedArgs& args);
+[[nodiscard]] cudaError_t rms_norm(cudaStream_t stream, const RmsNormArgs& args);
+[[nodiscard]] cudaError_t rope(cudaStream_t stream, const RopeArgs& args);
+[[nodiscard]] cudaError_t swiglu(cudaStream_t stream, const SwigluArgs& args);
+[[nodiscard]] cudaError_t append(cudaStream_t stream, const AppendArgs& args);
+
+// Products of few rows, bound by reading the weights. Each row's results are the same bits whatever the
+// other rows are and however many. Inputs: a multiple of 8.
+[[nodiscard]] cudaError_t matmul_decode(cudaStream_t stream, const MatmulArgs& args);
+
+// What attend and estimate need beside their arguments: partial results of a lookup's chunks, and how many of
+// them there are. attend_workspace() says how large each is; `arrived` is zero before the first call, and
+// after each.
+struct AttendWorkspace {
+  float* partials;    // attend_workspace().floats
+  uint32_t* arrived;  // attend_workspace().counts
+  int32_t blocks;  // for a lookup's chunks, 1 to 256: the chunks of the longest that is usual; changes no bit
+};
+struct AttendWorkspaceSize {
+  size_t floats, counts;
+};
+constexpr int32_t kMostChunks = 256;  // of a lookup
+constexpr int64_t partial_floats(int32_t group, int32_t head_dim) {
+  return int64_t{group} * (head_dim + 2) + 2;
+}
+AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t head_dim);
+
+// Exact attention of args.count lookups over their steady zone and runs. head_dim: a multiple of 8 up to 256.
+[[nodiscard]] cudaError_t attend(cudaStream_t stream, const LookupArgs& args,
+                                 const AttendWorkspace& workspace);
+
+}  // namespace wi::cuda

@@ -1,0 +1,29 @@
+// The one way in which kernels start. No launch happens elsewhere, so that tests can run the same sources
+// without a device (tests/cuda_emulation), and no launch goes unchecked.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace wi::cuda {
+
+constexpr size_t kSharedWithoutAsking = size_t{48} << 10;
+
+// Arguments are copied when this is called. Nothing is waited for.
+template <class... Params, class... Args>
+[[nodiscard]] cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                                 cudaStream_t stream, Args&&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return cudaSuccess;  // nothing to do is no error here
+  if (shared_bytes > kSharedWithoutAsking) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+}  // namespace wi::cuda

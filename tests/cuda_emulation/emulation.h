@@ -1,0 +1,76 @@
+// CUDA on the CPU, for tests: the same .cu sources compiled as C++ against the headers of this folder, which
+// carry the names of the toolkit's. A block's threads are fibers of one host thread and meet at
+// __syncthreads and at warp operations; who runs next, which block is next and which stream goes on is drawn
+// from a seed. What the hardware forgives now and then is a fault here each time:
+//  - device memory is closed (PROT_NONE) to all but kernels and copies, and has exact bounds;
+//  - shared memory is shadowed byte by byte: a race and a read of what nobody wrote are faults;
+//  - threads that wait for each other for ever, or for a lane that has returned;
+//  - streams run late, or at once, in any order that events allow.
+// Accesses are seen where the sources are compiled with -fsanitize=thread, whose entry points accesses.cpp
+// defines; without (under other sanitizers) the checks of addresses are the page protection's alone.
+//
+// A fault ends the kernel and stays, as on a device: every later call returns its error until reset(). Its
+// report names kernel, block, thread and address.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+struct uint3;
+struct cudaLaunchConfig_t;
+enum cudaError_t : int;
+
+namespace cuda_emulation {
+
+// Forgets everything: memory, streams, events, the fault. The seed is that of all that is drawn from now on.
+void reset(uint64_t seed);
+const std::string& report();  // the first fault's; empty: there is none
+bool sees_accesses();         // whether the sources report their accesses
+uint64_t launches();          // kernels run since reset()
+uint64_t api_calls();         // calls to the runtime since reset()
+
+// The nth call to cudaMalloc or cudaMallocHost from now on, and those after it, fail. Negative: none.
+void fail_allocations_from(int64_t nth);
+
+// ---- for the headers of this folder
+
+// Parameters of a launch, copied when it is made.
+struct Launch {
+  const void* kernel;
+  std::unique_ptr<void, void (*)(void*)> parameters;
+  size_t parameter_bytes;
+  void (*invoke)(const void* parameters);
+};
+cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch);
+
+uint3 thread_index();
+uint3 block_index();
+uint3 block_size();
+uint3 grid_size();
+std::byte* dynamic_shared();
+
+// Meetings. All of a block's threads; all of a warp's lanes, who exchange a value each.
+void meet_block();
+int meet_block_counting(bool predicate);  // threads with it
+struct Lanes {
+  uint64_t of[32];
+};
+Lanes meet_warp(uint32_t mask, const char* operation, uint64_t value);
+uint64_t meet_warp_for(uint32_t mask, const char* operation, uint64_t value, unsigned lane);  // of[lane]
+void order_warp();  // memory of a warp's lanes, after they have met
+unsigned lane();
+
+// Copies that a thread starts and waits for later: nothing of them is there before it has waited.
+void copy_later(void* to, const void* from, size_t bytes);
+void commit_copies();
+void wait_for_copies(unsigned groups_left);
+
+// Atomic on device and shared memory: announces the access, and says what the address is.
+void atomic_access(const void* address, size_t bytes);
+
+// Faults of device code itself (assert, misaligned vectors).
+[[noreturn]] void fault(const char* what, const void* address);
+
+}  // namespace cuda_emulation

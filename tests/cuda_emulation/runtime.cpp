@@ -1,0 +1,425 @@
+// The runtime's calls on the CPU: memory that is closed to the host, streams that run late, errors that stay.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+#include "tests/cuda_emulation/internal.h"
+
+namespace cuda_emulation {
+namespace {
+
+constexpr size_t kArenaBytes = size_t{1} << 36;
+
+std::recursive_mutex api;
+std::string first_report;
+cudaError_t sticky = cudaSuccess;
+cudaError_t last_error = cudaSuccess;
+uint64_t launch_count, call_count;
+int64_t allocations_left = -1;
+
+struct Piece {
+  size_t bytes;
+  size_t mapped;
+};
+
+struct Arena {
+  std::byte* base = static_cast<std::byte*>(
+      mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  size_t used = 0;
+  std::map<const std::byte*, Piece> pieces;
+  const std::byte *last = nullptr, *last_end = nullptr;  // of the piece that was last looked up
+  int openings = 0;
+
+  bool holds(const void* address) const { return address >= base && address < base + kArenaBytes; }
+  void protect(int how) {
+    if (used) mprotect(base, used, how);
+  }
+};
+Arena arena;
+std::map<const std::byte*, size_t> pinned;
+
+}  // namespace
+
+std::mt19937_64& drawn() {
+  static std::mt19937_64 generator;
+  return generator;
+}
+
+void note(cudaError_t error, std::string text) {
+  if (sticky != cudaSuccess) return;
+  sticky = error;
+  first_report = std::move(text);
+  std::fprintf(stderr, "cuda_emulation: %s\n", first_report.c_str());
+}
+
+bool in_arena(const void* address) { return arena.holds(address); }
+bool in_device(const void* address, size_t bytes) {
+  const auto* const at = static_cast<const std::byte*>(address);
+  if (at >= arena.last && at + bytes <= arena.last_end) return true;
+  auto after = arena.pieces.upper_bound(at);
+  if (after == arena.pieces.begin()) return false;
+  --after;
+  if (at + bytes > after->first + after->second.bytes) return false;
+  arena.last = after->first;
+  arena.last_end = after->first + after->second.bytes;
+  return true;
+}
+bool in_pinned(const void* address, size_t bytes) {
+  const auto* const at = static_cast<const std::byte*>(address);
+  const auto after = pinned.upper_bound(at);
+  return after != pinned.begin() && at + bytes <= std::prev(after)->first + std::prev(after)->second;
+}
+
+Opening::Opening() {
+  if (arena.openings++ == 0) arena.protect(PROT_READ | PROT_WRITE);
+}
+Opening::~Opening() {
+  if (--arena.openings == 0) arena.protect(PROT_NONE);
+}
+
+}  // namespace cuda_emulation
+
+using namespace cuda_emulation;
+
+struct CUevent_st {
+  uint64_t recorded = 0, done = 0;
+};
+
+namespace cuda_emulation {
+namespace {
+
+struct Operation {
+  std::function<void()> run;
+  CUevent_st* waits = nullptr;  // until this one is done as often as
+  uint64_t until = 0;
+};
+
+}  // namespace
+}  // namespace cuda_emulation
+
+struct CUstream_st {
+  std::deque<Operation> queue;
+  bool ready() const {
+    return !queue.empty() && (!queue.front().waits || queue.front().waits->done >= queue.front().until);
+  }
+};
+
+namespace cuda_emulation {
+namespace {
+
+std::vector<std::unique_ptr<CUstream_st>> streams;
+std::vector<std::unique_ptr<CUevent_st>> events;
+std::map<const void*, int> shared_limits;  // what cudaFuncSetAttribute allowed
+
+using Call = std::lock_guard<std::recursive_mutex>;
+
+cudaError_t failed(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+// One operation of one stream that can go on; false: there is none.
+bool advance() {
+  std::vector<CUstream_st*> ready;
+  for (const auto& stream : streams)
+    if (stream->ready()) ready.push_back(stream.get());
+  if (ready.empty() || sticky != cudaSuccess) return false;
+  CUstream_st& stream = *ready[draw(ready.size())];
+  const Operation operation = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  if (operation.run) operation.run();
+  return true;
+}
+
+template <class Done>
+cudaError_t advance_until(Done&& done) {
+  while (!done() && sticky == cudaSuccess)
+    if (!advance()) note(cudaErrorUnknown, "waits for an event that no stream comes to");
+  if (sticky != cudaSuccess)
+    for (const auto& stream : streams) stream->queue.clear();
+  return failed(sticky);
+}
+
+bool known(CUstream_st* stream) {
+  return std::any_of(streams.begin(), streams.end(), [&](auto& each) { return each.get() == stream; });
+}
+
+cudaError_t push(CUstream_st* stream, Operation operation) {
+  if (sticky != cudaSuccess) return failed(sticky);
+  if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);  // the default stream is one of those
+  stream->queue.push_back(std::move(operation));
+  // Some work is done before the host has said more, most of it late.
+  while (draw(4) == 0 && advance()) {
+  }
+  return failed(sticky);
+}
+
+}  // namespace
+
+void reset(uint64_t seed) {
+  const Call call(api);
+  prepare_blocks();
+  drawn().seed(seed);
+  first_report.clear();
+  sticky = last_error = cudaSuccess;
+  launch_count = call_count = 0;
+  allocations_left = -1;
+  streams.clear();
+  events.clear();
+  shared_limits.clear();
+  for (const auto& [at, piece] : arena.pieces)
+    madvise(const_cast<std::byte*>(at), piece.mapped, MADV_DONTNEED);
+  arena.pieces.clear();
+  arena.last = arena.last_end = nullptr;
+  arena.used = 0;
+  for (const auto& [at, bytes] : pinned) std::free(const_cast<std::byte*>(at));
+  pinned.clear();
+}
+
+const std::string& report() { return first_report; }
+uint64_t launches() { return launch_count; }
+uint64_t api_calls() { return call_count; }
+void fail_allocations_from(int64_t nth) { allocations_left = nth; }
+
+cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
+  const Call call(api);
+  ++call_count;
+  prepare_blocks();
+  const dim3 &grid = config.gridDim, &size = config.blockDim;
+  const uint64_t threads = uint64_t{size.x} * size.y * size.z;
+  // Whole warps: part of one has no use here, and hides that lanes are missing.
+  if (threads == 0 || threads > kMostThreads || threads % 32 || grid.x == 0 || grid.x > 0x7FFFFFFF ||
+      grid.y == 0 || grid.y > 65535 || grid.z == 0 || grid.z > 65535)
+    return failed(cudaErrorInvalidConfiguration);
+  const auto allowed = shared_limits.find(launch.kernel);
+  const size_t most = allowed == shared_limits.end() ? kPlainShared : static_cast<size_t>(allowed->second);
+  if (config.dynamicSmemBytes > most) return failed(cudaErrorInvalidValue);
+  Operation operation;
+  operation.run = [config, launch = std::make_shared<Launch>(std::move(launch))] {
+    run_grid(config, *launch);
+  };
+  return push(config.stream, std::move(operation));
+}
+
+}  // namespace cuda_emulation
+
+// ---- the runtime's own calls
+
+cudaError_t cudaMalloc(void** out, size_t bytes) {
+  const Call call(api);
+  ++call_count;
+  *out = nullptr;
+  if (sticky != cudaSuccess) return failed(sticky);
+  if (allocations_left >= 0 && allocations_left-- <= 0) {
+    allocations_left = 0;
+    return failed(cudaErrorMemoryAllocation);
+  }
+  if (bytes == 0) return cudaSuccess;
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t mapped = (bytes + page - 1) / page * page;
+  if (mapped > kArenaBytes || arena.used + mapped + page > kArenaBytes)
+    return failed(cudaErrorMemoryAllocation);
+  std::byte* const at = arena.base + arena.used;
+  arena.used += mapped + page;  // one that nobody has
+  arena.pieces[at] = {bytes, mapped};
+  *out = at;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* data) {
+  const Call call(api);
+  ++call_count;
+  if (!data) return cudaSuccess;
+  advance_until([] {  // as the device's does
+    return std::all_of(streams.begin(), streams.end(), [](auto& stream) { return stream->queue.empty(); });
+  });
+  const auto piece = arena.pieces.find(static_cast<std::byte*>(data));
+  if (piece == arena.pieces.end()) return failed(cudaErrorInvalidValue);
+  madvise(data, piece->second.mapped, MADV_DONTNEED);
+  arena.pieces.erase(piece);
+  arena.last = arena.last_end = nullptr;
+  return failed(sticky);
+}
+
+cudaError_t cudaMallocHost(void** out, size_t bytes) {
+  const Call call(api);
+  ++call_count;
+  *out = nullptr;
+  if (sticky != cudaSuccess) return failed(sticky);
+  if (allocations_left >= 0 && allocations_left-- <= 0) {
+    allocations_left = 0;
+    return failed(cudaErrorMemoryAllocation);
+  }
+  *out = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  if (!*out) return failed(cudaErrorMemoryAllocation);
+  pinned[static_cast<std::byte*>(*out)] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void* data) {
+  const Call call(api);
+  ++call_count;
+  if (!data) return cudaSuccess;
+  if (!pinned.erase(static_cast<std::byte*>(data))) return failed(cudaErrorInvalidValue);
+  std::free(data);
+  return failed(sticky);
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  const Call call(api);
+  ++call_count;
+  for (const void* end : {static_cast<const void*>(to), from})
+    if (arena.holds(end) && !in_device(end, bytes)) return failed(cudaErrorInvalidValue);
+  Operation operation;
+  operation.run = [=] {
+    const Opening open;
+    std::memcpy(to, from, bytes);
+  };
+  return push(stream, std::move(operation));
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  const Call call(api);
+  ++call_count;
+  if (!in_device(to, bytes) && bytes) return failed(cudaErrorInvalidValue);
+  Operation operation;
+  operation.run = [=] {
+    const Opening open;
+    std::memset(to, value, bytes);
+  };
+  return push(stream, std::move(operation));
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
+  const Call call(api);
+  ++call_count;
+  if (sticky != cudaSuccess) return failed(sticky);
+  streams.push_back(std::make_unique<CUstream_st>());
+  *out = streams.back().get();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const Call call(api);
+  ++call_count;
+  if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
+  advance_until([&] { return stream->queue.empty(); });
+  std::erase_if(streams, [&](auto& each) { return each.get() == stream; });
+  return failed(sticky);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Call call(api);
+  ++call_count;
+  if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
+  return advance_until([&] { return stream->queue.empty(); });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  const Call call(api);
+  ++call_count;
+  if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
+  advance();
+  if (sticky != cudaSuccess) return failed(sticky);
+  return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  const Call call(api);
+  ++call_count;
+  return advance_until([] {
+    return std::all_of(streams.begin(), streams.end(), [](auto& stream) { return stream->queue.empty(); });
+  });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
+  const Call call(api);
+  ++call_count;
+  if (sticky != cudaSuccess) return failed(sticky);
+  events.push_back(std::make_unique<CUevent_st>());
+  *out = events.back().get();
+  return cudaSuccess;
+}
+
+// Streams may still name it, so that it lives until reset().
+cudaError_t cudaEventDestroy(cudaEvent_t) { return sticky; }
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Call call(api);
+  ++call_count;
+  Operation operation;
+  operation.run = [event, turn = ++event->recorded] { event->done = std::max(event->done, turn); };
+  return push(stream, std::move(operation));
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Call call(api);
+  ++call_count;
+  Operation operation;
+  operation.waits = event;
+  operation.until = event->recorded;  // what is recorded later does not count
+  return push(stream, std::move(operation));
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const Call call(api);
+  ++call_count;
+  return advance_until([event, turn = event->recorded] { return event->done >= turn; });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const Call call(api);
+  ++call_count;
+  advance();
+  if (sticky != cudaSuccess) return failed(sticky);
+  return event->done >= event->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  const Call call(api);
+  ++call_count;
+  if (sticky != cudaSuccess) return failed(sticky);
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+      value > static_cast<int>(kMostShared))
+    return failed(cudaErrorInvalidValue);
+  shared_limits[kernel] = value;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+  const Call call(api);
+  const cudaError_t error = last_error;
+  last_error = sticky;
+  return error;
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
+    case cudaErrorNotReady:
+      return "device not ready";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    case cudaErrorLaunchFailure:
+      return "unspecified launch failure";
+    default:
+      return "unknown error";
+  }
+}
