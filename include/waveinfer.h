@@ -337,8 +337,17 @@ typedef struct wi_writer {
  * of their spread. F32: everything in f32; half as fast, a third where there is AMX. HIGH: where there is
  * AMX, each number as the sum of two bf16 numbers, 16 significant bits, which moves logits by less than
  * storing keys and values in f16 does; half as fast as FAST, two thirds with weights in bf16. Elsewhere it is
- * F32. Decoding is always in f32, and f32 weights too. */
-enum wi_precision { WI_PRECISION_FAST = 0, WI_PRECISION_F32 = 1, WI_PRECISION_HIGH = 2 };
+ * F32. Decoding is always in f32, and f32 weights too.
+ * INT8, since 0.2: by quantised weights, decoding as well as prefill multiplies in integers, each 32 numbers of
+ * a row rounded to 8 bits under a scale of their own, as llama.cpp does on processors. A row's numbers are the
+ * same bits in prefill, in decoding and in any batch. By weights that are not quantised, and attention, as
+ * FAST. */
+enum wi_precision {
+  WI_PRECISION_FAST = 0,
+  WI_PRECISION_F32 = 1,
+  WI_PRECISION_HIGH = 2,
+  WI_PRECISION_INT8 = 3
+};
 
 /* Where weights lie while the model lives. MAPPED: in the file, which must not change so long: one that is
  * cut short or whose disk goes away ends the process with SIGBUS. Opening reads next to nothing, processes

@@ -45,7 +45,7 @@ const char* const kUsage =
     "R]\n"
     "                [--threads N]\n"
     "                [--fill prefill|synthetic] [--document FILE] [--kv f16|bf16|f32] [--precision "
-    "fast|high|f32] [--seed N]\n"
+    "fast|high|f32|int8] [--seed N]\n"
     "                [--no-check] [--turns]\n"
     "                [--kv-fast SHARE | --kv-budget MB  [--spill FOLDER] [--manager lru|bucketed]]\n"
     "                [--saved FOLDER]\n"
@@ -104,7 +104,8 @@ SessionParams session_params(const Runtime& runtime, const std::string& policy, 
 Precision precision_named(const std::string& name) {
   if (name == "fast") return Precision::fast;
   if (name == "high") return Precision::high;
-  check(name == "f32", WI_E_ARGUMENT, "--precision is \"", name, "\", must be fast, high or f32");
+  if (name == "int8") return Precision::int8;
+  check(name == "f32", WI_E_ARGUMENT, "--precision is \"", name, "\", must be fast, high, f32 or int8");
   return Precision::f32;
 }
 
