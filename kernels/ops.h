@@ -38,7 +38,7 @@ struct MatmulArgs {
   int64_t rows;
   MatmulPart parts[3];
   int32_t part_count;
-  Precision precision = Precision::fast;  // of dense tiles; few rows are always in f32
+  Precision precision = Precision::fast;  // of dense tiles, int8 of all rows; few others are always in f32
   // Each row's results are the same bits whatever the other rows are and however many: what a decode step
   // asks for, so that a session's logits do not depend on its company. False: whatever is fastest.
   bool rows_alike = false;

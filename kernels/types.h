@@ -13,8 +13,9 @@ namespace wi {
 enum class DType : int32_t { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k };
 
 // How dense products multiply by what is narrower than f32 (WI_PRECISION_*): in bf16; in f32; in sums of two
-// bf16 numbers, which keep 16 significant bits, or in f32 where that is no faster.
-enum class Precision : int32_t { fast, f32, high };
+// bf16 numbers, which keep 16 significant bits, or in f32 where that is no faster; by quantised weights all
+// products in integers of 8 bits, by others as fast.
+enum class Precision : int32_t { fast, f32, high, int8 };
 
 struct TypeFormat {
   const char* name;  // as llama.cpp spells it, lower case

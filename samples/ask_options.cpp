@@ -24,7 +24,7 @@ constexpr const char* kUsage =
     "  --kv-fast R          with --spill: share of the KV cache that stays in memory\n"
     "  --kv-budget MB       most memory for the KV cache (default: 80 % of what there is)\n"
     "  --load mapped|copied weights lie in the file (default), or in memory\n"
-    "  --precision P        of reading: fast (default), high or f32 (WI_PRECISION_*)\n"
+    "  --precision P        of the products: fast (default), high, f32 or int8 (WI_PRECISION_*)\n"
     "  --device cpu         where to run\n"
     "  --threads N          default: every core this process may use\n"
     "  --max-tokens N       longest answer (default 256)\n"

@@ -141,7 +141,8 @@ int32_t parse_precision(const std::string& name) {
   if (name == "fast") return WI_PRECISION_FAST;
   if (name == "high") return WI_PRECISION_HIGH;
   if (name == "f32") return WI_PRECISION_F32;
-  throw std::runtime_error("--precision is \"" + name + "\", must be fast, high or f32");
+  if (name == "int8") return WI_PRECISION_INT8;
+  throw std::runtime_error("--precision is \"" + name + "\", must be fast, high, f32 or int8");
 }
 
 int run_main(const char* name, const std::function<void()>& program) {

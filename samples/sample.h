@@ -73,7 +73,7 @@ std::vector<int32_t> parse_tokens(const std::string& text, const std::string& so
 
 int32_t parse_kv_type(const std::string& name);    // f16, bf16, f32 as WI_KV_*
 int32_t parse_load(const std::string& name);       // mapped, copied as WI_WEIGHTS_*
-int32_t parse_precision(const std::string& name);  // fast, high, f32 as WI_PRECISION_*
+int32_t parse_precision(const std::string& name);  // fast, high, f32, int8 as WI_PRECISION_*
 
 // Runs the program; any exception becomes "name: what happened" in one line and exit status 1.
 int run_main(const char* name, const std::function<void()>& program);

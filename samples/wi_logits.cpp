@@ -42,7 +42,7 @@ constexpr const char* kUsage =
     "  --policy P          full (default) or wave\n"
     "  --kv f16|bf16|f32   type of the KV cache (default f16)\n"
     "  --load WHERE        weights lie: mapped (default), in the file, or copied, in memory\n"
-    "  --precision P       of the products: f32 (default), high or fast (WI_PRECISION_*)\n"
+    "  --precision P       of the products: f32 (default), high, fast or int8 (WI_PRECISION_*)\n"
     "  --device cpu        where to run\n"
     "  --threads N         default: every core this process may use\n";
 

@@ -33,8 +33,9 @@ T or_default(T value, T fallback) {
 Precision precision_of(const wi_model_params& p) {
   static_assert(WI_PRECISION_FAST == static_cast<int>(Precision::fast) &&
                 WI_PRECISION_F32 == static_cast<int>(Precision::f32) &&
-                WI_PRECISION_HIGH == static_cast<int>(Precision::high));
-  check_range("wi_model_params.precision", p.precision, WI_PRECISION_FAST, WI_PRECISION_HIGH);
+                WI_PRECISION_HIGH == static_cast<int>(Precision::high) &&
+                WI_PRECISION_INT8 == static_cast<int>(Precision::int8));
+  check_range("wi_model_params.precision", p.precision, WI_PRECISION_FAST, WI_PRECISION_INT8);
   return static_cast<Precision>(p.precision);
 }
 

@@ -142,12 +142,13 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
 namespace {
 
 // Activations of one chunk, its widest input once more for the products (in bf16, in one part or two, which
-// is what f32 takes too; 16-bit integers have sums beside them), its logits, and what the products' panels
-// and the attention tiles of each worker take.
+// is what f32 takes too; 16-bit integers have sums beside them; 8-bit ones are kept twice, with scales and sums),
+// its logits, and what the products' panels and the attention tiles of each worker take.
 uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
   const ModelConfig& config = model.config;
-  const uint64_t parts = model.precision == Precision::fast ? 1 : 2;
-  const uint64_t worker_bytes = parts * 8 << 20, input_bytes = 2 + parts;
+  const bool in_bytes = model.precision == Precision::int8;
+  const uint64_t parts = in_bytes || model.precision == Precision::fast ? 1 : 2;
+  const uint64_t worker_bytes = parts * 8 << 20, input_bytes = in_bytes ? 4 : 2 + parts;
   const uint64_t hidden = static_cast<uint64_t>(config.hidden), ffn = static_cast<uint64_t>(config.ffn);
   const uint64_t head_dim = static_cast<uint64_t>(config.head_dim);
   const uint64_t q_width = static_cast<uint64_t>(config.query_heads) * head_dim;

@@ -88,6 +88,7 @@ void logits_are_the_same_bits_in_any_company(void**) {
 void nor_do_they_depend_on_it_at_other_precisions(void**) {
   compare(DType::q8_0, Precision::f32);
   compare(DType::f16, Precision::high);
+  for (DType type : {DType::q8_0, DType::q4_0, DType::q4_k, DType::f16}) compare(type, Precision::int8);
 }
 
 // What a query's zones may take is a number of its lookup, not a reason for a pass of its own.

@@ -181,8 +181,8 @@ void an_unknown_way_to_hold_weights_is_refused_by_name(void**) {
                open([](auto& p) { p.weights = 2; }, error));
   assert_fails(WI_E_ARGUMENT, "wi_model_params.weights is -1", open([](auto& p) { p.weights = -1; }, error));
   assert_fails(WI_E_ARGUMENT, "wi_model_params.reserved is 3", open([](auto& p) { p.reserved = 3; }, error));
-  assert_fails(WI_E_ARGUMENT, "wi_model_params.precision is 3, must be in [0, 2]",
-               open([](auto& p) { p.precision = 3; }, error));
+  assert_fails(WI_E_ARGUMENT, "wi_model_params.precision is 4, must be in [0, 3]",
+               open([](auto& p) { p.precision = 4; }, error));
 }
 
 void policy_parameters_are_checked(void**) {

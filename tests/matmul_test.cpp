@@ -18,9 +18,12 @@ struct Case {
   std::vector<std::byte> weights;
   std::vector<float> in, bias, before;
   std::vector<double> wanted, tolerance, magnitude;  // (rows, outputs); the last is |x|·|W|ᵀ
+  bool in_bytes = false;                             // quantised weights under Precision::int8
 
-  Case(DType type, int64_t rows, int64_t outputs, int64_t inputs, std::mt19937_64& random)
+  Case(DType type, int64_t rows, int64_t outputs, int64_t inputs, std::mt19937_64& random,
+       Precision precision = Precision::fast)
       : type(type), rows(rows), outputs(outputs), inputs(inputs) {
+    in_bytes = precision == Precision::int8 && is_quantised();
     weights = random_weights(type, outputs * inputs, random);
     in = random_floats(static_cast<size_t>(rows * inputs), random);
     in[in.size() / 2] = 50;  // an outlier, as real activations have
@@ -33,13 +36,17 @@ struct Case {
   // peak / 32639 / 2 for each. Sums in f32 lose kEpsilon for each of the at most inputs / 4 additions of a
   // lane and some more at the end, relative to the terms; formats with minima have terms larger than
   // the weights (d·q and m apart), at most 4 times the largest weight of these random ones.
+  // In bytes, activations are rounded here as they are there, so that what is left are the roundings of sums:
+  // an integer that is off by one would show.
   void compute() {
     std::vector<float> w(static_cast<size_t>(outputs * inputs));
+    const std::vector<double> activations =
+        in_bytes ? rounded_to_bytes() : std::vector<double>(in.begin(), in.end());
     cpu::dequantize(weights.data(), type, w.data(), outputs * inputs);
     wanted.assign(static_cast<size_t>(rows * outputs), 0);
     tolerance = magnitude = wanted;
     for (int64_t row = 0; row < rows; row++) {
-      const float* x = &in[static_cast<size_t>(row * inputs)];
+      const double* x = &activations[static_cast<size_t>(row * inputs)];
       for (int64_t output = 0; output < outputs; output++) {
         const float* y = &w[static_cast<size_t>(output * inputs)];
         double sum = 0, quant_error = 0, terms = 0, largest = 0;
@@ -48,12 +55,11 @@ struct Case {
           const int64_t last = std::min(inputs, first + 256);
           double peak = 0, weight_sum = 0;
           for (int64_t i = first; i < last; i++) {
-            sum += static_cast<double>(x[i]) * static_cast<double>(y[i]);
-            terms += std::abs(static_cast<double>(x[i])) *
-                     (is_quantised() ? 4 * largest : std::abs(static_cast<double>(y[i])));
+            sum += x[i] * static_cast<double>(y[i]);
+            terms += std::abs(x[i]) * (is_quantised() ? 4 * largest : std::abs(static_cast<double>(y[i])));
             magnitude[static_cast<size_t>(row * outputs + output)] +=
-                std::abs(static_cast<double>(x[i]) * static_cast<double>(y[i]));
-            peak = std::max(peak, std::abs(static_cast<double>(x[i])));
+                std::abs(x[i] * static_cast<double>(y[i]));
+            peak = std::max(peak, std::abs(x[i]));
             weight_sum += std::abs(static_cast<double>(y[i]));
           }
           quant_error += weight_sum * peak / 32639 / 2;
@@ -61,9 +67,21 @@ struct Case {
         const size_t at = static_cast<size_t>(row * outputs + output);
         wanted[at] = sum;
         const double roundings = static_cast<double>(inputs) / (is_quantised() ? 32 : 4) + 16;
-        tolerance[at] = (is_quantised() ? 1.01 * quant_error : 0) + roundings * kEpsilon * terms + 1e-6;
+        tolerance[at] =
+            (is_quantised() && !in_bytes ? 1.01 * quant_error : 0) + roundings * kEpsilon * terms + 1e-6;
       }
     }
+  }
+  std::vector<double> rounded_to_bytes() const {
+    std::vector<double> out(in.size());
+    for (size_t first = 0; first < in.size(); first += 32) {
+      float largest = 0;
+      for (size_t i = first; i < first + 32; i++) largest = std::max(largest, std::abs(in[i]));
+      const float scale = largest / 127, inverse = 127 / largest;
+      for (size_t i = first; i < first + 32; i++)
+        out[i] = static_cast<double>(scale) * std::nearbyint(static_cast<double>(in[i] * inverse));
+    }
+    return out;
   }
   bool is_quantised() const { return format_of(type).elements > 1; }
 
@@ -96,6 +114,7 @@ std::vector<float> multiply(const Case& c, int workers, Matmul matmul, bool with
   MatmulArgs args{
       .in = c.in.data(), .rows = c.rows, .parts = {c.part(out, with_bias, accumulate)}, .part_count = 1};
   args.rows_alike = rows_alike;
+  if (c.in_bytes) args.precision = Precision::int8;
   with_workers(workers, [&](const Stream& stream) { matmul(stream, args); });
   return out;
 }
@@ -170,6 +189,49 @@ void a_row_of_a_batch_equals_the_row_alone_bit_for_bit(void**) {
   });
 }
 
+void bytes_match_their_exact_sums_at_odd_shapes(void**) {
+  on_every_target([] {
+    std::mt19937_64 random(seed());
+    for (DType type : kAllTypes) {
+      if (format_of(type).elements == 1) continue;
+      for (int64_t inputs : widths(type))
+        for (int64_t rows : {1, 2, 3, 7, 16, 130}) {
+          const Case c(type, rows, rows == 16 ? 77 : 13, inputs, random, Precision::int8);
+          for (bool with_bias : {false, true})
+            c.check(multiply(c, 2, cpu::matmul_bytes, with_bias, !with_bias), with_bias, !with_bias);
+        }
+    }
+  });
+}
+
+// In a step with others, and in a chunk of a prompt, which need not ask for rows alike.
+void a_row_in_bytes_is_the_same_bits_in_any_company(void**) {
+  on_every_target([] {
+    std::mt19937_64 random(seed());
+    for (DType type : kAllTypes) {
+      if (format_of(type).elements == 1) continue;
+      const Case all(type, 300, 77, format_of(type).elements == 256 ? 512 : 416, random, Precision::int8);
+      for (int64_t rows : {1, 2, 3, 4, 5, 8, 15, 16, 17, 64, 300}) {
+        Case some = all;
+        some.rows = rows;
+        some.before.resize(static_cast<size_t>(rows * all.outputs));
+        const std::vector<float> out = multiply(some, 2, cpu::matmul, false, false, rows < 64);
+        for (int64_t row = 0; row<rows; row += rows> 64 ? 23 : 1) {
+          Case one = all;
+          one.rows = 1;
+          one.in.assign(all.in.begin() + row * all.inputs, all.in.begin() + (row + 1) * all.inputs);
+          one.before.resize(static_cast<size_t>(all.outputs));
+          const std::vector<float> mine(out.begin() + row * all.outputs,
+                                        out.begin() + (row + 1) * all.outputs);
+          if (!same_bits(mine, multiply(one, 1, cpu::matmul)))
+            fail_because("%s, %s: row %d of %d differs from itself alone", cpu::simd_name(),
+                         format_of(type).name, int(row), int(rows));
+        }
+      }
+    }
+  });
+}
+
 void results_do_not_depend_on_the_workers(void**) {
   std::mt19937_64 random(seed());
   for (DType type : kAllTypes) {
@@ -177,6 +239,8 @@ void results_do_not_depend_on_the_workers(void**) {
       const Case c(type, rows, 700, 512, random);
       const std::vector<float> one = multiply(c, 1, cpu::matmul_decode);
       for (int workers : {2, 3, 5}) assert_true(same_bits(one, multiply(c, workers, cpu::matmul_decode)));
+      const Case b(type, rows, 700, 512, random, Precision::int8);
+      assert_true(same_bits(multiply(b, 1, cpu::matmul), multiply(b, 3, cpu::matmul)));
     }
   }
 }
@@ -203,12 +267,14 @@ void three_parts_of_different_types_share_one_call(void**) {
 // As a prompt has them: what is quantised and what is not may go different ways.
 void parts_of_different_types_take_many_rows(void**) {
   std::mt19937_64 random(seed());
-  const Case q(DType::q4_k, 40, 300, 512, random);
+  Case q(DType::q4_k, 40, 300, 512, random);
   Case k(DType::f16, 40, 33, 512, random), v(DType::q8_0, 40, 65, 512, random);
   k.in = v.in = q.in;
   k.compute();
   v.compute();
-  for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
+  for (Precision precision : {Precision::fast, Precision::f32, Precision::high, Precision::int8}) {
+    if (precision == Precision::int8)
+      for (Case* c : {&q, &v}) c->in_bytes = true, c->compute();
     std::vector<float> q_out, k_out, v_out;
     const MatmulArgs args{
         .in = q.in.data(),
@@ -220,7 +286,7 @@ void parts_of_different_types_take_many_rows(void**) {
     // bf16 rounds both factors, by 2^-9 each at most.
     const double relative = precision == Precision::fast ? 0x1.04p-8 : 0;
     q.check(q_out, false, true, relative);
-    k.check(k_out, true, false, relative);
+    k.check(k_out, true, false, precision == Precision::int8 ? 0x1.04p-8 : relative);
     v.check(v_out, false, false, relative);
   }
 }
@@ -273,13 +339,40 @@ void the_largest_products_of_blocks_of_256_do_not_overflow(void**) {
                                          .out = out.data(),
                                          .accumulate = false}},
                               .part_count = 1};
-        with_workers(1, [&](const Stream& stream) { cpu::matmul_decode(stream, args); });
         const float wanted = 256 * 3 * most.weight;
-        for (int64_t row = 0; row < rows; row++)
-          assert_float_equal(out[static_cast<size_t>(row)], row == rows - 1 ? -wanted : wanted,
-                             wanted * 1e-6f);
+        for (auto matmul : {cpu::matmul_decode, cpu::matmul_bytes}) {
+          with_workers(1, [&](const Stream& stream) { matmul(stream, args); });
+          for (int64_t row = 0; row < rows; row++)
+            assert_float_equal(out[static_cast<size_t>(row)], row == rows - 1 ? -wanted : wanted,
+                               wanted * 1e-6f);
+        }
       }
     }
+  });
+}
+
+// -128 has no opposite among bytes, and two of them by 127 are just within 16 bits.
+void the_largest_products_of_bytes_do_not_saturate(void**) {
+  on_every_target([] {
+    for (int weight : {-128, 127, -127})
+      for (int64_t rows : {1, 2, 5, 16}) {
+        std::vector<std::byte> blocks(row_bytes(DType::q8_0, 288), static_cast<std::byte>(weight));
+        const float one = 1;
+        for (size_t at = 0; at < blocks.size(); at += 34) cpu::to_kv(&one, DType::f16, blocks.data() + at, 1);
+        std::vector<float> in(static_cast<size_t>(rows) * 288, 127.0f), out(static_cast<size_t>(rows));
+        std::fill(in.end() - 288, in.end(), -127.0f);
+        const MatmulArgs args{.in = in.data(),
+                              .rows = rows,
+                              .parts = {{.weight = {blocks.data(), DType::q8_0, 1, 288},
+                                         .bias = nullptr,
+                                         .out = out.data(),
+                                         .accumulate = false}},
+                              .part_count = 1};
+        with_workers(1, [&](const Stream& stream) { cpu::matmul_bytes(stream, args); });
+        const float wanted = 288.0f * 127.0f * static_cast<float>(weight);
+        for (int64_t row = 0; row < rows; row++)
+          assert_true(out[static_cast<size_t>(row)] == (row == rows - 1 ? -wanted : wanted));
+      }
   });
 }
 
@@ -293,6 +386,9 @@ void nan_and_infinity_reach_the_output(void**) {
           c.in[768 + 300] = bad;
           const std::vector<float> out = multiply(c, 1, cpu::matmul_decode);
           for (size_t i = 0; i < out.size(); i++) assert_int_equal(std::isfinite(out[i]), i / 4 != 1);
+          if (!c.is_quantised()) continue;
+          const std::vector<float> in_bytes = multiply(c, 1, cpu::matmul_bytes);
+          for (size_t i = 0; i < out.size(); i++) assert_int_equal(std::isfinite(in_bytes[i]), i / 4 != 1);
         }
       }
   });
@@ -306,6 +402,8 @@ void zero_and_tiny_inputs_give_no_nan(void**) {
         Case c(type, 1, 4, 256, random);
         std::fill(c.in.begin(), c.in.end(), value);
         for (float out : multiply(c, 1, cpu::matmul_decode)) assert_true(std::abs(out) < 1e-30f);
+        if (c.is_quantised())
+          for (float out : multiply(c, 1, cpu::matmul_bytes)) assert_true(std::abs(out) < 1e-30f);
       }
   });
 }
@@ -317,11 +415,14 @@ int main() {
       cmocka_unit_test(every_type_matches_f64_at_odd_shapes),
       cmocka_unit_test(many_rows_match_f64_at_odd_shapes),
       cmocka_unit_test(a_row_of_a_batch_equals_the_row_alone_bit_for_bit),
+      cmocka_unit_test(bytes_match_their_exact_sums_at_odd_shapes),
+      cmocka_unit_test(a_row_in_bytes_is_the_same_bits_in_any_company),
       cmocka_unit_test(results_do_not_depend_on_the_workers),
       cmocka_unit_test(three_parts_of_different_types_share_one_call),
       cmocka_unit_test(parts_of_different_types_take_many_rows),
       cmocka_unit_test(many_rows_and_few_agree),
       cmocka_unit_test(the_largest_products_of_blocks_of_256_do_not_overflow),
+      cmocka_unit_test(the_largest_products_of_bytes_do_not_saturate),
       cmocka_unit_test(nan_and_infinity_reach_the_output),
       cmocka_unit_test(zero_and_tiny_inputs_give_no_nan),
   };

@@ -145,13 +145,16 @@ void max_tokens_fill_the_sessions_budget(void**) {
 }
 
 void scratch_is_of_the_right_size(void**) {
-  const auto runtime = small_runtime();
   const SessionParams params = params_of("full", 1024, 256, 64, DType::f16);
-  const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, 3000);
-  Session::create(runtime, small_model(), params)->prefill(some_tokens(3000), {}, nullptr);
-  std::printf("scratch planned %llu, used %llu\n", static_cast<unsigned long long>(plan.scratch_bytes),
-              static_cast<unsigned long long>(runtime->scratch_bytes()));
-  assert_true(runtime->scratch_bytes() <= plan.scratch_bytes);
+  for (const auto& model :
+       {small_model(), test::random_model({}, DType::q8_0, test::seed(), Precision::int8)}) {
+    const auto runtime = small_runtime();
+    const wi_memory_plan plan = plan_memory(*runtime, *model, params, 3000);
+    Session::create(runtime, model, params)->prefill(some_tokens(3000), {}, nullptr);
+    std::printf("scratch planned %llu, used %llu\n", static_cast<unsigned long long>(plan.scratch_bytes),
+                static_cast<unsigned long long>(runtime->scratch_bytes()));
+    assert_true(runtime->scratch_bytes() <= plan.scratch_bytes);
+  }
 }
 
 void plan_refuses_more_tokens_than_positions(void**) {

@@ -349,15 +349,15 @@ void equal_prompts_of_other_precision_share_nothing(void**) {
   const auto ids = prompt(800);
   std::vector<std::shared_ptr<Session>> sessions;
   std::vector<std::shared_ptr<const Model>> models;
-  for (Precision precision : {Precision::fast, Precision::high, Precision::f32})
+  for (Precision precision : {Precision::fast, Precision::high, Precision::int8, Precision::f32})
     models.push_back(test::random_model(test::shape_named("tiny"), DType::f16, 7, precision));
   models.push_back(models.back());
   for (const auto& weights : models) {
     sessions.push_back(Session::create(rt, weights, session_params(rt, "wave")));
     sessions.back()->prefill(ids, {}, nullptr);
   }
-  for (int i : {0, 1, 2}) assert_int_equal(sessions[static_cast<size_t>(i)]->stats().prefix_tokens, 0);
-  assert_true(sessions[3]->stats().prefix_tokens >= 512);
+  for (int i : {0, 1, 2, 3}) assert_int_equal(sessions[static_cast<size_t>(i)]->stats().prefix_tokens, 0);
+  assert_true(sessions[4]->stats().prefix_tokens >= 512);
 }
 
 void over_budget_changes_nothing(void**) {

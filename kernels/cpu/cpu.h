@@ -12,12 +12,14 @@ void rms_norm(const Stream& stream, const RmsNormArgs& args);
 void rope(const Stream& stream, const RopeArgs& args);
 void swiglu(const Stream& stream, const SwigluArgs& args);
 
-// Takes each part of the call to one of the two below.
+// Takes each part of the call to one of those below.
 void matmul(const Stream& stream, const MatmulArgs& args);
 // Sums in f32, of quantised weights with activations of 16 bits. Few rows: bound by reading the weights,
 // which stay as they are stored; many rows of quantised weights: unpacked once for all of them. Every row's
 // result is the same bit for bit whatever the other rows, the number of rows and the number of workers.
 void matmul_decode(const Stream& stream, const MatmulArgs& args);
+// Quantised weights with activations of 8 bits, Precision::int8; otherwise as matmul_decode.
+void matmul_bytes(const Stream& stream, const MatmulArgs& args);
 // Many rows: bound by arithmetic; weights are unpacked tile by tile.
 void matmul_dense(const Stream& stream, const MatmulArgs& args);
 

@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dot-inl.h"
 #include "kernels/cpu/dot256-inl.h"
+#include "kernels/cpu/outputs-inl.h"
 #include "kernels/cpu/panel-inl.h"
 
 #ifndef WI_MATMUL_DECODE_ONCE
@@ -27,20 +28,6 @@ HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 
 constexpr int kOutputs = 4;  // of a tile
-
-// Into its place: a product's result for one row and some outputs.
-HWY_INLINE void Store(const MatmulPart& part, int64_t row, int64_t output, int64_t count, const float* sums) {
-  float* out = part.out + row * part.weight.rows + output;
-  for (int64_t o = 0; o < count; o++) {
-    const float value = part.bias ? sums[o] + part.bias[output + o] : sums[o];
-    out[o] = part.accumulate ? out[o] + value : value;
-  }
-}
-
-const uint8_t* WeightRow(const MatmulPart& part, int64_t output) {
-  return static_cast<const uint8_t*>(part.weight.data) +
-         static_cast<size_t>(output) * row_bytes(part.weight.type, part.weight.cols);
-}
 
 // Formats whose products, Dot::Run, take any number of outputs and rows.
 template <class Dot, int O, int R>

@@ -39,11 +39,13 @@ struct Panel {
   };
 };
 
-// Where 16 inputs of an output lie in the stage: in a vector those of outputs 4 apart.
-HWY_INLINE uint8_t* StagePlace(Panel& panel, int sixteen, int output) {
+// Where an output's first 16 inputs lie in the stage, and how far on the next ones: in a vector are those of
+// outputs 4 apart.
+HWY_INLINE uint8_t* StagePlace(uint8_t* stage, int output) {
   const int vec = output / kLanes32, lane = output % kLanes32;
-  return panel.stage + ((sixteen * kPanelVecs + vec) * 4 + lane % 4) * kLanes32 * 4 + lane / 4 * 16;
+  return stage + (vec * 4 + lane % 4) * kLanes32 * 4 + lane / 4 * 16;
 }
+constexpr int kStageStep = kPanelVecs * 4 * kLanes32 * 4;
 
 // 32 bytes, or the part of them that is a vector, to two places. (A template only so that one branch is compiled.)
 template <class D = D8>
@@ -57,19 +59,25 @@ HWY_INLINE void StoreHalves(hn::Vec<D> bytes, int part, uint8_t* first, uint8_t*
   }
 }
 
-template <class Q, int group>
-HWY_INLINE void StageGroup(const uint8_t* chunk, int output, Panel& panel) {
+template <class Q, uint8_t kLess, int group>
+HWY_INLINE void StageGroup(const uint8_t* chunk, uint8_t* place) {
   for (int part = 0; part < kParts; part++) {
     V8 q = GroupBytes<Q, group>(chunk, part);
-    if constexpr (Q::kLess > 0) q = hn::Sub(q, hn::Set(D8(), Q::kLess));
-    StoreHalves<>(q, part, StagePlace(panel, 2 * group, output), StagePlace(panel, 2 * group + 1, output));
+    if constexpr (kLess > 0) q = hn::Sub(q, hn::Set(D8(), kLess));
+    StoreHalves<>(q, part, place + 2 * group * kStageStep, place + (2 * group + 1) * kStageStep);
   }
 }
 
-template <class Q, int... group>
+// Each weight less kLess, in bytes.
+template <class Q, uint8_t kLess, int... group>
 HWY_INLINE void StageGroups(std::integer_sequence<int, group...>, int groups, const uint8_t* chunk,
-                            int output, Panel& panel) {
-  ((group < groups ? StageGroup<Q, group>(chunk, output, panel) : void()), ...);
+                            int output, uint8_t* stage) {
+  uint8_t* place = StagePlace(stage, output);
+  if (kHasBlocks256<Q> || groups == 8) {
+    (StageGroup<Q, kLess, group>(chunk, place), ...);
+  } else {
+    ((group < groups ? StageGroup<Q, kLess, group>(chunk, place) : void()), ...);
+  }
 }
 
 // Four dwords, four inputs each, of every output: from output by output to dword by dword, widened.
@@ -107,8 +115,8 @@ HWY_INLINE void TransposeStage(Panel& panel, int groups) {
     }
 }
 
-// rows: the chunk's weights of each output. Fetches the next chunk's meanwhile.
-template <class Q>
+// rows: the chunk's weights of each output. Fetches the next chunk's meanwhile, unless somebody else does.
+template <class Q, bool kFetches = true>
 HWY_INLINE void FillPanel(const uint8_t* const (&rows)[kPanel], int groups, Panel& panel) {
   if constexpr (kHasBlocks256<Q>) {
     LoadScales256<Q>(rows, panel.scales256);
@@ -117,9 +125,9 @@ HWY_INLINE void FillPanel(const uint8_t* const (&rows)[kPanel], int groups, Pane
   }
   for (int o = 0; o < kPanel; o++) {
     const uint8_t* chunk = rows[o];
-    for (int64_t line = 0; line < GroupsBytes<Q>(groups); line += 64)
+    for (int64_t line = 0; kFetches && line < GroupsBytes<Q>(groups); line += 64)
       __builtin_prefetch(chunk + GroupsBytes<Q>(8) + line, 0, 2);
-    StageGroups<Q>(std::make_integer_sequence<int, 8>(), groups, chunk, o, panel);
+    StageGroups<Q, Q::kLess>(std::make_integer_sequence<int, 8>(), groups, chunk, o, panel.stage);
   }
   TransposeStage<Q>(panel, groups);
 }

@@ -60,11 +60,17 @@ HWY_INLINE void LoadScales32(const uint8_t* const (&rows)[N], int groups, Scales
   const hn::CappedTag<float, N> d;
   constexpr int kStep = static_cast<int>(hn::MaxLanes(d));
   alignas(64) uint16_t scale[8][N], min[8][N];
-  for (int o = 0; o < N; o++)
-    for (int g = 0; g < groups; g++) {
-      hwy::CopyBytes<2>(rows[o] + g * Q::kBytes, &scale[g][o]);
-      if constexpr (Q::kHasMin) hwy::CopyBytes<2>(rows[o] + g * Q::kBytes + 2, &min[g][o]);
+  const auto copy = [&](int o, int g) HWY_ATTR {
+    hwy::CopyBytes<2>(rows[o] + g * Q::kBytes, &scale[g][o]);
+    if constexpr (Q::kHasMin) hwy::CopyBytes<2>(rows[o] + g * Q::kBytes + 2, &min[g][o]);
+  };
+  for (int o = 0; o < N; o++) {
+    if (groups == 8) {  // nearly always
+      for (int g = 0; g < 8; g++) copy(o, g);
+    } else {
+      for (int g = 0; g < groups; g++) copy(o, g);
     }
+  }
   for (int g = 0; g < groups; g++)
     for (int o = 0; o < N; o += kStep) {
       const auto* bits = reinterpret_cast<const hwy::float16_t*>(scale[g] + o);

@@ -135,7 +135,7 @@ void unpack_parts(const void* in, DType type, int64_t count, uint16_t* first, ui
 
 int bf16_terms(Precision precision, DType type) {
   if (type == DType::f32 || precision == Precision::f32) return 0;
-  if (precision == Precision::fast) return has_fast_bf16() ? 1 : 0;
+  if (precision == Precision::fast || precision == Precision::int8) return has_fast_bf16() ? 1 : 0;
   if (!has_fast_bf16_tiles()) return 0;
   return type == DType::bf16 ? 2 : 3;
 }

@@ -2,8 +2,9 @@
 // One JSON object per line. Every product is checked against f64 before it is timed; reads of plain memory
 // alternate with the products, so that both see the same neighbours on the machine.
 //   kernel_bench [--types q8_0,q4_k] [--rows 1,4] [--shapes 2048x8192] [--threads N] [--seconds S]
-//                [--op decode|dense|matmul] [--pages huge|small] [--simd AVX2]
-// decode: as a decode step asks for it, every row alike; matmul: as prefill does, whatever is fastest.
+//                [--op decode|int8|dense|matmul] [--pages huge|small] [--simd AVX2]
+// decode: as a decode step asks for it, every row alike; int8: the same in 8-bit integers; matmul: as prefill
+// does, whatever is fastest.
 // simd: an instruction set that is not this processor's best, by Highway's name of it.
 // Small pages are what a mapped file has, huge ones what weights copied into memory have.
 #include <algorithm>
@@ -131,11 +132,13 @@ void multiply(const Stream& stream, Problem& problem, const std::string& op, int
       .part_count = 1,
       .rows_alike = op == "decode"};
   if (op == "dense") return cpu::matmul_dense(stream, args);
+  if (op == "int8") return cpu::matmul_bytes(stream, args);
   if (op == "matmul") return cpu::matmul(stream, args);
   cpu::matmul_decode(stream, args);
 }
 
-// Sampled outputs against f64, within bf16's rounding of both factors (what the dense products use).
+// Sampled outputs against f64, within bf16's rounding of both factors (what the dense products use),: errors of 8-bit
+// activations, of either sign, add up to far less.
 void check(const Problem& problem) {
   std::vector<float> w(static_cast<size_t>(problem.inputs));
   for (int64_t output = 0; output < problem.outputs; output += 1 + problem.outputs / 97) {
@@ -225,7 +228,7 @@ constexpr const char* kUsage =
     "  --types T[,T…]    of weights: f32, f16, bf16, q8_0, q4_0 … q6_k\n"
     "  --rows N[,N…]     tokens at once\n"
     "  --shapes RxC[,…]  outputs x inputs\n"
-    "  --op OP           decode (rows alike), dense, or matmul, as a prefill asks\n"
+    "  --op OP           decode (rows alike), int8 (WI_PRECISION_INT8), dense, or matmul, as a prefill asks\n"
     "  --pages P         huge or small\n"
     "  --simd NAME       no better instruction set than this: SSSE3, AVX2, AVX3, AVX3_DL\n"
     "  --threads N       default: every core this process may use\n"

@@ -1,7 +1,7 @@
 // The two heavy operations of prefill at llama-1b's shapes, as JSON lines: GFLOP/s, and the share of what
 // one product alone reaches in the same run with operands that fit in the cache. The share compares processor
 // time, not wall time, so that it stays true on a machine that others use too.
-//   prefill_bench [--threads N] [--only matmul|attend] [--precision fast|high|f32]
+//   prefill_bench [--threads N] [--only matmul|attend] [--precision fast|high|f32|int8]
 // Quantised weights may be multiplied as integers: then the share is of the f32 peak and may exceed 1.
 // With terms (kernels/cpu/unpack.h) each counts: a product of three makes three times the operations.
 #include <algorithm>
@@ -43,7 +43,7 @@ constexpr const char* kUsage =
     "prefill_bench: the heavy operations of prefill against what one product reaches alone, as JSON lines\n"
     "  --threads N    default: every core this process may use\n"
     "  --only OP      matmul or attend\n"
-    "  --precision P  fast (default), high or f32\n"
+    "  --precision P  fast (default), high, f32 or int8\n"
     "Example: prefill_bench --only matmul\n";
 
 int main(int count, char** arguments) {
@@ -55,9 +55,10 @@ int main(int count, char** arguments) {
     if (std::strcmp(arguments[i], "--only") == 0) only = arguments[i + 1];
     if (std::strcmp(arguments[i], "--precision") == 0) precision_name = arguments[i + 1];
   }
-  const Precision precision = precision_name == "high"  ? Precision::high
-                              : precision_name == "f32" ? Precision::f32
-                                                        : Precision::fast;
+  const Precision precision = precision_name == "high"   ? Precision::high
+                              : precision_name == "f32"  ? Precision::f32
+                              : precision_name == "int8" ? Precision::int8
+                                                         : Precision::fast;
   Workers workers(threads);
   const Peak peak = measure_peak(workers);
   std::printf("{\"bench\":\"peak\",\"threads\":%d,\"f32_core_gflops\":%.0f,\"bf16_core_gflops\":%.0f}\n",

@@ -16,6 +16,7 @@
 #include "src/session.h"
 #include "tests/bench/serve.h"
 #include "tests/bench/synthetic_cache.h"
+#include "tests/support/kernels.h"
 #include "tests/support/random_model.h"
 
 namespace wi::bench {
@@ -23,7 +24,7 @@ namespace {
 
 struct Options {
   std::string model, shape = "small", weights = "q8_0", device = "cpu", fill = "synthetic", kv = "f16", load,
-                     precision = "fast", document;
+                     precision = "fast", document, simd;
   std::vector<std::string> policies = {"full", "wave"};
   std::vector<int64_t> contexts = {1024};
   int64_t batch = 1, steps = 20, repeats = 1;
@@ -45,9 +46,8 @@ const char* const kUsage =
     "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--repeat "
     "R]\n"
     "                [--threads N]\n"
-    "                [--fill prefill|synthetic] [--append N] [--document FILE] [--kv f16|bf16|f32] "
-    "[--precision "
-    "fast|high|f32] [--seed N]\n"
+    "                [--fill prefill|synthetic] [--append N] [--document FILE] [--kv f16|bf16|f32]\n"
+    "                [--precision fast|high|f32|int8] [--simd SSSE3|AVX2|AVX3|AVX3_DL] [--seed N]\n"
     "                [--no-check] [--turns]\n"
     "                [--kv-fast SHARE | --kv-budget MB  [--spill FOLDER] [--manager lru|bucketed] "
     "[--no-read-ahead]]\n"
@@ -57,6 +57,7 @@ const char* const kUsage =
     "time is\n"
     "given.\n"
     "--document: a text to read, of a --model, instead of random tokens.\n"
+    "--simd: no better instruction set than this, of oneDNN's products neither.\n"
     "--repeat: the same steps so many times, from forks; of each step the least time counts.\n"
     "--turns: with one policy and context, a measurement for each line of standard input, so that it can\n"
     "alternate with other programs: of decoding, the same tokens each time, or of another prefill.\n"
@@ -112,7 +113,8 @@ SessionParams session_params(const Runtime& runtime, const std::string& policy, 
 Precision precision_named(const std::string& name) {
   if (name == "fast") return Precision::fast;
   if (name == "high") return Precision::high;
-  check(name == "f32", WI_E_ARGUMENT, "--precision is \"", name, "\", must be fast, high or f32");
+  if (name == "int8") return Precision::int8;
+  check(name == "f32", WI_E_ARGUMENT, "--precision is \"", name, "\", must be fast, high, f32 or int8");
   return Precision::f32;
 }
 
@@ -172,8 +174,24 @@ double percentile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(std::ceil(share * static_cast<double>(values.size()))) - 1];
 }
 
+int run(const Options& options);
+
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
+  if (options.simd.empty()) return run(options);
+  if (options.simd == "AVX2" || options.simd == "SSSE3")
+    setenv("ONEDNN_MAX_CPU_ISA", options.simd == "AVX2" ? "AVX2" : "SSE41", 1);
+  bool found = false;
+  test::for_each_simd([&](const char* name) {
+    if (options.simd != name) return;
+    found = true;
+    run(options);
+  });
+  check(found, WI_E_ARGUMENT, "--simd is \"", options.simd, "\", which this processor does not have");
+  return 0;
+}
+
+int run(const Options& options) {
   RuntimeParams params;
   params.threads = options.threads;
   params.kv_budget_bytes = static_cast<uint64_t>(options.kv_budget);
@@ -436,7 +454,7 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
        << ",\"peak_rss_bytes\":" << peak_rss_bytes() << ",\"peak_device_bytes\":0,\"attend_ms\":" << attend
        << ",\"prefill_ms\":" << static_cast<double>(filled.prefill_ns) * 1e-6 << ",\"kv\":\"" << options.kv
        << "\",\"fill\":\"" << options.fill << "\",\"load\":\"" << options.load << "\",\"precision\":\""
-       << options.precision << "\"";
+       << options.precision << "\",\"simd\":\"" << runtime.backend.simd() << "\"";
   if (runtime.buffer) {
     const auto per_step = [&](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / steps; };
     line << ",\"kv_fast\":" << options.kv_fast << ",\"kv_budget_bytes\":" << options.kv_budget
@@ -507,6 +525,8 @@ Options parse(int argc, char** argv) {
       options.load = value;
     else if (name == "--precision")
       options.precision = value;
+    else if (name == "--simd")
+      options.simd = value;
     else if (name == "--shape")
       options.shape = value;
     else if (name == "--weights")

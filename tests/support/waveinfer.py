@@ -44,7 +44,7 @@ class ChatParams(c.Structure):
                 ("now", c.c_int64)]
 
 
-PRECISIONS = {"fast": 0, "f32": 1, "high": 2}  # WI_PRECISION_*
+PRECISIONS = {"fast": 0, "f32": 1, "high": 2, "int8": 3}  # WI_PRECISION_*
 
 
 def sized(struct, **fields):

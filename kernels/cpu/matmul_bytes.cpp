@@ -1,0 +1,238 @@
+// y = x · Wᵀ under WI_PRECISION_INT8: quantised weights times activations of 8 bits (byte_activations.h), any
+// number of rows. As in matmul_decode, a few rows read weights as they are stored, and for more rows weights are
+// unpacked panel by panel; a row's bits are the same either way. The parts (q, k, v; gate, up) are cut into
+// runs of outputs that all workers share, with one barrier.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/matmul_bytes.cpp"
+#include "kernels/cpu/byte_products.h"
+// After byte_products.h, which adds an instruction set.
+#include "hwy/foreach_target.h"
+// After foreach_target, which defines the target.
+#include "hwy/highway.h"
+#include "kernels/cpu/byte_activations.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dot_bytes-inl.h"
+#include "kernels/cpu/outputs-inl.h"
+#include "kernels/cpu/panel_bytes-inl.h"
+
+#ifndef WI_MATMUL_BYTES_ONCE
+#define WI_MATMUL_BYTES_ONCE
+namespace wi::cpu {
+constexpr int64_t kDirectByteRows = 2;  // so few are multiplied by weights as stored
+constexpr int64_t kByteRowBlock = 256;  // a chunk's activations fit into the second cache
+}  // namespace wi::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace wi::cpu::HWY_NAMESPACE {
+
+template <class Q, int R>
+HWY_INLINE void MultiplyStoredRows(const MatmulPart& part, int64_t begin, int64_t end,
+                                   const ByteActivations& in, int64_t& row) {
+  const size_t stride = row_bytes(part.weight.type, part.weight.cols);
+  for (; row + R <= in.rows; row += R)
+    for (int64_t output = begin; output < end; output += kTile32) {
+      const int count = static_cast<int>(HWY_MIN(end - output, kTile32));
+      alignas(64) float sums[R * kTile32];
+      DotBytes<Q, R>(WeightRow(part, output), stride, count, in, row, sums);
+      for (int r = 0; r < R; r++) Store(part, row + r, output, count, sums + r * kTile32);
+    }
+}
+
+// A block of rows at a time, panel by panel, chunk by chunk.
+template <class Q>
+void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, const ByteActivations& in,
+                        const Stream& stream, std::byte* scratch) {
+  Panel& panel = *reinterpret_cast<Panel*>(scratch);
+  float* const sums = reinterpret_cast<float*>(scratch + sizeof(Panel));  // (panel, row, kPanel)
+  const int64_t panels = (end - begin + kPanel - 1) / kPanel;
+  for (int64_t first = 0; first < in.rows && !stream.cancelled(); first += kByteRowBlock) {
+    const int64_t count = HWY_MIN(in.rows - first, kByteRowBlock);
+    std::memset(sums, 0, static_cast<size_t>(panels * count * kPanel) * sizeof(float));
+    for (int64_t c = 0; c < in.chunks; c++) {
+      const ByteActivations rows = in.from(c, first);
+      const int groups = in.groups(c);
+      for (int64_t p = 0; p < panels; p++) {
+        const uint8_t* weights[kPanel];
+        for (int64_t o = 0; o < kPanel; o++)
+          weights[o] = WeightRow(part, HWY_MIN(begin + p * kPanel + o, end - 1)) + c * GroupsBytes<Q>(8);
+        FillBytePanel<Q>(weights, groups, panel);
+        float* to = sums + p * count * kPanel;
+        const int64_t times = (count + kPanelRows - 1) / kPanelRows * groups;
+        NextChunk next{weights, GroupsBytes<Q>(groups), static_cast<int>((kPanel + times - 1) / times)};
+        int64_t row = 0;
+        MultiplyRowsOfBytePanel<Q, kPanelRows>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfBytePanel<Q, 2>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfBytePanel<Q, 1>(panel, groups, count, row, rows, to, next);
+      }
+    }
+    for (int64_t p = 0; p < panels; p++) {
+      const int64_t output = begin + p * kPanel;
+      for (int64_t row = 0; row < count; row++)
+        Store(part, first + row, output, HWY_MIN(end - output, kPanel), sums + (p * count + row) * kPanel);
+    }
+  }
+}
+
+template <class Q>
+void MultiplyByteQuants(const MatmulPart& part, int64_t begin, int64_t end, const ByteActivations& in,
+                        const Stream& stream, std::byte* scratch) {
+  if (scratch) return MultiplyBytePanels<Q>(part, begin, end, in, stream, scratch);
+  int64_t row = 0;
+  MultiplyStoredRows<Q, 2>(part, begin, end, in, row);
+  MultiplyStoredRows<Q, 1>(part, begin, end, in, row);
+}
+
+size_t BytePanelScratchBytes(int64_t outputs, int64_t rows) {
+  const int64_t panels = (outputs + kPanel - 1) / kPanel;
+  return sizeof(Panel) + static_cast<size_t>(panels * kPanel * HWY_MIN(rows, kByteRowBlock)) * sizeof(float);
+}
+
+// Outputs [begin, end) of one part for all rows. scratch: null where weights are to be multiplied as they are
+// stored.
+void MultiplyByteOutputs(const MatmulPart& part, int64_t begin, int64_t end, const ByteActivations& in,
+                         const Stream& stream, std::byte* scratch) {
+  switch (part.weight.type) {
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+      return;  // matmul() takes them elsewhere
+    case DType::q8_0:
+      return MultiplyByteQuants<Q8_0>(part, begin, end, in, stream, scratch);
+    case DType::q4_0:
+      return MultiplyByteQuants<Q4_0>(part, begin, end, in, stream, scratch);
+    case DType::q4_1:
+      return MultiplyByteQuants<Q4_1>(part, begin, end, in, stream, scratch);
+    case DType::q5_0:
+      return MultiplyByteQuants<Q5_0>(part, begin, end, in, stream, scratch);
+    case DType::q5_1:
+      return MultiplyByteQuants<Q5_1>(part, begin, end, in, stream, scratch);
+    case DType::q2_k:
+      return MultiplyByteQuants<Q2K>(part, begin, end, in, stream, scratch);
+    case DType::q3_k:
+      return MultiplyByteQuants<Q3K>(part, begin, end, in, stream, scratch);
+    case DType::q4_k:
+      return MultiplyByteQuants<Q4K>(part, begin, end, in, stream, scratch);
+    case DType::q5_k:
+      return MultiplyByteQuants<Q5K>(part, begin, end, in, stream, scratch);
+    case DType::q6_k:
+      return MultiplyByteQuants<Q6K>(part, begin, end, in, stream, scratch);
+  }
+}
+
+// 32 columns of a row. Infinity or NaN among them makes the scale NaN, so that it shows in the output as it
+// would in f32.
+HWY_INLINE void QuantizeGroup(const float* values, int group, const ByteActivations& to) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<int16_t, decltype(d)> d16;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  auto peak = hn::Zero(d), poison = hn::Zero(d);
+  for (int i = 0; i < 32; i += kLanes) {
+    const auto v = hn::LoadU(d, values + i);
+    peak = hn::Max(peak, hn::Abs(v));
+    poison = hn::MulAdd(v, hn::Zero(d), poison);
+  }
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, peak));
+  const bool is_zero = largest < 1e-30f;  // its inverse would not be finite
+  const float scale =
+      (is_zero ? 0 : largest / static_cast<float>(kLargestByte)) + hn::GetLane(hn::SumOfLanes(d, poison));
+  const auto inverse = hn::Set(d, is_zero ? 0 : static_cast<float>(kLargestByte) / largest);
+  int8_t* bytes = to.bytes + group * 32;
+  for (int i = 0; i < 32; i += kLanes) {
+    const auto q = hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::LoadU(d, values + i), inverse)));
+    hn::StoreU(hn::DemoteTo(d8, q), d8, bytes + i);
+  }
+  to.scales[group] = scale;
+  int32_t sums[2][2] = {};  // of each 16 columns: those of even pairs, of odd ones
+  for (int i = 0; i < 16; i++)
+    for (int half = 0; half < 2; half++) sums[half][i / 2 % 2] += bytes[16 * half + i];
+  for (int half = 0; half < 2; half++) {
+    to.sums[2 * group + half] = scale * static_cast<float>(sums[half][0] + sums[half][1]);
+    to.offsets[2 * group + half] = OffsetOf(sums[half][0], sums[half][1]);
+  }
+  const int32_t even = sums[0][0] + sums[1][0], odd = sums[0][1] + sums[1][1];
+  to.sums[16 + group] = scale * static_cast<float>(even + odd);
+  to.offsets[16 + group] = OffsetOf(even, odd);
+  if constexpr (!kInBytes<Q8_0>)
+    for (int i = 0; i < 16; i++) {
+      to.quants[group * 32 + i] = bytes[2 * i];
+      to.quants[group * 32 + 16 + i] = bytes[2 * i + 1];
+    }
+}
+
+void QuantizeBytes(const float* values, const ByteActivations& in, int64_t row) {
+  for (int64_t chunk = 0; chunk < in.chunks; chunk++) {
+    const ByteActivations to = in.from(chunk, row);
+    for (int group = 0; group < in.groups(chunk); group++)
+      QuantizeGroup(values + chunk * kChunk + group * 32, group, to);
+  }
+}
+
+}  // namespace wi::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
+
+namespace wi::cpu {
+
+HWY_EXPORT(MultiplyByteOutputs);
+HWY_EXPORT(BytePanelScratchBytes);
+HWY_EXPORT(QuantizeBytes);
+
+namespace {
+
+// As in matmul_decode.
+constexpr int64_t kByteTaskBytes = 512 << 10;
+constexpr int64_t kByteTaskTiles = 32;     // outputs: whole tiles and panels of every instruction set
+constexpr int64_t kBytePanelOutputs = 64;  // of a task of many rows
+
+ByteActivations quantize(const Stream& stream, const MatmulArgs& args) {
+  ByteActivations in;
+  in.rows = args.rows;
+  in.cols = args.parts[0].weight.cols;
+  in.place(stream.shared_array<std::byte>(ByteActivations::bytes_for(in.rows, in.cols)));
+  const auto one = [&](int64_t row, int) {
+    HWY_DYNAMIC_DISPATCH(QuantizeBytes)(args.in + row * in.cols, in, row);
+  };
+  if (in.rows * in.cols <= 32768) {  // shorter than a barrier
+    for (int64_t row = 0; row < in.rows; row++) one(row, 0);
+  } else {
+    stream.each(in.rows, one);
+  }
+  return in;
+}
+
+// Outputs of one task.
+int64_t byte_task_outputs(const MatmulArgs& args, const MatmulPart& part) {
+  if (args.rows > kDirectByteRows) return kBytePanelOutputs;
+  const int64_t bytes = static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols));
+  return std::max<int64_t>(kByteTaskBytes / std::max<int64_t>(bytes, 1) / kByteTaskTiles, 1) * kByteTaskTiles;
+}
+
+}  // namespace
+
+void matmul_bytes(const Stream& stream, const MatmulArgs& args) {
+  const ByteActivations in = quantize(stream, args);
+  int64_t step[3], tasks_before[4] = {};
+  for (int32_t p = 0; p < args.part_count; p++) {
+    step[p] = byte_task_outputs(args, args.parts[p]);
+    tasks_before[p + 1] = tasks_before[p] + (args.parts[p].weight.rows + step[p] - 1) / step[p];
+  }
+  stream.each(tasks_before[args.part_count], [&](int64_t task, int worker) {
+    int32_t p = 0;
+    while (task >= tasks_before[p + 1]) p++;
+    const MatmulPart& part = args.parts[p];
+    const int64_t begin = (task - tasks_before[p]) * step[p];
+    const int64_t end = std::min(begin + step[p], part.weight.rows);
+    std::byte* scratch = nullptr;
+    if (args.rows > kDirectByteRows)
+      scratch = stream.worker_scratch(stream.self, worker,
+                                      HWY_DYNAMIC_DISPATCH(BytePanelScratchBytes)(end - begin, in.rows));
+    HWY_DYNAMIC_DISPATCH(MultiplyByteOutputs)(part, begin, end, in, stream, scratch);
+  });
+}
+
+}  // namespace wi::cpu
+#endif

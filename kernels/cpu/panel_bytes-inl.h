@@ -1,0 +1,314 @@
+// Quantised weights times many rows of 8-bit integers, in the order that dot_bytes-inl.h gives. A panel is that
+// of panel-inl.h, but in each lane four inputs of an output as bytes where this instruction set multiplies
+// bytes: four of a row, spread over the lanes, meet all outputs at once. Such weights are unsigned; signed ones
+// have kBias added, and their sums begin with what is too much (ByteActivations::offsets). Elsewhere weights are
+// widened to 16 bits as in panel-inl.h. On AVX2 those of Q8_0 are, too: signs and the widening of each product
+// would take as many instructions.
+#if defined(WI_KERNELS_CPU_PANEL_BYTES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WI_KERNELS_CPU_PANEL_BYTES_INL_H_
+#undef WI_KERNELS_CPU_PANEL_BYTES_INL_H_
+#else
+#define WI_KERNELS_CPU_PANEL_BYTES_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "kernels/cpu/byte_activations.h"
+#include "kernels/cpu/byte_products-inl.h"
+#include "kernels/cpu/dot_bytes-inl.h"
+#include "kernels/cpu/panel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wi::cpu::HWY_NAMESPACE {
+
+using LB = hn::Repartition<uint8_t, L32>;
+
+template <class Q>
+constexpr bool kIsSigned = Q::kLess > 0 || std::is_same_v<Q, Q8_0>;
+// Inputs of a sum of integers, of those of a group, that one scale is for.
+template <class Q>
+constexpr int sub_block() {
+  if constexpr (kHasBlocks256<Q>) return Q::kSub;
+  return 32;
+}
+
+#if HWY_TARGET == HWY_AVX3_DL
+template <class Q>
+constexpr bool kInBytes = true;
+constexpr int32_t kBias = 128;
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+// Two products and their sum are 16-bit integers, and wrap: what counts is that the whole sum fits.
+template <class Q>
+constexpr bool kInBytes = !std::is_same_v<Q, Q8_0>;
+constexpr int32_t kBias = 32;
+
+HWY_INLINE void AddPairsOfBytes(hn::Vec<LB> weights, hn::Vec<L32> activations, hn::Vec<L16>& sums) {
+#if HWY_TARGET == HWY_AVX2
+  const auto pairs = _mm256_maddubs_epi16(weights.raw, activations.raw);
+#else
+  const auto pairs = _mm512_maddubs_epi16(weights.raw, activations.raw);
+#endif
+  // As an instruction: else GCC 12 adds in trees, for which registers are too few, and copies.
+  asm("vpaddw %1, %0, %0" : "+v"(sums.raw) : "v"(pairs));
+}
+#else
+template <class Q>
+constexpr bool kInBytes = false;
+constexpr int32_t kBias = 0;
+#endif
+
+// What sums over columns of a row begin with, given those of even pairs of columns and of odd ones. As a 32-bit
+// integer or, where products are of 16 bits, as the two that a lane has.
+HWY_INLINE int32_t OffsetOf(int32_t even, int32_t odd) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  const uint32_t low = static_cast<uint32_t>(-kBias * even) & 0xFFFF;
+  return static_cast<int32_t>(low | static_cast<uint32_t>(-kBias * odd) << 16);
+#else
+  return -kBias * (even + odd);
+#endif
+}
+
+// ---- Panels of bytes ----
+
+HWY_INLINE void TransposeBytesOfStage(Panel& panel, int groups) {
+  const hn::Repartition<uint32_t, L32> d32;
+  const hn::Repartition<uint64_t, L32> d64;
+  const auto wide = [&](auto v) HWY_ATTR { return hn::BitCast(d64, v); };
+  const uint8_t* from = panel.stage;
+  uint8_t* to = reinterpret_cast<uint8_t*>(panel.weights);  // (group, 8 fours of inputs, output, 4)
+  for (int sixteen = 0; sixteen < 2 * groups; sixteen++)
+    for (int vec = 0; vec < kPanelVecs; vec++, from += 16 * kLanes32) {
+      const auto load = [&](int i)
+                            HWY_ATTR { return hn::BitCast(d32, hn::Load(LB(), from + i * 4 * kLanes32)); };
+      const auto a = load(0), b = load(1), c = load(2), e = load(3);
+      const auto ab = wide(hn::InterleaveLower(d32, a, b)), ce = wide(hn::InterleaveLower(d32, c, e));
+      const auto ab2 = wide(hn::InterleaveUpper(d32, a, b)), ce2 = wide(hn::InterleaveUpper(d32, c, e));
+      const auto put = [&](int i, auto four) HWY_ATTR {
+        hn::Store(hn::BitCast(LB(), four), LB(), to + ((sixteen * 4 + i) * kPanelVecs + vec) * 4 * kLanes32);
+      };
+      put(0, hn::InterleaveLower(d64, ab, ce));
+      put(1, hn::InterleaveUpper(d64, ab, ce));
+      put(2, hn::InterleaveLower(d64, ab2, ce2));
+      put(3, hn::InterleaveUpper(d64, ab2, ce2));
+    }
+}
+
+// rows: the chunk's weights of each output.
+template <class Q>
+HWY_INLINE void FillBytePanel(const uint8_t* const (&rows)[kPanel], int groups, Panel& panel) {
+  if constexpr (!kInBytes<Q>) {
+    FillPanel<Q, false>(rows, groups, panel);
+  } else {
+    if constexpr (kHasBlocks256<Q>) {
+      LoadScales256<Q>(rows, panel.scales256);
+    } else {
+      LoadScales32<Q>(rows, groups, panel.scales32);
+    }
+    constexpr uint8_t kLess = static_cast<uint8_t>(kIsSigned<Q> ? Q::kLess - kBias : 0);
+    for (int o = 0; o < kPanel; o++)
+      StageGroups<Q, kLess>(std::make_integer_sequence<int, 8>(), groups, rows[o], o, panel.stage);
+    TransposeBytesOfStage(panel, groups);
+  }
+}
+
+HWY_INLINE const uint8_t* PanelBytes(const Panel& panel, int group) {
+  return reinterpret_cast<const uint8_t*>(panel.weights) + group * 32 * kPanel;
+}
+
+// The sub-block's scales of a panel's outputs as numbers.
+HWY_INLINE hn::Vec<LF> ScaleOf(const Panel& panel, int sub, int vec) {
+  const auto twice = hn::Load(L16(), panel.scales256.scale[sub] + vec * 2 * kLanes32);
+  return hn::ConvertTo(LF(), hn::ShiftRight<16>(hn::BitCast(L32(), twice)));
+}
+
+// products (R, kPanelVecs) = P of a group.
+#if HWY_TARGET == HWY_AVX3_DL
+
+template <class Q, int R>
+HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActivations& rows,
+                                   hn::Vec<LF> (&products)[R][kPanelVecs]) {
+  const LF d;
+  constexpr int kSub = sub_block<Q>();
+  const uint8_t* w = PanelBytes(panel, group);
+  for (int half = 0; half < 32 / kSub; half++) {
+    const int sub = group * 32 / kSub + half;
+    hn::Vec<L32> s[R][kPanelVecs];
+    for (int r = 0; r < R; r++) {
+      s[r][0] = kIsSigned<Q> ? hn::Set(L32(), rows.offsets[r * kByteSums + kSumsBegin<kSub> + sub])
+                             : hn::Zero(L32());
+      s[r][1] = s[r][0];
+    }
+    const int8_t* a = rows.bytes + sub * kSub;
+#pragma GCC unroll 8
+    for (int four = 0; four < kSub / 4; four++, w += 4 * kPanel, a += 4) {
+      const auto w0 = hn::Load(LB(), w), w1 = hn::Load(LB(), w + 4 * kLanes32);
+      for (int r = 0; r < R; r++) {
+        const int32_t& bytes = *reinterpret_cast<const int32_t*>(a + r * kChunk);
+        add_byte_products(w0, bytes, s[r][0]);
+        add_byte_products(w1, bytes, s[r][1]);
+      }
+    }
+    for (int v = 0; v < kPanelVecs; v++) {
+      if constexpr (kHasBlocks256<Q>) {
+        const auto scale = ScaleOf(panel, sub, v);
+        for (int r = 0; r < R; r++) {
+          const auto sum = hn::ConvertTo(d, s[r][v]);
+          products[r][v] = half == 0 ? hn::Mul(sum, scale) : hn::MulAdd(sum, scale, products[r][v]);
+        }
+      } else {
+        for (int r = 0; r < R; r++) products[r][v] = hn::ConvertTo(d, s[r][v]);
+      }
+    }
+  }
+}
+
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+// Inputs whose products surely fit together: two of four are in one lane, by 127 each.
+template <class Q>
+constexpr int safe_inputs() {
+  if constexpr (sub_block<Q>() == 16 || std::is_same_v<Q, Q5K> || std::is_same_v<Q, Q5_1>) return 16;
+  return 32;  // 16 · 16 · 127 < 2^15
+}
+
+template <class Q, int R>
+HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActivations& rows,
+                                   hn::Vec<LF> (&products)[R][kPanelVecs]) requires kInBytes<Q> {
+  constexpr int kRun = safe_inputs<Q>();
+  alignas(64) int32_t before[R * kPanel];
+  hn::Vec<L32> sums[R][kPanelVecs];
+  const uint8_t* w = PanelBytes(panel, group);
+  for (int run = 0; run < 32 / kRun; run++) {
+    const int at = group * 32 / kRun + run;
+    hn::Vec<L16> s[R][kPanelVecs];
+    for (int r = 0; r < R; r++) {
+      s[r][0] = hn::Zero(L16());
+      if constexpr (kIsSigned<Q>)
+        s[r][0] = hn::BitCast(L16(), hn::Set(L32(), rows.offsets[r * kByteSums + kSumsBegin<kRun> + at]));
+      s[r][1] = s[r][0];
+    }
+    const int8_t* a = rows.bytes + at * kRun;
+#pragma GCC unroll 8
+    for (int four = 0; four < kRun / 4; four++, w += 4 * kPanel, a += 4) {
+      const auto w0 = hn::Load(LB(), w), w1 = hn::Load(LB(), w + 4 * kLanes32);
+      for (int r = 0; r < R; r++) {
+        int32_t bytes;
+        hwy::CopyBytes<4>(a + r * kChunk, &bytes);
+        const auto spread = hn::Set(L32(), bytes);
+        AddPairsOfBytes(w0, spread, s[r][0]);
+        AddPairsOfBytes(w1, spread, s[r][1]);
+      }
+    }
+    for (int v = 0; v < kPanelVecs; v++) {
+      auto scale = hn::Set(L16(), 1);
+      if constexpr (kHasBlocks256<Q>)
+        scale = hn::Load(L16(), panel.scales256.scale[at * kRun / Q::kSub] + v * 2 * kLanes32);
+      for (int r = 0; r < R; r++) {
+        int32_t* to = before + r * kPanel + v * kLanes32;
+        hn::Vec<L32> first = hn::Zero(L32()), unused = first;  // x86 adds pairs
+        if (run > 0) first = hn::Load(L32(), to);
+        sums[r][v] = hn::ReorderWidenMulAccumulate(L32(), s[r][v], scale, first, unused);
+        if (run + 1 < 32 / kRun) hn::Store(sums[r][v], L32(), to);
+      }
+    }
+    if (run + 1 < 32 / kRun) KeepInMemory(before);  // registers are for the sums
+  }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < kPanelVecs; v++) products[r][v] = hn::ConvertTo(LF(), sums[r][v]);
+}
+
+#endif
+
+#if HWY_TARGET != HWY_AVX3_DL
+template <class Q, int R>
+HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActivations& rows,
+                                   hn::Vec<LF> (&products)[R][kPanelVecs]) requires(!kInBytes<Q>) {
+  hn::Vec<L32> sums[R][kPanelVecs];
+  MultiplyRun<16, R>(panel, PanelRows{rows.quants, nullptr, nullptr, nullptr}, group * 16, sums);
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < kPanelVecs; v++) products[r][v] = hn::ConvertTo(LF(), sums[r][v]);
+}
+#endif
+
+// Weights of the next chunk, on their way while this one's are multiplied: all at once they would take up what
+// can wait for memory, and the unpacking would wait behind them.
+struct NextChunk {
+  const uint8_t* const* rows;  // (kPanel)
+  int64_t bytes;               // of each
+  int outputs;                 // a time
+  int at = 0;
+
+  HWY_INLINE void fetch() {
+    for (const int end = HWY_MIN(at + outputs, kPanel); at < end; at++)
+      for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(rows[at] + bytes + line, 0, 2);
+  }
+};
+
+// sums (R, kPanel) += panel · R rows.
+template <class Q, int R>
+void MultiplyBytePanel(const Panel& panel, int groups, const ByteActivations& rows, float* sums,
+                       NextChunk& next) {
+  const LF d;
+  using V = hn::Vec<LF>;
+  alignas(64) float part[R * kPanel];  // of blocks of 32, the sums
+  for (int i = 0; i < R * kPanel; i += kLanes32)
+    hn::Store(kHasBlocks256<Q> ? hn::Zero(d) : hn::Load(d, sums + i), d, part + i);
+  for (int group = 0; group < groups; group++) {
+    V products[R][kPanelVecs];
+    next.fetch();
+    MultiplyPanelGroup<Q, R>(panel, group, rows, products);
+    for (int r = 0; r < R; r++) {
+      const auto a_scale = hn::Set(d, rows.scales[r * kChunkGroups + group]);
+      for (int v = 0; v < kPanelVecs; v++) {
+        float* to = part + r * kPanel + v * kLanes32;
+        if constexpr (kHasBlocks256<Q>) {
+          hn::Store(hn::MulAdd(products[r][v], a_scale, hn::Load(d, to)), d, to);
+        } else {
+          const auto scale = hn::Mul(hn::Load(d, panel.scales32.scale[group] + v * kLanes32), a_scale);
+          V sum = hn::MulAdd(products[r][v], scale, hn::Load(d, to));
+          if constexpr (Q::kHasMin) {
+            const auto a_sum = hn::Set(d, rows.sums[r * kByteSums + kSumsBegin<32> + group]);
+            sum = hn::MulAdd(hn::Load(d, panel.scales32.min[group] + v * kLanes32), a_sum, sum);
+          }
+          hn::Store(sum, d, to);
+        }
+      }
+    }
+    KeepInMemory(part);  // registers are for the sums of integers
+  }
+  for (int v = 0; v < kPanelVecs; v++) {
+    [[maybe_unused]] V least[R];
+    if constexpr (kHasBlocks256<Q>) {
+      if constexpr (Q::kHasMin) {
+        for (int r = 0; r < R; r++) least[r] = hn::Zero(d);
+        for (int sub = 0; sub < 256 / Q::kSub; sub++) {
+          const auto min = hn::ConvertTo(d, hn::Load(L32(), panel.scales256.min[sub] + v * kLanes32));
+          for (int r = 0; r < R; r++)
+            least[r] =
+                hn::MulAdd(min, hn::Set(d, rows.sums[r * kByteSums + kSumsBegin<Q::kSub> + sub]), least[r]);
+        }
+      }
+    }
+    for (int r = 0; r < R; r++) {
+      const int at = r * kPanel + v * kLanes32;
+      V sum = hn::Load(d, part + at);
+      if constexpr (kHasBlocks256<Q>) {
+        sum = hn::MulAdd(hn::Load(d, panel.scales256.unit + v * kLanes32), sum, hn::Load(d, sums + at));
+        if constexpr (Q::kHasMin)
+          sum = hn::MulAdd(hn::Load(d, panel.scales256.min_unit + v * kLanes32), least[r], sum);
+      }
+      hn::Store(sum, d, sums + at);
+    }
+  }
+}
+
+template <class Q, int R>
+HWY_INLINE void MultiplyRowsOfBytePanel(const Panel& panel, int groups, int64_t count, int64_t& row,
+                                        const ByteActivations& rows, float* sums, NextChunk& next) {
+  for (; row + R <= count; row += R)
+    MultiplyBytePanel<Q, R>(panel, groups, rows.from(0, row), sums + row * kPanel, next);
+}
+
+}  // namespace wi::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // WI_KERNELS_CPU_PANEL_BYTES_INL_H_
