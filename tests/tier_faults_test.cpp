@@ -299,9 +299,6 @@ void sessions_that_miss_nothing_do_not_wait_for_others_reads(void**) {
   }
 }
 
-#ifdef WI_SANITIZED
-void a_call_is_cancelled_within_a_reads_time(void**) { skip(); }  // whose threads are not to be refused
-#else
 // Milliseconds from the cancelling of a call, so long after its beginning, to its end.
 double milliseconds_to_end(milliseconds after, const std::function<void(const CancelToken*)>& call) {
   CancelToken cancel;
@@ -317,6 +314,43 @@ double milliseconds_to_end(milliseconds after, const std::function<void(const Ca
   return std::chrono::duration<double, std::milli>(ended - cancelled).count();
 }
 
+// Two sessions whose prompts leave the fast tier at 100 ms a write, which go one at a time.
+void a_call_is_cancelled_while_it_writes_or_waits_for_others_writes(void**) {
+  const TiersWorld world = world_of(), fast = world_of({.slow = false});
+  const std::vector<int32_t> ids[] = {random_prompt(3000), random_prompt(900, 1)};
+  const std::shared_ptr<Session> sessions[] = {world.session(0.01f), world.session(0.01f)};
+  arm(kPwrite, kSlow);
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    sessions[0]->prefill(ids[0], chunks_of(150), nullptr);
+    done = true;
+  });
+  double longest = 0;
+  for (int after = 200; after <= 600; after += 100) {
+    longest = std::max(longest, milliseconds_to_end(milliseconds(after), [&](const CancelToken* cancel) {
+                         sessions[1]->prefill(ids[1], chunks_of(150), cancel);
+                       }));
+    assert_int_equal(sessions[1]->stats().tokens, 0);
+  }
+  const bool beside = !done;
+  other.join();
+  assert_true(fault.happened);
+  disarm();
+  std::printf("  cancelled within %.0f ms\n", longest);
+  assert_true(longest < 1000);
+  assert_in_time(beside &&
+                 longest < 260);  // a write of one's own, and the block that it shares with the next
+  for (size_t i = 0; i < 2; ++i) {
+    const auto expected = fast.session(0);
+    expected->prefill(ids[i], chunks_of(150), nullptr);
+    if (i) sessions[i]->prefill(ids[i], chunks_of(150), nullptr);
+    assert_true(logits_of(*sessions[i]) == logits_of(*expected));
+  }
+}
+
+#ifdef WI_SANITIZED
+void a_call_is_cancelled_within_a_reads_time(void**) { skip(); }  // whose threads are not to be refused
+#else
 // Without threads that read: a caller's reads come one after the other, a dozen in each layer.
 void a_call_is_cancelled_within_a_reads_time(void**) {
   threads_allowed = 3;  // two worlds' helpers and the manager
@@ -596,6 +630,7 @@ int main() {
       cmocka_unit_test(a_full_disk_and_a_full_memory_are_a_status),
       cmocka_unit_test(a_slow_disk_changes_no_token),
       cmocka_unit_test(sessions_that_miss_nothing_do_not_wait_for_others_reads),
+      cmocka_unit_test(a_call_is_cancelled_while_it_writes_or_waits_for_others_writes),
       cmocka_unit_test(a_call_is_cancelled_within_a_reads_time),
       cmocka_unit_test(a_stalled_manager_costs_hits_and_nothing_else),
       cmocka_unit_test(sessions_that_evict_each_other_say_what_they_say_alone),

@@ -35,7 +35,8 @@ SlowKv::SlowKv(std::shared_ptr<SpillFile> file, std::shared_ptr<PageCache> cache
 
 SlowKv::~SlowKv() { cache_->forget({entries_.get(), entry_count_}); }
 
-void SlowKv::write_plane(size_t plane, const std::byte* stored, std::byte* packed) {
+void SlowKv::write_plane(size_t plane, const std::byte* stored, std::byte* packed,
+                         const std::function<void()>& poll) {
   const std::byte* const values = stored + static_cast<size_t>(tokens_) * row_bytes_;
   each_page(planes_[plane], 0, tokens_, [&](const PlanePage& page) {
     const size_t at = static_cast<size_t>(page.first) * row_bytes_,
@@ -44,7 +45,7 @@ void SlowKv::write_plane(size_t plane, const std::byte* stored, std::byte* packe
     std::memcpy(to, stored + at, bytes);
     std::memcpy(to + bytes, values + at, bytes);
   });
-  file_->write(extent_, plane * plane_bytes(), packed, plane_bytes());
+  file_->write(extent_, plane * plane_bytes(), packed, plane_bytes(), poll);
 }
 
 ReadRequest SlowKv::request(size_t plane, int32_t first, int32_t count, void* to) const {

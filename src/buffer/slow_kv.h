@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -37,11 +38,12 @@ class SlowKv {
  public:
   using Plane = PlaneLayout;  // its offsets must outlive this
   // What `read` gives, plane by plane: keys, then values (tokens, head_dim) in the stored order, 2 * tokens *
-  // row_bytes. Throws WI_E_BUDGET, WI_E_IO or WI_E_MEMORY.
+  // row_bytes. Throws WI_E_BUDGET, WI_E_IO, WI_E_MEMORY or, from `poll`, which is called between writes and
+  // while others write, what that throws.
   template <class Read>
   static std::shared_ptr<SlowKv> write(std::shared_ptr<SpillFile> file, std::shared_ptr<PageCache> cache,
                                        std::vector<Plane> planes, int32_t tokens, size_t row_bytes,
-                                       Read&& read) {
+                                       Read&& read, const std::function<void()>& poll = {}) {
     SpillExtent extent =
         file->reserve(planes.size() * 2 * static_cast<size_t>(tokens) * row_bytes, "a cold segment");
     std::shared_ptr<SlowKv> slow(new SlowKv(std::move(file), std::move(cache), std::move(extent), {},
@@ -49,7 +51,7 @@ class SlowKv {
     std::vector<std::byte> stored(slow->plane_bytes()), packed(slow->plane_bytes());
     for (size_t plane = 0; plane < slow->planes_.size(); ++plane) {
       read(plane, stored.data());
-      slow->write_plane(plane, stored.data(), packed.data());
+      slow->write_plane(plane, stored.data(), packed.data(), poll);
     }
     return slow;
   }
@@ -80,7 +82,8 @@ class SlowKv {
  private:
   SlowKv(std::shared_ptr<SpillFile> file, std::shared_ptr<PageCache> cache, SpillExtent extent,
          HostBuffer checksums, std::vector<Plane> planes, int32_t tokens, size_t row_bytes);
-  void write_plane(size_t plane, const std::byte* stored, std::byte* packed);
+  void write_plane(size_t plane, const std::byte* stored, std::byte* packed,
+                   const std::function<void()>& poll);
   size_t plane_bytes() const { return 2 * static_cast<size_t>(tokens_) * row_bytes_; }
 
   const std::shared_ptr<SpillFile> file_;

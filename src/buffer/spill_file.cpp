@@ -8,6 +8,7 @@
 #include <linux/falloc.h>
 #include <unistd.h>
 
+#include "src/buffer/patient_lock.h"
 #include "src/error.h"
 #include "src/file_size_signal.h"
 #include "src/host_process.h"
@@ -118,15 +119,17 @@ uint64_t SpillFile::used() const {
 
 // ---- writing ----
 
-void SpillFile::write(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes) {
+void SpillFile::write(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes,
+                      const std::function<void()>& poll) {
   check_process();
   assert(extent.file_.get() == this && offset <= extent.bytes_ && bytes <= extent.bytes_ - offset);
   const uint64_t at = extent.offset_ + offset;
   const auto* from = static_cast<const std::byte*>(data);
   if (file_.direct()) {
-    std::lock_guard lock(writing_);
-    write_blocks(at, from, bytes, extent.offset_ + extent.bytes_);
+    const std::unique_lock lock = lock_patiently(writing_, poll);
+    write_blocks(at, from, bytes, extent.offset_ + extent.bytes_, poll);
   } else {
+    if (poll) poll();
     file_.write(at, from, bytes);
     // Pages are forgotten once they are on the disk.
     constexpr unsigned kWait =
@@ -141,9 +144,11 @@ void SpillFile::write(const SpillExtent& extent, uint64_t offset, const void* da
 
 // Through the aligned buffer. A block that is written in part is read first, except for its part behind the
 // extent, where nothing is.
-void SpillFile::write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end) {
+void SpillFile::write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end,
+                             const std::function<void()>& poll) {
   const uint64_t block_bytes = file_.block_bytes();
   while (bytes > 0) {
+    if (poll) poll();
     const uint64_t begin = round_down(at, block_bytes), skipped = at - begin;
     const uint64_t now = std::min(bytes, kBufferBytes - skipped), end = round_up(at + now, block_bytes);
     const uint64_t last = end - block_bytes;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -109,8 +110,10 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   SpillExtent reserve(uint64_t bytes, const char* purpose);
 
   // All of it is in the file, or WI_E_IO: that extent's content is unspecified then, all others are as
-  // before. offset: in the extent. One write at a time, others wait.
-  void write(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes);
+  // before. offset: in the extent. One write at a time, others wait; poll, called meanwhile and between writes, may
+  // throw to give up, with the same result.
+  void write(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes,
+             const std::function<void()>& poll = {});
 
   uint64_t used() const;  // sum of extents, in whole blocks
   uint64_t most() const { return most_bytes_; }
@@ -137,7 +140,8 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   void make_space(uint64_t offset, uint64_t bytes, uint64_t end);
   void give_back(uint64_t offset, uint64_t bytes) noexcept override;
   void return_to_disk(uint64_t offset, uint64_t bytes) noexcept;
-  void write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end);
+  void write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end,
+                    const std::function<void()>& poll);
   void write_zeros(uint64_t offset, uint64_t bytes);
   void read_block(uint64_t offset, std::byte* to);
   std::unique_ptr<FileReads> make_reads();

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <optional>
-#include <thread>
+
+#include "src/buffer/patient_lock.h"
 
 namespace wi {
 namespace {
@@ -111,18 +111,14 @@ void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
 }
 
 bool Segment::demote(WaveBuffer& buffer, const std::function<void()>& poll) const {
-  std::unique_lock lock(demoting_, std::defer_lock);
-  while (!lock.try_lock()) {  // another thread is at it, at the pace of the disk
-    if (poll) poll();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  const std::unique_lock lock = lock_patiently(demoting_, poll);  // another thread may be at it
   if (slow()) return false;
   const size_t plane_bytes = 2 * static_cast<size_t>(tokens_) * shape_.head_bytes();
-  slow_ = SlowKv::write(buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()), layouts(),
-                        tokens_, shape_.head_bytes(), [&](size_t plane, std::byte* to) {
-                          if (poll) poll();
-                          pool_->memory().copy(to, kv_ + plane * plane_bytes, plane_bytes);
-                        });
+  slow_ = SlowKv::write(
+      buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()), layouts(), tokens_,
+      shape_.head_bytes(),
+      [&](size_t plane, std::byte* to) { pool_->memory().copy(to, kv_ + plane * plane_bytes, plane_bytes); },
+      poll);
   slow_now_.store(slow_.get(), std::memory_order_release);
   buffer.retire(std::move(pages_));
   return true;

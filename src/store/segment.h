@@ -57,7 +57,7 @@ class Segment {
   // Null: in the fast tier.
   const SlowKv* slow() const { return slow_now_.load(std::memory_order_acquire); }
   // To the slow tier; what a step is reading stays until it ends. False: it is there already. Throws
-  // WI_E_BUDGET, WI_E_IO, WI_E_MEMORY or, from `poll`, which is called every few MB, what that throws, and
+  // WI_E_BUDGET, WI_E_IO, WI_E_MEMORY or, from `poll`, which is called every MB, what that throws, and
   // changes nothing.
   bool demote(WaveBuffer& buffer, const std::function<void()>& poll = {}) const;
 
