@@ -216,10 +216,10 @@ typedef struct wi_runtime_params {
    * piece of an operation allows; 1 to 60000. 0: 50 */
   int32_t task_wait_ms;
   int32_t reserved_1;
-  /* NUL-terminated; NULL: there is no slow tier. A folder on a local disk, for keys and values that fast memory
-   * has no room for: a session that outgrows its budget, the runtime's, or its kv_fast_share goes on, with the
-   * same tokens, and reads from there what its queries want. What the runtime's budget leaves for sealed keys and
-   * values its sessions divide in proportion to what each has of them; one that needs room takes it from those that
+  /* NUL-terminated; NULL: there is no slow tier. A folder on a local disk (not in memory, as /tmp is on many
+   * systems), for keys and values that fast memory has no room for: a session that outgrows its budget, the
+   * runtime's, or its kv_fast_share goes on, with the same tokens, and reads from there what its queries want.
+   * What the runtime's budget leaves for sealed keys and values its sessions divide in proportion to what each has of them; one that needs room takes it from those that
    * have more than their part, idle ones too, and may wait for steps of theirs to end, some seconds at most.
    * The file has no name and is gone with the runtime, however the process ends. Models with sliding windows stay
    * in memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */

@@ -28,8 +28,8 @@ make_toolkit() {
   echo "set-up: CUDA toolkit from PyPI (in $folder)" >&2
   rm -rf "$folder"
   mkdir -p "$folder"
-  python3 -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --only-binary :all: \
-    --target "$folder" "${wheels[@]}" >&2 || {
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-cache-dir \
+    --no-deps --only-binary :all: --target "$folder" "${wheels[@]}" >&2 || {
     echo "set-up: the CUDA toolkit's wheels could not be had from PyPI (above); with a CUDA 13 toolkit of your" \
       "own, set CUDACXX to its nvcc" >&2
     return 1
