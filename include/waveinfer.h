@@ -219,8 +219,9 @@ typedef struct wi_runtime_params {
   /* NUL-terminated; NULL: there is no slow tier. A folder on a local disk (not in memory, as /tmp is on many
    * systems), for keys and values that fast memory has no room for: a session that outgrows its budget, the
    * runtime's, or its kv_fast_share goes on, with the same tokens, and reads from there what its queries want.
-   * What the runtime's budget leaves for sealed keys and values its sessions divide in proportion to what each has of them; one that needs room takes it from those that
-   * have more than their part, idle ones too, and may wait for steps of theirs to end, some seconds at most.
+   * What the runtime's budget leaves for sealed keys and values its sessions divide in proportion to what each has
+   * of them; one that needs room takes it from those that have more than their part, idle ones too, and may wait
+   * for steps of theirs to end, some seconds at most.
    * The file has no name and is gone with the runtime, however the process ends. Models with sliding windows stay
    * in memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
   const char* spill_folder;
