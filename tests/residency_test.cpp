@@ -1,5 +1,7 @@
 // Sessions in one runtime whose keys and values are together larger than its memory: each has its part, a newcomer
 // finds room, and all say what they say alone.
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <thread>
@@ -10,6 +12,7 @@
 #include "src/kv_store.h"
 #include "src/session.h"
 #include "tests/support/folder.h"
+#include "tests/support/in_time.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
 
@@ -261,6 +264,32 @@ void sessions_that_come_and_go_say_what_they_say_alone(void**) {
   assert_int_equal(world.runtime->buffer->stats().frame_bytes, 0);
 }
 
+// Prompts beside it take all there is, one after the other.
+void a_session_that_writes_does_not_wait_for_those_that_read(void**) {
+  const uint64_t one = bytes_of_one();
+  World world(3 * one / 2);
+  const auto session = world.session();
+  read(*session, 1);
+  write(*session, 5);
+  std::atomic<bool> stop{false};
+  std::thread readers([&] {
+    for (uint64_t i = 2; !stop; ++i) read(*world.session(), i);
+  });
+  std::vector<double> times;
+  for (int step = 0; step < 300; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    write(*session, 1);
+    times.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+  stop = true;
+  readers.join();
+  std::sort(times.begin(), times.end());
+  std::printf("  median %.2f ms, 99 %% within %.2f ms\n", times[150], times[297]);
+  assert_true(session->sequence().slow_segments() > 0);
+  assert_in_time(times[297] < 50);  // a chunk takes some, and whoever waited for others' claims 200
+}
+
 // A fork, one under another policy, a cut and a load, each where others fill the runtime.
 void whatever_makes_a_session_finds_room(void**) {
   const uint64_t one = bytes_of_one();
@@ -413,6 +442,7 @@ int main() {
       cmocka_unit_test(the_others_grow_back_when_one_ends),
       cmocka_unit_test(sessions_of_five_times_the_budget_all_go_on),
       cmocka_unit_test(sessions_that_come_and_go_say_what_they_say_alone),
+      cmocka_unit_test(a_session_that_writes_does_not_wait_for_those_that_read),
       cmocka_unit_test(whatever_makes_a_session_finds_room),
       cmocka_unit_test(tasks_of_more_than_the_budget_run_side_by_side),
       cmocka_unit_test(a_slow_tier_that_takes_nothing_is_the_newcomers_status),
