@@ -94,6 +94,7 @@ std::shared_ptr<Session> with_past(const TiersWorld& world, float share, const c
   };
   session->append_computed(random_prompt(kPastTokens), fill, nullptr);
   session->logits(nullptr);
+  if (world.runtime->buffer) world.settle();
   return session;
 }
 
@@ -212,6 +213,7 @@ void statistics_count_the_time_that_calls_waited(void**) {
     const TiersWorld world = world_of({.read_ahead = ahead});
     const auto session = with_past(world, 0.01f);
     std::vector<SpillStats> parts;
+    const SpillStats before = file_stats(world);
     {
       const Watching watching([&](const AttendChunkArgs&) {
         parts.push_back(file_stats(world));
@@ -221,12 +223,13 @@ void statistics_count_the_time_that_calls_waited(void**) {
       session->prefill(random_prompt(20, 1), {}, nullptr);
       disarm();
     }
+    const SpillStats after = file_stats(world);
     assert_int_equal(parts.size(), kLayers * kParts);
     SpillStats& now = of[ahead];
     now.wait_ns = parts.back().wait_ns - parts[0].wait_ns;
     now.stalls = parts.back().stalls - parts[0].stalls;
-    now.requests = parts.back().requests - parts[0].requests;
-    now.wanted_bytes = parts.back().wanted_bytes - parts[0].wanted_bytes;
+    now.requests = after.requests - before.requests;
+    now.wanted_bytes = after.wanted_bytes - before.wanted_bytes;
     std::printf("  %s: waited %.0f ms in %llu calls, %llu requests, %.1f MB\n",
                 ahead ? "ahead" : "when wanted", static_cast<double>(now.wait_ns) * 1e-6,
                 static_cast<unsigned long long>(now.stalls), static_cast<unsigned long long>(now.requests),

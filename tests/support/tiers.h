@@ -1,6 +1,7 @@
 // A small model's sessions over two tiers, and, to compare with, over memory alone.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -60,6 +61,12 @@ struct TiersWorld {
     return Session::create(runtime, model, params(share));
   }
   WaveBuffer& buffer() const { return *runtime->buffer; }
+  // Until the manager has done what sessions left to it: what they have in the slow tier from now on is the same in
+  // every world, however slow its threads were.
+  void settle() const {
+    const auto done = std::make_shared<std::promise<void>>();
+    if (buffer().later([done] { done->set_value(); })) done->get_future().wait();
+  }
 
   Folder folder;
   std::shared_ptr<const Model> model;
