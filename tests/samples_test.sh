@@ -160,7 +160,7 @@ every_failure_is_status_1_and_one_line() {
 
 every_program_tells_what_it_is() {
   local program
-  for program in wi_ask wi_chat wi_logits wi_tokens wi_plant wi_bench attention_bench kernel_bench prefill_bench; do
+  for program in wi_ask wi_chat wi_logits wi_tokens wi_plant game_loop editor wi_bench attention_bench kernel_bench prefill_bench; do
     [ -x "$bin/$program" ] || continue # benches may not be built here
     timeout 20 "$bin/$program" --help >help.txt || broken "$program --help failed"
     grep -q "$program" help.txt || broken "$program --help does not name it"
@@ -188,6 +188,32 @@ embed_writes_what_comes_next() {
   "$bin/embed" "$model" "In the beginning God created the" >embed.txt || broken "embed failed"
   [ -s embed.txt ] || broken "embed wrote nothing"
   fails "no-such-file.gguf" "$bin/embed" no-such-file.gguf hello
+}
+
+sample_chat_remembers_what_was_said_before() {
+  printf 'The password of Boaz the potter is copper meadow.\nWhat is the password of Boaz the potter?\n' |
+    "$bin/sample_chat" "$model" >chat.out || broken "sample_chat failed"
+  tail -n 1 chat.out | grep -q "copper meadow" || broken "it said $(cat chat.out)"
+}
+
+sample_long_document_answers_all_questions_from_forks() {
+  "$bin/sample_long_document" "$model" document.txt "$question" "What is the password of Boaz the potter?" \
+    >long.out 2>/dev/null || broken "sample_long_document failed"
+  grep -q "amber lantern" long.out && grep -q "copper meadow" long.out || broken "it said $(cat long.out)"
+}
+
+sample_save_load_goes_on_with_the_same_tokens() {
+  "$bin/sample_save_load" "$model" "In the beginning" saved.wis >saved.out || broken "sample_save_load failed"
+  grep -qx "the same tokens: yes" saved.out || broken "it said $(cat saved.out)"
+}
+
+sample_errors_shows_a_status_for_each() {
+  "$bin/sample_errors" "$model" >errors.out || broken "sample_errors failed"
+  local status
+  for status in IO FORMAT ARGUMENT STATE BUDGET CANCELLED; do
+    grep -q "^  $status: " errors.out || broken "no $status in $(cat errors.out)"
+  done
+  [ "$(tail -n 1 errors.out)" = "  OK" ] || broken "the session did not go on: $(cat errors.out)"
 }
 
 readme_shows_the_embed_program_as_it_is() {
@@ -232,8 +258,12 @@ for claim in tokens_come_back_as_the_same_text \
   every_program_tells_what_it_is \
   chat_goes_on_where_it_was_saved \
   embed_writes_what_comes_next \
+  sample_chat_remembers_what_was_said_before \
+  sample_long_document_answers_all_questions_from_forks \
+  sample_save_load_goes_on_with_the_same_tokens \
+  sample_errors_shows_a_status_for_each \
   readme_shows_the_embed_program_as_it_is; do
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 17 test(s)."
+echo "[  PASSED  ] 21 test(s)."

@@ -183,7 +183,8 @@ const std::vector<Include>& sources() {
           if (std::regex_match(line, match, line_pattern)) {
             std::string what = match[2];
             // Samples are read alone, as an example of a program: their own headers stand beside them.
-            if (under(from, "samples/") && fs::exists(root / "samples" / what)) what = "samples/" + what;
+            const fs::path beside = (fs::path(from).parent_path() / what).lexically_normal();
+            if (under(from, "samples/") && fs::exists(root / beside)) what = beside.generic_string();
             includes.push_back({from, what, match[1] == "\""});
           }
       }
