@@ -2,21 +2,32 @@
 function(wi_component name folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
   if(name STREQUAL wi_core)
-    list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/src/capi.cpp ${CMAKE_SOURCE_DIR}/src/error.cpp
-      ${CMAKE_SOURCE_DIR}/src/host_process.cpp)
+    list(FILTER sources EXCLUDE REGEX "/src/(capi|error|host_process[a-z_]*)\\.cpp$")
   endif()
   if(name STREQUAL wi_kernels)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cpu/*.cpp)
+    list(FILTER sources EXCLUDE REGEX /kernels/cpu/bundled/)
+    if(NOT TARGET DNNL::dnnl)
+      list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/kernels/cpu/gemm.cpp)
+      list(APPEND sources ${WI_OWN_GEMM})
+    endif()
   endif()
   add_library(${name} STATIC ${sources})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
   target_link_libraries(${name} PUBLIC ${ARGN})
+  set_property(GLOBAL APPEND PROPERTY WI_COMPONENTS ${name})
 endfunction()
 
-add_library(wi_base STATIC ${CMAKE_SOURCE_DIR}/src/error.cpp ${CMAKE_SOURCE_DIR}/src/host_process.cpp)
+add_library(wi_base STATIC ${CMAKE_SOURCE_DIR}/src/error.cpp ${CMAKE_SOURCE_DIR}/src/host_process.cpp
+  ${CMAKE_SOURCE_DIR}/src/host_process_unwinder.cpp)
 target_include_directories(wi_base PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 
-wi_component(wi_kernels kernels/cpu PkgConfig::HWY DNNL::dnnl)
+set(WI_OWN_GEMM ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/gemm.cpp ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/gemm_bf16.cpp)
+wi_component(wi_kernels kernels/cpu PkgConfig::HWY $<TARGET_NAME_IF_EXISTS:DNNL::dnnl>)
+if(TARGET DNNL::dnnl)
+  add_library(wi_own_gemm OBJECT ${WI_OWN_GEMM})  # for a library that takes it before wi_kernels' own
+  target_link_libraries(wi_own_gemm PRIVATE wi_kernels)
+endif()
 # SSSE3 (every x86-64 processor since 2011), AVX2 and AVX-512; each target more is a recompilation. The
 # baseline is named because old Highway would take plain scalar code for it; bits 4 and 6 are the AVX-512
 # variants for Sapphire Rapids and Zen 4 of newer ones. AVX-512 with VNNI is for the source that asks for it.
@@ -63,9 +74,23 @@ wi_component(wi_core src wi_pipeline wi_model wi_sampling wi_store wi_buffer wi_
 
 wi_component(wi_engine src/engine wi_core)
 
-add_library(waveinfer SHARED ${CMAKE_SOURCE_DIR}/src/capi.cpp)
-target_include_directories(waveinfer PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(waveinfer PRIVATE wi_engine)
-set_target_properties(waveinfer PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 2 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/waveinfer.map)
-target_link_options(waveinfer PRIVATE "LINKER:--version-script=${CMAKE_SOURCE_DIR}/src/waveinfer.map"
-                    "LINKER:--exclude-libs,ALL" "LINKER:--no-undefined" "LINKER:-z,nodelete")
+# The C interface, for every kind of libwaveinfer.
+add_library(wi_capi OBJECT ${CMAKE_SOURCE_DIR}/src/capi.cpp)
+target_link_libraries(wi_capi PRIVATE wi_engine)
+target_compile_definitions(wi_capi PRIVATE WI_BUILD)
+
+# libwaveinfer.so out of the C interface and what the caller links: only the header's functions leave it.
+function(wi_shared_library name)
+  add_library(${name} SHARED $<TARGET_OBJECTS:wi_capi>)
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME waveinfer LINKER_LANGUAGE CXX
+    VERSION ${PROJECT_VERSION} SOVERSION 2 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/waveinfer.map)
+  target_include_directories(${name} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_options(${name} PRIVATE "LINKER:--version-script=${CMAKE_SOURCE_DIR}/src/waveinfer.map"
+    "LINKER:--exclude-libs,ALL" "LINKER:--no-undefined" "LINKER:-z,nodelete")
+endfunction()
+
+wi_shared_library(waveinfer)
+if(NOT WAVEINFER_BUNDLED)
+  target_link_libraries(waveinfer PRIVATE wi_engine)
+endif()

@@ -1,23 +1,20 @@
 # What `cmake --install` puts where, and how other projects find it: find_package(waveinfer) and pkg-config.
-# Every path is relative to the file it stands in, so that an installed tree can be moved.
+# Every path is relative to the file it stands in, so that an installed tree can be moved. Components:
+#   waveinfer  the library with its header, and the files that find it
+#   bundled    the same with the bundled libraries and their licences in place of the library; only where asked for.
+#              With WAVEINFER_BUNDLED that is what waveinfer is.
+#   programs   the programs and their man pages
 include(CMakePackageConfigHelpers)
 
 add_library(waveinfer::waveinfer ALIAS waveinfer)
 set(WI_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/waveinfer)
 set(WI_PKGCONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-install(TARGETS waveinfer EXPORT waveinferTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT waveinfer
-        NAMELINK_COMPONENT waveinfer)
-install(FILES ${CMAKE_SOURCE_DIR}/include/waveinfer.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT waveinfer)
-install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT waveinfer)
-install(EXPORT waveinferTargets NAMESPACE waveinfer:: DESTINATION ${WI_CMAKE_DIR} COMPONENT waveinfer)
-
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/waveinferConfig.cmake.in
-  ${CMAKE_BINARY_DIR}/waveinferConfig.cmake INSTALL_DESTINATION ${WI_CMAKE_DIR} NO_SET_AND_CHECK_MACRO)
+  ${CMAKE_BINARY_DIR}/waveinferConfig.cmake INSTALL_DESTINATION ${WI_CMAKE_DIR} NO_SET_AND_CHECK_MACRO
+  PATH_VARS CMAKE_INSTALL_FULL_LIBDIR CMAKE_INSTALL_FULL_INCLUDEDIR)
 # Until 1.0 a new minor version may break.
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/waveinferConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/waveinferConfig.cmake ${CMAKE_BINARY_DIR}/waveinferConfigVersion.cmake
-        DESTINATION ${WI_CMAKE_DIR} COMPONENT waveinfer)
 
 # The prefix as seen from the .pc file; folders given as absolute paths stay as they are.
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
@@ -34,14 +31,87 @@ foreach(folder LIBDIR INCLUDEDIR)
   endif()
 endforeach()
 configure_file(${CMAKE_SOURCE_DIR}/cmake/waveinfer.pc.in ${CMAKE_BINARY_DIR}/waveinfer.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/waveinfer.pc DESTINATION ${WI_PKGCONFIG_DIR} COMPONENT waveinfer)
 
-# Installed programs find the library beside them.
-if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR})
-  file(RELATIVE_PATH WI_LIBRARY_FROM_PROGRAM /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
-  foreach(program wi_ask wi_logits wi_tokens)
-    if(TARGET ${program})
+# wi_install(COMPONENT TARGET [EXCLUDE_FROM_ALL])
+function(wi_install component target)
+  install(TARGETS ${target} EXPORT ${component}Targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${component} NAMELINK_COMPONENT ${component} ${ARGN})
+  install(EXPORT ${component}Targets FILE waveinferTargets.cmake NAMESPACE waveinfer:: DESTINATION ${WI_CMAKE_DIR}
+    COMPONENT ${component} ${ARGN})
+  install(FILES ${CMAKE_SOURCE_DIR}/include/waveinfer.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT ${component} ${ARGN})
+  install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT ${component} ${ARGN})
+  install(FILES ${CMAKE_BINARY_DIR}/waveinferConfig.cmake ${CMAKE_BINARY_DIR}/waveinferConfigVersion.cmake
+    DESTINATION ${WI_CMAKE_DIR} COMPONENT ${component} ${ARGN})
+  install(FILES ${CMAKE_BINARY_DIR}/waveinfer.pc DESTINATION ${WI_PKGCONFIG_DIR} COMPONENT ${component} ${ARGN})
+endfunction()
+
+wi_install(waveinfer waveinfer)
+set(WI_PACKAGED waveinfer)
+if(WI_BUNDLED AND NOT WAVEINFER_BUNDLED)
+  set(WI_PACKAGED bundled)
+  set_target_properties(waveinfer_bundled PROPERTIES EXPORT_NAME waveinfer)
+  wi_install(bundled waveinfer_bundled EXCLUDE_FROM_ALL)
+  set(excluded EXCLUDE_FROM_ALL)
+endif()
+if(WI_BUNDLED)
+  install(FILES ${WI_STATIC_ARCHIVE} DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${WI_PACKAGED} ${excluded})
+  install(FILES ${WI_LICENSES} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT ${WI_PACKAGED} ${excluded})
+endif()
+
+# Beside the library, which opens it at run time.
+if(TARGET waveinfer_cuda)
+  install(TARGETS waveinfer_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT waveinfer_cuda)
+endif()
+
+# Installed programs find the library beside them, and need as little as it does; what they say to --help is
+# their man page.
+file(RELATIVE_PATH WI_LIBRARY_FROM_PROGRAM /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
+set(man_pages)
+foreach(program wi_ask wi_chat wi_logits wi_tokens)
+  if(TARGET ${program})
+    if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR})
       set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/${WI_LIBRARY_FROM_PROGRAM}")
     endif()
-  endforeach()
+    if(WI_BUNDLED)
+      target_link_options(${program} PRIVATE -static-libstdc++ -static-libgcc)
+    endif()
+    install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+    set(page ${CMAKE_BINARY_DIR}/man/${program}.1)
+    add_custom_command(OUTPUT ${page} VERBATIM DEPENDS ${program} cmake/man_page.sh
+      COMMAND ${CMAKE_SOURCE_DIR}/cmake/man_page.sh $<TARGET_FILE:${program}> ${PROJECT_VERSION} ${page}
+      COMMENT "Writing ${program}.1")
+    list(APPEND man_pages ${page})
+  endif()
+endforeach()
+if(man_pages)
+  add_custom_target(man_pages ALL DEPENDS ${man_pages})
+  install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT programs)
 endif()
+
+# Packages: `cpack` in the build folder makes a .tar.gz and a .deb of the bundled library and the programs; where
+# there is no bundled library, of the other one.
+set(CPACK_GENERATOR TGZ DEB)
+set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};waveinfer;${WI_PACKAGED};/")
+if(man_pages)
+  list(APPEND CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};waveinfer;programs;/")
+endif()
+set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/packages)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_PACKAGE_VENDOR "waveinfer")
+set(CPACK_PACKAGE_CONTACT "The waveinfer developers")
+set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
+string(TOLOWER "${CMAKE_PROJECT_NAME}-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}" CPACK_PACKAGE_FILE_NAME)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+# What the .deb needs is asked of dpkg's own program, where that and what it is called with are installed.
+find_program(WI_DPKG_SHLIBDEPS dpkg-shlibdeps)
+find_program(WI_FILE file)
+mark_as_advanced(WI_DPKG_SHLIBDEPS WI_FILE)
+if(WI_DPKG_SHLIBDEPS AND WI_FILE)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+else()
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS libc6)
+endif()
+include(CPack)

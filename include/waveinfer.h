@@ -82,7 +82,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
+/* Before every function. On Windows functions come from the DLL, unless the host defines WI_STATIC because it links
+ * the library itself; WI_BUILD is for building the library. */
+#if defined(_WIN32) && defined(WI_BUILD)
+#define WI_API __declspec(dllexport)
+#elif defined(_WIN32) && !defined(WI_STATIC)
+#define WI_API __declspec(dllimport)
+#elif defined(__GNUC__) && !defined(_WIN32)
 #define WI_API __attribute__((visibility("default")))
 #else
 #define WI_API
@@ -156,7 +162,8 @@ typedef int32_t (*wi_progress_callback)(void* user, uint64_t done, uint64_t tota
  * before penalty and temperature; -INFINITY forbids a token. The model's own logits, those that
  * wi_session_logits gives and log-probabilities come from, stay as they are. Other than 0 ends the call with
  * WI_E_CANCELLED. It may be called again for the same token if the call fails after it; what was taken is
- * what events say. Since 0.2. */
+ * what events say. A task is asked a second time before it is WI_TASK_FAILED with that status: what the
+ * callback returns then counts. Since 0.2. */
 typedef int32_t (*wi_logits_callback)(void* user, float* logits, uint64_t vocab);
 
 enum wi_log_level {
@@ -1087,7 +1094,8 @@ typedef struct wi_task_info {
 /* Submits a session: the call returns at once. The first task of a runtime starts its engine, one thread.
  *   session   used by nobody else now
  *   params    NULL: all defaults, which goes on from what the session has
- *   task_out  out: a new handle. Releasing the last one cancels a task that has not ended
+ *   task_out  out: a new handle. Releasing the last one cancels a task that has not ended, within one step of the
+ *             engine; for so long the engine goes on using what the session uses: a model's memory, callbacks
  * Errors: WI_E_BUSY if the session is in use, by a task too; WI_E_STATE if it is empty and there is no
  * prompt. What goes wrong later is the task's status. Any thread. */
 WI_API wi_status wi_task_submit(wi_session* session, const wi_task_params* params, wi_task** task_out,

@@ -6,6 +6,7 @@ build_packages=(g++ cmake ninja-build pkg-config libhwy-dev libdnnl-dev libmimal
   libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev nlohmann-json3-dev libcmocka-dev libboost-context-dev xz-utils)
 # One fixed version on every system, so that the same source is formatted and judged the same everywhere.
 clang_packages=(clang-14 libclang-rt-14-dev)
+packaging_packages=(dpkg-dev file abigail-tools) # what makes a .deb, and holds the ABI against its baseline
 cuda_packages=(python3-pip) # which loads a CUDA toolkit where there is none
 lint_packages=(clang-format-14 clang-tidy-14 git)
 
@@ -31,12 +32,15 @@ set_up() {
     as_root=(sudo -n)
   fi
   echo "set-up: installing ${missing[*]}"
+  exec 9<"${BASH_SOURCE[0]}"
+  flock 9 # two scripts may be at it: the package manager would refuse the second
   local log
   log=$(mktemp)
   if "${as_root[@]}" apt-get update -q >"$log" 2>&1 &&
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
       "${missing[@]}" >>"$log" 2>&1; then
     rm -f "$log"
+    exec 9<&-
     return 0
   fi
   tail -n 20 "$log" >&2

@@ -1,7 +1,6 @@
 #include "src/host_process.h"
 
 #include <atomic>
-#include <execinfo.h>
 #include <pthread.h>
 
 #include "src/error.h"
@@ -21,8 +20,7 @@ uint32_t fork_count() { return forks.load(std::memory_order_relaxed); }
 
 void prepare_process() {
   check(kRegistered == 0, WI_E_MEMORY, "the C library had no memory to register a handler of fork()");
-  void* frame = nullptr;
-  check(backtrace(&frame, 1) == 1, WI_E_MEMORY, "the C library had no memory to load its unwinder");
+  load_unwinder();
 }
 
 }  // namespace wi

@@ -1,10 +1,16 @@
 #!/bin/sh
-# Installs the library, moves the tree, and builds a C program against it as a stranger would: once with
-# pkg-config, once with find_package. usage: install_test.sh BUILD_DIR CMAKE C_COMPILER
+# The library as a stranger gets it: installed into an empty prefix, out of the .tar.gz and out of the .deb. Each tree
+# lies at another place than it was made for, and a C program is built against it from there, with pkg-config
+# and with find_package, and run at once, without a word about where the library is.
+# usage: install_test.sh BUILD_DIR CMAKE CPACK C_COMPILER
 set -eu
 build=$1
 cmake=$2
-compiler=$3
+cpack=$3
+compiler=$4
+# The build's own generator: the default one may not be there.
+generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
+unset LD_LIBRARY_PATH PKG_CONFIG_PATH
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -12,25 +18,85 @@ fail() {
   echo "install_test: $*" >&2
   exit 1
 }
-
-"$cmake" --install "$build" --prefix "$folder/first place" --component waveinfer >"$folder/log" || {
-  cat "$folder/log"
-  fail "cmake --install"
+# run WHAT COMMAND...: says nothing where it works
+run() {
+  what=$1
+  shift
+  "$@" >"$folder/log" 2>&1 || {
+    cat "$folder/log" >&2
+    fail "$what"
+  }
 }
-# The old place is gone: whatever still points there breaks.
-root="$folder/moved"
-mv "$folder/first place" "$root"
-grep -rlIF -e "$build" -e "first place" "$root" && fail "these files know where they were built"
-config=$(find "$root" -name waveinferConfig.cmake)
-pc=$(find "$root" -name waveinfer.pc)
-library=$(find "$root" -name 'libwaveinfer.so')
-for file in "$config" "$pc" "$library" "$root/include/waveinfer.h"; do
-  [ -e "$file" ] || fail "a file is missing in $(find "$root" -type f)"
-done
-if readelf -d "$library" | grep -E 'R(UN)?PATH'; then fail "the library has a run path"; fi
-if readelf -d "$library" | grep 'NEEDED.*mimalloc'; then fail "the library links mimalloc, which replaces the host's malloc"; fi
 
-cat >"$folder/hello.c" <<'EOF'
+main() {
+  run "cmake --install" "$cmake" --install "$build" --prefix "$folder/first place"
+  mv "$folder/first place" "$folder/moved" # whatever still points there breaks
+  checked=
+  check_tree "a prefix" "$folder/moved"
+
+  run "cpack" "$cpack" --config "$build/CPackConfig.cmake" -G TGZ -B "$folder/packages"
+  mkdir "$folder/unpacked"
+  tar -xzf "$folder"/packages/*.tar.gz -C "$folder/unpacked" --strip-components 1
+  check_tree "the .tar.gz" "$folder/unpacked"
+
+  if command -v dpkg-deb >/dev/null; then
+    run "cpack" "$cpack" --config "$build/CPackConfig.cmake" -G DEB -B "$folder/packages"
+    dpkg-deb -x "$folder"/packages/*.deb "$folder/from deb"
+    check_tree "the .deb" "$folder/from deb/usr"
+    dpkg-deb -f "$folder"/packages/*.deb Depends | grep -q libc6 || fail "the .deb does not depend on the C library"
+    checked="$checked and the .deb"
+  fi
+  echo "waveinfer $version: in a prefix, the .tar.gz$checked, found by pkg-config and by find_package, run where it lies"
+}
+
+# check_tree NAME ROOT
+check_tree() {
+  name=$1 root=$2
+  if grep -rlIF -e "$build" -e "first place" "$root"; then fail "$name: these files know where they were built"; fi
+  for file in lib/libwaveinfer.so lib/libwaveinfer.so.2 lib/pkgconfig/waveinfer.pc \
+    lib/cmake/waveinfer/waveinferConfig.cmake include/waveinfer.h share/doc/waveinfer/LICENSE; do
+    [ -e "$root/$file" ] || fail "$name: $file is missing in $(find "$root" -type f)"
+  done
+  library=$root/lib/libwaveinfer.so
+  if readelf -d "$library" | grep -E 'R(UN)?PATH'; then fail "$name: the library has a run path"; fi
+  if readelf -d "$library" | grep 'NEEDED.*mimalloc'; then fail "$name: the library links mimalloc, which replaces the host's malloc"; fi
+  if [ -e "$root/lib/libwaveinfer.a" ]; then
+    [ -s "$root/share/doc/waveinfer/LICENSES" ] || fail "$name: the licences of what is inside are missing"
+  fi
+
+  version=$(PKG_CONFIG_PATH=$root/lib/pkgconfig pkg-config --modversion waveinfer)
+  write_hello
+  # As the shell of a user would split them, blanks in paths kept.
+  flags=$(PKG_CONFIG_PATH=$root/lib/pkgconfig pkg-config --cflags --libs waveinfer)
+  eval "set -- $flags"
+  run "$name: a program by pkg-config" "$compiler" -std=c99 -Wall -Wextra -pedantic -Werror "$folder/hello/hello.c" "$@" -o "$folder/hello/hello"
+  says_its_version "$folder/hello/hello"
+
+  run "$name: a project with find_package" "$cmake" -S "$folder/hello" -B "$folder/hello/build" -G "$generator" \
+    -DCMAKE_C_COMPILER="$compiler" -DCMAKE_PREFIX_PATH="$root"
+  run "$name: a project with find_package" "$cmake" --build "$folder/hello/build"
+  says_its_version "$folder/hello/build/hello"
+  if [ -e "$root/lib/libwaveinfer.a" ]; then
+    says_its_version "$folder/hello/build/hello_static"
+    if readelf -d "$folder/hello/build/hello_static" | grep waveinfer; then fail "$name: waveinfer::static is not"; fi
+  fi
+
+  for program in "$root"/bin/*; do
+    [ -e "$program" ] || continue # built without them
+    said=$("$program" --version)
+    [ "$said" = "${program##*/} $version" ] || fail "$name: $program says '$said'"
+    page=$root/share/man/man1/${program##*/}.1
+    for heading in NAME SYNOPSIS OPTIONS; do
+      grep -qx ".SH $heading" "$page" || fail "$name: $page has no $heading"
+    done
+    [ "$("$program" --help | grep -c '^  --')" = "$(grep -c '^\.TP$' "$page")" ] || fail "$name: $page has not all options"
+  done
+}
+
+write_hello() {
+  rm -rf "$folder/hello"
+  mkdir "$folder/hello"
+  cat >"$folder/hello/hello.c" <<'END'
 #include <stdio.h>
 #include <waveinfer.h>
 int main(void) {
@@ -41,36 +107,23 @@ int main(void) {
   wi_runtime_release(runtime);
   return printf("%s\n", wi_version()) < 0;
 }
-EOF
-export LD_LIBRARY_PATH="${library%/*}"
-
-PKG_CONFIG_PATH="${pc%/*}"
-export PKG_CONFIG_PATH
-version=$(pkg-config --modversion waveinfer)
-# shellcheck disable=SC2046  # flags are words
-"$compiler" -std=c99 -Wall -Wextra -pedantic -Werror "$folder/hello.c" $(pkg-config --cflags --libs waveinfer) \
-  -o "$folder/hello"
-said=$("$folder/hello")
-[ "$said" = "$version" ] || fail "pkg-config says $version, the program says $said"
-
-mkdir "$folder/project"
-cp "$folder/hello.c" "$folder/project"
-cat >"$folder/project/CMakeLists.txt" <<EOF
+END
+  cat >"$folder/hello/CMakeLists.txt" <<END
 cmake_minimum_required(VERSION 3.24)
 project(hello C)
 find_package(waveinfer $version REQUIRED)
 add_executable(hello hello.c)
 target_link_libraries(hello PRIVATE waveinfer::waveinfer)
-EOF
-# The build's own generator: the default one may not be there.
-generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
-{
-  "$cmake" -S "$folder/project" -B "$folder/project/build" -G "$generator" -DCMAKE_C_COMPILER="$compiler" -DCMAKE_PREFIX_PATH="$root" &&
-    "$cmake" --build "$folder/project/build"
-} >"$folder/log" 2>&1 || {
-  cat "$folder/log"
-  fail "a project with find_package(waveinfer $version)"
+if(TARGET waveinfer::static)
+  add_executable(hello_static hello.c)
+  target_link_libraries(hello_static PRIVATE waveinfer::static)
+endif()
+END
 }
-said=$("$folder/project/build/hello")
-[ "$said" = "$version" ] || fail "the package says $version, the program says $said"
-echo "waveinfer $version: installed, moved, found by pkg-config and by find_package"
+
+says_its_version() {
+  said=$("$1") || fail "$name: $1 does not run"
+  [ "$said" = "$version" ] || fail "$name: the package says $version, $1 says $said"
+}
+
+main

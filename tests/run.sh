@@ -16,7 +16,7 @@ main() {
     --all) all=1 ;;
     *) echo "tests/run.sh: unknown option $1; --all is the only one" >&2; exit 1 ;;
   esac
-  set_up "${build_packages[@]}" "${cuda_packages[@]}" ${all:+"${clang_packages[@]}"}
+  set_up "${build_packages[@]}" "${packaging_packages[@]}" "${cuda_packages[@]}" ${all:+"${clang_packages[@]}"}
 
   # The CUDA backend is always compiled, with or without a device to run it.
   local toolkit

@@ -1,6 +1,6 @@
-// One-threaded dense products: c (+)= a · b in f32, or in bf16 with f32 sums, the latter through oneDNN. The
-// runtime's own tasks call these, so oneDNN is kept from waking a thread pool of its own. Used by
-// matmul_dense and attend_chunk.
+// One-threaded dense products: c (+)= a · b in f32, or in bf16 with f32 sums, the latter through oneDNN (gemm.cpp)
+// or, where that is not to be had or may not come along, by bundled/gemm.cpp. The runtime's own tasks call
+// these, so oneDNN is kept from waking a thread pool of its own. Used by matmul_dense and attend_chunk.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ struct GemmShape {
 // A product of one shape, ready to run. It belongs to the thread that asked for it.
 class Gemm {
  public:
-  // From this thread's cache of the shapes it used last; compiling a new shape in bf16 takes about a
-  // millisecond.
+  // From this thread's cache of the shapes it used last; oneDNN takes about a millisecond to compile a new
+  // shape in bf16.
   static std::shared_ptr<const Gemm> get(const GemmShape& shape);
 
   // How b must be laid out; the same for all shapes that differ in m and accumulate only.

@@ -1,5 +1,5 @@
 // What the tests of dense products and of attention over chunks share: both go through Gemm, and in
-// bf16 through oneDNN.
+// bf16 through oneDNN or (WI_TEST_OWN_GEMM) through the products that a bundled library has.
 #pragma once
 
 #include <chrono>
@@ -41,6 +41,11 @@ void assert_ends_soon_when_cancelled(Operation operation) {
 // without AMX, and once more with one that has f32 alone.
 template <size_t kCount>
 int run_with_and_without_bf16(const CMUnitTest (&tests)[kCount], char** arguments) {
+#if WI_TEST_OWN_GEMM
+  (void)arguments;
+  std::printf("own products, fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+#else
   constexpr const char* kSetting = "DNNL_MAX_CPU_ISA";
   const char* isa = std::getenv(kSetting);
   std::printf("oneDNN's instructions: %s, fast bf16: %s\n", isa ? isa : "all",
@@ -52,6 +57,7 @@ int run_with_and_without_bf16(const CMUnitTest (&tests)[kCount], char** argument
     execv("/proc/self/exe", arguments);
   }
   return failures;
+#endif
 }
 
 }  // namespace wi::test

@@ -1,0 +1,30 @@
+#!/bin/sh
+# licenses.sh OUT COMPILER FILE...: the licences of the packages that the files came from and of the compiler's
+# own libraries, as the system's packages state them, in one file.
+set -eu
+out=$1 compiler=$2
+shift 2
+trap 'rm -f "$out.part"' EXIT
+mkdir -p "${out%/*}"
+{
+  echo "libwaveinfer is under the Apache License 2.0 (LICENSE). What follows are the licences of the libraries"
+  echo "whose code a bundled libwaveinfer contains, one after the other, as Debian's packages state them."
+  seen=
+  for file in "$@" "$("$compiler" -print-file-name=libstdc++.a)" "$("$compiler" -print-libgcc-file-name)"; do
+    package=$(dpkg-query -S "$(realpath "$file")" | sed 's/:.*//;q')
+    copyright=$(realpath "/usr/share/doc/$package/copyright")
+    case "$seen" in *" $copyright "*) continue ;; esac
+    seen="$seen $copyright "
+    printf '\n\n==== %s, from %s (%s)\n\n' "$(basename "$file")" "$package" \
+      "$(dpkg-query -W -f='${Version}' "$package" | sed 's/ .*//')"
+    cat "$copyright"
+  done
+  # What these refer to instead of saying it; documentation is not inside.
+  # shellcheck disable=SC2086  # words
+  for text in $(cat $seen | grep -o '/usr/share/common-licenses/[A-Za-z0-9.-]*[A-Za-z0-9]' | grep -v GFDL |
+    xargs -n 1 realpath | sort -u); do
+    printf '\n\n==== %s\n\n' "$text"
+    cat "$text"
+  done
+} >"$out.part"
+mv "$out.part" "$out"

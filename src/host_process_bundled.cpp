@@ -1,0 +1,7 @@
+#include "src/host_process.h"
+
+namespace wi {
+
+void load_unwinder() {}
+
+}  // namespace wi
