@@ -1,3 +1,15 @@
+# What a library with a backend in it has to have been built with: these headers, and this version.
+file(GLOB WI_INTERFACE CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.h)
+set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${WI_INTERFACE})
+set(WI_BACKEND_BUILD "")
+foreach(header ${WI_INTERFACE})
+  file(SHA256 ${header} hash)
+  string(APPEND WI_BACKEND_BUILD ${hash})
+endforeach()
+string(SHA256 WI_BACKEND_BUILD "${WI_BACKEND_BUILD}")
+string(SUBSTRING ${WI_BACKEND_BUILD} 0 12 WI_BACKEND_BUILD)
+set(WI_BACKEND_BUILD "${PROJECT_VERSION}-${WI_BACKEND_BUILD}")
+
 # One static library per folder; a folder links only what stands below it.
 function(wi_component name folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
@@ -71,6 +83,8 @@ endif()
 wi_component(wi_store src/store wi_base wi_buffer wi_memory wi_kernels PkgConfig::XXHASH)
 wi_component(wi_pipeline src/pipeline wi_base wi_store wi_buffer wi_memory wi_kernels)
 wi_component(wi_core src wi_pipeline wi_model wi_sampling wi_store wi_buffer wi_memory wi_kernels wi_base)
+
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/devices.cpp PROPERTIES COMPILE_DEFINITIONS WI_BACKEND_BUILD="${WI_BACKEND_BUILD}")
 
 wi_component(wi_engine src/engine wi_core)
 

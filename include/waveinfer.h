@@ -199,7 +199,13 @@ typedef struct wi_runtime_params {
   /* Threads that work, 0 to 1024. 0: the physical cores this process may use, by its CPU set and the quota of
    * its control groups. */
   int32_t threads;
-  /* NUL-terminated. NULL or "cpu"; anything else is WI_E_UNSUPPORTED in this version. */
+  /* NUL-terminated. NULL or "cpu": the host's own processor. "cuda:N", or "cuda" for the first: a device of
+   * libwaveinfer_cuda.so, which is looked for beside this library, then where the system looks for libraries.
+   * wi_device_get_info says whether it can be used. On a device weights, indexes and recent tokens are in its memory,
+   * and as much of the other keys and values as kv_budget_bytes, which counts that memory, has room for (0: 80 % of
+   * what is free); the rest is in pinned memory of the host's, which the device reads, and which is the slow tier of
+   * its sessions (kv_fast_share, spill_bytes, statistics). Policies are "wave", without target_mass, and "full"; there
+   * is no spill_folder and no wi_kv yet, and weights are f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K. */
   const char* device;
   /* Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights and
    * scratch do not count. 0: 80 % of the memory this process may use. */
@@ -232,24 +238,29 @@ typedef struct wi_runtime_params {
    * The file has no name and is gone with the runtime, however the process ends. Models with sliding windows stay
    * in memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
   const char* spill_folder;
-  uint64_t spill_bytes;   /* at most, in that file. 0: as the disk has room. Since 0.2 */
+  /* At most, in that file; 0: as the disk has room. Of a device, in pinned memory; 0: 80 % of the memory this process
+   * may use. Since 0.2 */
+  uint64_t spill_bytes;
   int32_t buffer_manager; /* WI_BUFFER_*. Since 0.2 */
   int32_t reserved_2;
 } wi_runtime_params;
 
 typedef struct wi_device_info {
   uint32_t struct_size;
-  int32_t threads;       /* that the runtime works with */
-  char name[64];         /* "cpu" */
-  char description[128]; /* the processor's own name */
-  char simd[32];         /* instruction set that the kernels chose, e.g. "AVX3" */
-  int32_t cores;         /* physical cores this process may use */
+  int32_t threads;       /* of the host's, that the runtime works with */
+  char name[64];         /* "cpu", "cuda:0" */
+  char description[128]; /* the processor's or the device's own name */
+  char simd[32];         /* instruction set that the kernels chose, e.g. "AVX3", "sm_90" */
+  int32_t cores;         /* physical cores this process may use; a device's multiprocessors */
   int32_t numa_nodes;    /* with at least one of them */
   uint64_t memory_bytes; /* this process may use: the smaller of the machine's and its control groups' */
   uint64_t l2_bytes;     /* per core; 0: unknown */
   uint64_t l3_bytes;     /* per group of cores; 0: unknown */
   int32_t policies;      /* that there are on it: wi_runtime_policy tells which. Since 0.2 */
-  int32_t reserved;
+  /* 1: a runtime can be made on it. 0: reason says why not, in words for whoever looks after the machine: no
+   * driver, one that is too old, no plugin. Since 0.2, both */
+  int32_t usable;
+  char reason[192]; /* NUL-terminated; empty if it can be used */
 } wi_device_info;
 
 /* A way of indexing and selecting, to be named in wi_policy_params. Since 0.2. */
@@ -270,8 +281,9 @@ typedef struct wi_runtime_stats {
   uint64_t prefix_hits;         /* segments taken over from another session instead of being computed */
   uint64_t copied_weight_bytes; /* of models that were opened with WI_WEIGHTS_COPIED and live */
   /* Of the slow tier, 0 without one; since 0.2: */
-  uint64_t slow_bytes;        /* in spill_folder's file now; what lies in saved sessions is not counted */
-  uint64_t frame_bytes;       /* of kv_bytes: frames for what queries want of them */
+  uint64_t slow_bytes;  /* in spill_folder's file, or pinned for a device, now; what lies in saved sessions is
+                                 not counted */
+  uint64_t frame_bytes; /* of kv_bytes: frames for what queries want of them */
   uint64_t buffer_admissions; /* partitions that came into frames to stay; since creation, as all below */
   uint64_t buffer_evictions;  /* partitions that made room */
   uint64_t buffer_refusals;   /* partitions that were read and found no free frame */
@@ -282,10 +294,23 @@ typedef struct wi_runtime_stats {
   uint64_t slow_written_bytes;
 } wi_runtime_stats;
 
+/* How many devices there are to be told about: the host's own processor, and those that are beside it; where there
+ * are none, one that says why. Opens libwaveinfer_cuda.so, if it is there.
+ *   count_out  out: at least 2
+ * Errors: none of its own. Any thread. Since 0.2. */
+WI_API wi_status wi_device_count(int32_t* count_out, wi_error* error);
+
+/* One of them, without a runtime; threads is what one would work with by default.
+ *   index     in [0, count); 0 is the host's own processor
+ *   info_out  out
+ * Errors: none of its own. Any thread. Since 0.2. */
+WI_API wi_status wi_device_get_info(int32_t index, wi_device_info* info_out, wi_error* error);
+
 /* Makes a runtime: reads the machine's topology, starts threads, allocates nothing large.
  *   params       NULL: all defaults
  *   runtime_out  out: a new handle
- * Errors: WI_E_UNSUPPORTED for an unknown device. Thread-safe. */
+ * Errors: WI_E_UNSUPPORTED for a name that no device has; WI_E_DEVICE, with the reason, for one that cannot be
+ * used. Thread-safe. */
 WI_API wi_status wi_runtime_create(const wi_runtime_params* params, wi_runtime** runtime_out,
                                    wi_error* error);
 WI_API wi_runtime* wi_runtime_retain(wi_runtime* runtime);
@@ -710,7 +735,7 @@ typedef struct wi_session_params {
    * parameters, takes over its sealed segments instead of computing them, as far as they are those that the
    * prompt would have itself: what other sessions hold does not change where a prompt is cut */
   int32_t prefix_reuse;
-  /* With wi_runtime_params.spill_folder: the share of this session's sealed keys and values that may stay in fast
+  /* With wi_runtime_params.spill_folder, or on a device: the share of this session's sealed keys and values that may stay in fast
    * memory, in (0, 1]; the rest is in the slow tier. Of what it shares with other sessions, they have one share
    * together. 0: as much as the budgets have room for. Since 0.2 */
   float kv_fast_share;
@@ -820,7 +845,8 @@ typedef struct wi_session_stats {
   double estimated_coverage;
   double certified_coverage;
   double certified_coverage_min; /* over steps, layers and heads */
-  /* Keys and values in the slow tier, be it spill_folder's file or the one that the session was loaded from;
+  /* Keys and values in the slow tier, be it spill_folder's file, the one that the session was loaded from or, on a
+   * device, pinned memory;
    * shared segments included. Since 0.2 */
   uint64_t slow_bytes;
 } wi_session_stats;

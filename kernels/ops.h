@@ -3,6 +3,9 @@
 // arguments; a cancelled stream leaves outputs unspecified.
 #pragma once
 
+#include <vector>
+
+#include "kernels/device.h"
 #include "kernels/policy.h"
 #include "kernels/types.h"
 
@@ -123,14 +126,18 @@ struct Backend {
   void (*rope)(const Stream&, const RopeArgs&);
   void (*swiglu)(const Stream&, const SwigluArgs&);
   void (*append)(const Stream&, const AppendArgs&);
+  // What lookups retrieve, as runs: on a device; null where all code can read what is retrieved.
+  void (*retrieve)(const Stream&, const LookupArgs&);
   void (*attend)(const Stream&, const LookupArgs&);  // exact over steady and runs: writes out and lse
   void (*attend_chunk)(const Stream&, const AttendChunkArgs&);
-  // Natural log of the sum of exponentials, to f32 rounding; NaN counts as -infinity. One thread.
+  // These two are the host's, on a device's backend too. Natural log of the sum of exponentials, to f32 rounding; NaN
+  // counts as -infinity. One thread.
   double (*log_sum_exp)(const float* in, int64_t count);
   void (*dequantize)(const void* in, DType type, float* out, int64_t count);  // whole blocks
   const char* (*simd)();                                                      // instruction set in use
   const Policy* policies;
   int32_t policy_count;
+  const DeviceTable* device = nullptr;  // null: the host's own processor, and its memory
 };
 
 // Whether numbers up to this magnitude (AppendArgs::largest) stay finite in the type: below what rounds to
@@ -140,6 +147,16 @@ constexpr bool kv_holds(DType kv, uint32_t magnitude_bits) {
 }
 
 const Backend& cpu_backend();
+
+// A device's backend as sessions use it: what it leaves to the host is the CPU's, and of its policies all that lays
+// out and checks segments, which is done in the host's memory.
+struct BackendOnDevice {
+  explicit BackendOnDevice(const Backend& device);
+  BackendOnDevice(const BackendOnDevice&) = delete;
+  std::vector<Policy> policies;
+  Backend backend;
+};
+
 const Policy* find_policy(const Backend& backend, const char* name);  // null if the pair is missing
 
 }  // namespace wi

@@ -27,7 +27,8 @@ struct PolicyParams {
 
 struct SlowPlane;  // of src/buffer: keys and values that are not in the fast tier
 
-// One sealed segment as a policy sees it: one layer, one KV head.
+// One sealed segment as a policy sees it: one layer, one KV head. On a device all of it is in the device's memory,
+// the lists of segments and of lookups too.
 struct SegmentView {
   const void* keys = nullptr;        // (tokens, head_dim) KV dtype, partition by partition
   const void* values = nullptr;      // (tokens, head_dim) likewise
@@ -161,6 +162,9 @@ struct LookupArgs {
   int32_t head_dim;
   DType kv;
   float scale;  // 1/√head_dim, applied to every q·k
+  // Of the largest lookup, for devices, which cut their work up before they see it; none changes a bit.
+  int64_t usual_tokens = 0;  // attended exactly, about
+  int32_t most_partitions = 0, most_segments = 0;
 };
 
 // Counts what select did. retrieved_tokens: of what it picked.

@@ -23,12 +23,38 @@ struct TypeFormat {
   int64_t bytes;     // per block
 };
 
-// Not inside format_of(): there, gcc copies it to the stack at each call.
-inline constexpr TypeFormat kTypeFormats[] = {
-    {"f32", 1, 4},      {"f16", 1, 2},      {"bf16", 1, 2},    {"q8_0", 32, 34},  {"q4_0", 32, 18},
-    {"q4_1", 32, 20},   {"q5_0", 32, 22},   {"q5_1", 32, 24},  {"q2_k", 256, 84}, {"q3_k", 256, 110},
-    {"q4_k", 256, 144}, {"q5_k", 256, 176}, {"q6_k", 256, 210}};
-constexpr TypeFormat format_of(DType type) { return kTypeFormats[static_cast<int>(type)]; }
+// A switch, not a table: device code has no memory of the host's.
+constexpr TypeFormat format_of(DType type) {
+  switch (type) {
+    case DType::f32:
+      return {"f32", 1, 4};
+    case DType::f16:
+      return {"f16", 1, 2};
+    case DType::bf16:
+      return {"bf16", 1, 2};
+    case DType::q8_0:
+      return {"q8_0", 32, 34};
+    case DType::q4_0:
+      return {"q4_0", 32, 18};
+    case DType::q4_1:
+      return {"q4_1", 32, 20};
+    case DType::q5_0:
+      return {"q5_0", 32, 22};
+    case DType::q5_1:
+      return {"q5_1", 32, 24};
+    case DType::q2_k:
+      return {"q2_k", 256, 84};
+    case DType::q3_k:
+      return {"q3_k", 256, 110};
+    case DType::q4_k:
+      return {"q4_k", 256, 144};
+    case DType::q5_k:
+      return {"q5_k", 256, 176};
+    case DType::q6_k:
+      break;
+  }
+  return {"q6_k", 256, 210};
+}
 constexpr size_t row_bytes(DType type, int64_t columns) {
   return static_cast<size_t>(columns / format_of(type).elements * format_of(type).bytes);
 }
@@ -47,6 +73,8 @@ struct KvRun {
   const void* values = nullptr;
   int64_t tokens = 0;
 };
+
+struct DeviceQueue;  // device.h
 
 // Where an operation runs. The runtime implements it over its own threads (src/memory/workers.h); a backend
 // only calls these. body(task, worker) runs once for every task in [0, tasks) on some worker in
@@ -67,6 +95,10 @@ struct Stream {
   Stream (*alone)(const Stream& stream, int worker) = nullptr;
   int workers = 1;
   const std::atomic<bool>* cancel = nullptr;
+  // Of a device: operations go there and are done when the queue is finished; what they write into lists of the
+  // host's (LookupCounters, AppendArgs::largest) is there then, all else is in the device's memory. Null: the
+  // host's processor, on which they are done when they return.
+  DeviceQueue* queue = nullptr;
 
   bool cancelled() const { return cancel && cancel->load(std::memory_order_relaxed); }
 

@@ -25,7 +25,7 @@ constexpr const char* kUsage =
     "  --kv-budget MB       most memory for the KV cache (default: 80 % of what there is)\n"
     "  --load mapped|copied weights lie in the file (default), or in memory\n"
     "  --precision P        of the products: fast (default), high, f32 or int8 (WI_PRECISION_*)\n"
-    "  --device cpu         where to run\n"
+    "  --device D           where to run: cpu (default), cuda or cuda:N\n"
     "  --threads N          default: every core this process may use\n"
     "  --max-tokens N       longest answer (default 256)\n"
     "  --temperature T      0, the default, takes the likeliest token\n"

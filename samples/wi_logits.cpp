@@ -43,7 +43,7 @@ constexpr const char* kUsage =
     "  --kv f16|bf16|f32   type of the KV cache (default f16)\n"
     "  --load WHERE        weights lie: mapped (default), in the file, or copied, in memory\n"
     "  --precision P       of the products: f32 (default), high, fast or int8 (WI_PRECISION_*)\n"
-    "  --device cpu        where to run\n"
+    "  --device D          where to run: cpu (default), cuda or cuda:N\n"
     "  --threads N         default: every core this process may use\n";
 
 bool parse_options(int argument_count, char** arguments, Options& options);

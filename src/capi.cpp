@@ -18,6 +18,7 @@
 #include "src/engine/engine.h"
 #include "src/host_process.h"
 #include "src/memory_plan.h"
+#include "src/model/device_weights.h"
 
 // A handle counts the host's references; the object behind it is also kept by what was made from it, so
 // handles may be released in any order.
@@ -117,13 +118,20 @@ void open_model(wi_runtime* runtime, const wi_model_params* params, wi_cancel* c
   check_out(model_out, "model_out");
   const wi_model_params p = read_struct(params, "wi_model_params");
   const Precision precision = precision_of(p);
-  HostPool* copy_into = wants_copied_weights(p) ? on.object->weights_pool.get() : nullptr;
+  const Runtime& at = *on.object;
+  HostPool* copy_into = wants_copied_weights(p) && !at.device ? at.weights_pool.get() : nullptr;
+  uint64_t opened = 0, in_all = 0;
   const Progress progress = [&](uint64_t done, uint64_t total) {
     throw_if_cancelled(flag_of(token_of(cancel)));
+    opened = done, in_all = total;
     report_progress(p.progress, p.progress_user, done, total);
   };
   throw_if_cancelled(flag_of(token_of(cancel)));
-  *model_out = new wi_model(open(progress, precision, copy_into), on.object);
+  std::shared_ptr<const Model> model = open(progress, precision, copy_into);
+  if (at.device)  // nobody else has the model yet; its bytes were counted once
+    move_weights(*std::const_pointer_cast<Model>(model), at.device->table, *at.device_weights_pool,
+                 [&](uint64_t, uint64_t) { progress(opened, in_all); });
+  *model_out = new wi_model(std::move(model), on.object);
 }
 
 }  // namespace
@@ -140,6 +148,22 @@ const char* wi_status_name(wi_status status) {
                                            "MISMATCH", "DEVICE",   "DEVICE_LOST", "INTERNAL"};
   static_assert(std::size(kNames) == WI_E_INTERNAL + 1);
   return status >= 0 && status <= WI_E_INTERNAL ? kNames[status] : "UNKNOWN";
+}
+
+// ---- Devices ----
+
+wi_status wi_device_count(int32_t* count_out, wi_error* error) {
+  return guard(error, [&] {
+    check_out(count_out, "count_out");
+    *count_out = device_count();
+  });
+}
+
+wi_status wi_device_get_info(int32_t index, wi_device_info* info_out, wi_error* error) {
+  return guard(error, [&] {
+    check_struct_out(info_out, "info_out");
+    write_struct(to_device_info(index), info_out);
+  });
 }
 
 // ---- Runtime ----

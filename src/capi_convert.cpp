@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "src/capi_struct.h"
+#include "src/devices.h"
 #include "src/engine/scheduler.h"
 #include "src/policy_params.h"
 
@@ -16,7 +17,6 @@ constexpr int64_t kMostChunkTokens = 1 << 20;
 constexpr int32_t kMostNice = 19;
 
 void check_range(const char* name, int64_t value, int64_t least, int64_t most);
-void check_device(std::string_view device);
 // least < value ≤ most, or least ≤ value < most; NaN is in neither.
 void check_above(const char* name, float value, float least, float most);
 void check_below(const char* name, float value, float least, float most);
@@ -48,12 +48,14 @@ bool wants_copied_weights(const wi_model_params& p) {
 RuntimeParams to_runtime_params(const wi_runtime_params* params) {
   const wi_runtime_params p = read_struct(params, "wi_runtime_params");
   check_range("wi_runtime_params.threads", p.threads, 0, kMostThreads);
-  check_device(p.device ? p.device : "cpu");
   check_range("wi_runtime_params.huge_pages", p.huge_pages, WI_HUGE_PAGES_AUTO, WI_HUGE_PAGES_OFF);
   check_range("wi_runtime_params.bind_threads", p.bind_threads, WI_BIND_AUTO, WI_BIND_OFF);
   check_range("wi_runtime_params.log_level", p.log_level, WI_LOG_NONE, WI_LOG_DEBUG);
   check_range("wi_runtime_params.nice", p.nice, 0, kMostNice);
   RuntimeParams out;
+  const DeviceChoice device = find_device(p.device ? p.device : "cpu");
+  out.backend = device.backend;
+  out.device = device.index;
   out.threads = p.threads;
   out.kv_budget_bytes = p.kv_budget_bytes;
   out.huge_pages = p.huge_pages == WI_HUGE_PAGES_AUTO;
@@ -98,6 +100,8 @@ PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend, c
   to.budget_ceiling = or_default(p.budget_ceiling, to.budget_ceiling);
   to.repeats = p.repeats < 0 ? 0 : or_default(p.repeats, to.repeats);
   check_policy_params(to, WI_E_ARGUMENT, "wi_policy_params.");
+  check(!backend.device || to.target_mass == 0, WI_E_UNSUPPORTED, "target_mass is ", to.target_mass,
+        ", and on a device the budget is fixed in this version");
   return out;
 }
 
@@ -288,20 +292,57 @@ ChatRequest to_chat_request(std::span<const ChatMessage> messages, const wi_chat
   return out;
 }
 
-wi_device_info to_device_info(const Runtime& runtime) {
-  const Topology& topology = runtime.topology;
+namespace {
+
+wi_device_info host_info(const Topology& topology) {
   wi_device_info out{};
-  out.threads = runtime.workers.threads();
-  copy_utf8(runtime.backend.name, out.name, sizeof out.name);
+  out.threads = topology.threads;
+  copy_utf8(cpu_backend().name, out.name, sizeof out.name);
   copy_utf8(topology.cpu_name, out.description, sizeof out.description);
-  copy_utf8(runtime.backend.simd(), out.simd, sizeof out.simd);
+  copy_utf8(cpu_backend().simd(), out.simd, sizeof out.simd);
   out.cores = topology.cores;
   out.numa_nodes = topology.numa_nodes;
   out.memory_bytes = topology.memory_bytes;
   out.l2_bytes = topology.l2_bytes;
   out.l3_bytes = topology.l3_bytes;
-  out.policies = runtime.backend.policy_count;
+  out.policies = cpu_backend().policy_count;
+  out.usable = 1;
   return out;
+}
+
+wi_device_info plugin_info(const DeviceDescription& device, int32_t policies, const Topology& topology) {
+  wi_device_info out{};
+  out.threads = topology.threads;
+  copy_utf8(device.name, out.name, sizeof out.name);
+  copy_utf8(device.product, out.description, sizeof out.description);
+  copy_utf8(device.target, out.simd, sizeof out.simd);
+  out.cores = device.processors;
+  out.numa_nodes = topology.numa_nodes;
+  out.memory_bytes = device.memory_bytes;
+  out.l2_bytes = device.l2_bytes;
+  out.policies = policies;
+  out.usable = device.reason[0] ? 0 : 1;
+  copy_utf8(device.reason, out.reason, sizeof out.reason);
+  return out;
+}
+
+}  // namespace
+
+wi_device_info to_device_info(const Runtime& runtime) {
+  wi_device_info out = runtime.device ? plugin_info(runtime.device->description, runtime.backend.policy_count,
+                                                    runtime.topology)
+                                      : host_info(runtime.topology);
+  out.threads = runtime.workers.threads();
+  return out;
+}
+
+int32_t device_count() { return 1 + plugin_device_count(); }
+
+wi_device_info to_device_info(int32_t index) {
+  check_range("index", index, 0, device_count() - 1);
+  if (index == 0) return host_info(read_topology());
+  const PluginDevice device = describe_plugin_device(index - 1);
+  return plugin_info(device.description, device.policies, read_topology());
 }
 
 wi_policy_info to_policy_info(const Runtime& runtime, int32_t index) {
@@ -420,14 +461,6 @@ namespace {
 void check_range(const char* name, int64_t value, int64_t least, int64_t most) {
   check(value >= least && value <= most, WI_E_ARGUMENT, name, " is ", value, ", must be in [", least, ", ",
         most, "]");
-}
-
-void check_device(std::string_view device) {
-  if (device == "cpu") return;
-  const char* reason = device.starts_with("cuda")
-                           ? ", which needs the CUDA plugin; this build has only \"cpu\""
-                           : ", this build has only \"cpu\"";
-  fail(WI_E_UNSUPPORTED, "wi_runtime_params.device is \"", device, "\"", reason);
 }
 
 void check_above(const char* name, float value, float least, float most) {

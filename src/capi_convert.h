@@ -38,6 +38,8 @@ PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend,
                        const PolicyChoice* saved = nullptr);
 
 wi_device_info to_device_info(const Runtime& runtime);
+int32_t device_count();
+wi_device_info to_device_info(int32_t index);
 wi_policy_info to_policy_info(const Runtime& runtime, int32_t index);
 wi_runtime_stats to_runtime_stats(const Runtime& runtime);
 wi_model_info to_model_info(const Model& model);

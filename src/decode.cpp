@@ -16,7 +16,9 @@ void finish(const Step& step, std::span<const Row> rows);
 }  // namespace
 
 void decode_step(const Step& given, std::span<const Row> rows, StepStats& times) {
-  Step step = given;
+  const Stream queued = given.work.on_device(given.stream);
+  const Workspace::Running running(given.work);
+  Step step{given.backend, queued, given.model, given.work, given.buffer};
   step.rows_alike = true;  // a session's logits do not depend on its company
   const Model& model = step.model;
   const Retrieval::Use using_buffer(step.work.retrieval, step.buffer);
@@ -37,13 +39,13 @@ void decode_step(const Step& given, std::span<const Row> rows, StepStats& times)
       append(step, rows, layer);
     }
 
-    attention.open(layer, step.work.q, step.work.attended, nullptr);
+    attention.open(layer, step.work.q, step.work.attended, step.work.lse);
     while (attention.next_pass()) {
       attention.run(step.stream, times, [&](const Stream& stream, const Pass& pass) {
-        select(stream, pass);                // rank partitions, split them into zones
-        retrieve(stream, pass);              // bring what was picked to the fast tier
-        attend(step.backend, stream, pass);  // steady zone and retrieved partitions, exactly
-        estimate(stream, pass);              // the next ones by their index; merge by LSE
+        select(stream, pass);                  // rank partitions, split them into zones
+        retrieve(step.backend, stream, pass);  // bring what was picked to the fast tier
+        attend(step.backend, stream, pass);    // steady zone and retrieved partitions, exactly
+        estimate(stream, pass);                // the next ones by their index; merge by LSE
       });
     }
     throw_if_cancelled(step.stream);
@@ -67,7 +69,9 @@ void begin(const Step& step, std::span<const Row> rows) {
     work.tokens[i] = rows[i].token;
     rotation_tables(step, static_cast<int64_t>(i), rows[i].position, 1);
   }
-  work.attention.begin(rows, step.model.config.group(), step.buffer ? &work.retrieval : nullptr);
+  work.send(step.model.config, static_cast<int64_t>(rows.size()));
+  work.attention.begin(rows, step.model.config.group(), step.buffer ? &work.retrieval : nullptr,
+                       work.queue());
   work.append.largest.resize(rows.size() * static_cast<size_t>(step.model.config.layers));
 }
 
@@ -98,6 +102,8 @@ void emit_logits(const Step& step, std::span<const Row> rows) {
 // What came out leaves here: whether it is right, and what was counted.
 void finish(const Step& step, std::span<const Row> rows) {
   throw_if_cancelled(step.stream);
+  step.work.attention.fetch();
+  step.work.finish();
   const uint32_t* largest = step.work.append.largest.data();  // (layers, rows)
   for (int32_t layer = 0; layer < step.model.config.layers; ++layer) {
     for (const Row& row : rows) {

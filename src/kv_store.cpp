@@ -41,6 +41,9 @@ KvStore::KvStore(std::shared_ptr<Runtime> runtime, const KvStoreParams& params)
       params_(params),
       sequence_(runtime_->kv_pools, params.shape, params.kv_budget_bytes),
       written_(static_cast<size_t>(params.shape.layers), 0) {
+  check(!runtime_->device, WI_E_UNSUPPORTED,
+        "KV stores are not on devices in this version; this runtime's is ",
+        runtime_->device ? runtime_->device->description.name : "");
   publish_stats();
 }
 
@@ -115,7 +118,7 @@ void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const Ca
     while (attention.next_pass()) {
       attention.run(stream, stats, [&](const Stream& on, const Pass& pass) {
         select(on, pass);
-        retrieve(on, pass);
+        retrieve(runtime_->backend, on, pass);
         wi::attend(runtime_->backend, on, pass);
         estimate(on, pass);
       });

@@ -23,7 +23,7 @@ MatmulArgs product(const Step& step, const float* in, int64_t rows, int32_t part
 
 void embed(const Step& step, int64_t rows) {
   step.backend.embed(step.stream,
-                     {step.model.weights.embedding, step.work.tokens.data(), rows, step.work.hidden});
+                     {step.model.weights.embedding, step.work.sent.tokens, rows, step.work.hidden});
 }
 
 // Angles in f64: at a million tokens an f32 product of position and frequency is off by hundredths of a
@@ -66,8 +66,8 @@ void rotate(const Step& step, int64_t rows) {
                 config.query_heads,
                 config.head_dim,
                 config.rotary,
-                work.cos,
-                work.sin,
+                work.sent.cos,
+                work.sent.sin,
                 config.rope_interleaved};
   step.backend.rope(step.stream, args);
   args.x = work.k;
@@ -103,8 +103,10 @@ void logits(const Step& step, int64_t first, int64_t rows, float* out) {
   rms_norm(step, step.work.hidden + first * config.hidden, step.model.weights.output_norm, step.work.normed,
            rows, config.hidden, config.hidden);
   MatmulArgs args = product(step, step.work.normed, rows, 1);
-  args.parts[0] = {step.model.weights.output, nullptr, out, false};
+  const size_t count = static_cast<size_t>(rows) * static_cast<size_t>(config.vocab);
+  args.parts[0] = {step.model.weights.output, nullptr, step.work.results(out, count), false};
   step.backend.matmul(step.stream, args);
+  step.work.fetch(out, count);
 }
 
 }  // namespace wi

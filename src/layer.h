@@ -28,6 +28,7 @@ void rotate(const Step& step, int64_t rows);  // q and k, in place
 // work.attended -> work.hidden, then the feed-forward block; rows [first, first + rows).
 void project_output(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows);
 void feed_forward(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows);
-void logits(const Step& step, int64_t first, int64_t rows, float* out);  // out (rows, vocab)
+// out (rows, vocab), there when the step is finished.
+void logits(const Step& step, int64_t first, int64_t rows, float* out);
 
 }  // namespace wi

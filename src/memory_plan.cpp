@@ -86,8 +86,9 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget(), slow_tier);
   const uint64_t needed =
       slow_tier ? plan.weight_bytes + plan.fast_bytes + plan.scratch_bytes : plan.total_bytes;
-  plan.fits = fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), slow_tier) &&
-              needed <= runtime.topology.memory_bytes;
+  plan.fits =
+      fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), slow_tier) &&
+      needed <= (runtime.device ? runtime.device->description.memory_bytes : runtime.topology.memory_bytes);
   return plan;
 }
 

@@ -10,21 +10,25 @@
 namespace wi {
 namespace {
 
+void append(const Step& step, Sequence& sequence, int32_t layer, int64_t position, int64_t rows);
 void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int64_t chunk_end,
                     int64_t first, int64_t rows);
+void finish(const Step& step, const Sequence& sequence);
 
 }  // namespace
 
-void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t> tokens,
+void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_t> tokens,
                    PrefillLogits wanted, float* logits_out) {
+  const Stream queued = given.work.on_device(given.stream);
+  const Workspace::Running running(given.work);
+  const Step step{given.backend, queued, given.model, given.work, given.buffer, given.rows_alike};
   const Model& model = step.model;
   const int64_t rows = static_cast<int64_t>(tokens.size());
   const int64_t position = sequence.tokens();
-  const int64_t kv_width = int64_t{model.config.kv_heads} * model.config.head_dim;
   Workspace& work = step.work;
   // After the last layer only rows whose logits somebody wants matter.
   work.past.start(step.stream, sequence, model.config.layers - (wanted == PrefillLogits::none ? 1 : 0),
-                  position + rows);
+                  position + rows, work.queue());
   const struct Closing {
     Past& past;
     ~Closing() { past.close(); }
@@ -33,23 +37,21 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
   work.prepare(model.config, rows);
   std::copy(tokens.begin(), tokens.end(), work.tokens.begin());
   rotation_tables(step, 0, position, rows);
+  work.send(model.config, rows);
   embed(step, rows);
   for (int32_t layer = 0; layer < model.config.layers; ++layer) {
     const LayerWeights& weights = model.weights.layers[static_cast<size_t>(layer)];
     project(step, weights, rows);
     rotate(step, rows);
     throw_if_cancelled(step.stream);
-    check_kv_range(sequence.shape().dtype,
-                   append(step.backend, step.stream, sequence, layer, position, rows, work.k, work.v,
-                          kv_width, work.append),
-                   layer);
+    append(step, sequence, layer, position, rows);
     throw_if_cancelled(step.stream);  // what append skipped may not be committed, whatever comes after it
 
     const bool last_layer = layer + 1 == model.config.layers;
     const int64_t first = !last_layer || wanted == PrefillLogits::all ? 0
                           : wanted == PrefillLogits::last             ? rows - 1
                                                                       : rows;
-    if (first == rows) return;
+    if (first == rows) return finish(step, sequence);
     attend_exactly(step, sequence, layer, position + rows, first, rows - first);
     throw_if_cancelled(step.stream);
     project_output(step, weights, first, rows - first);
@@ -59,9 +61,30 @@ void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t
   const int64_t first = wanted == PrefillLogits::all ? 0 : rows - 1;
   logits(step, first, rows - first, logits_out);
   throw_if_cancelled(step.stream);
+  finish(step, sequence);
 }
 
 namespace {
+
+void append(const Step& step, Sequence& sequence, int32_t layer, int64_t position, int64_t rows) {
+  const ModelConfig& config = step.model.config;
+  AppendRoom& room = step.work.append;
+  room.runs.clear();
+  sequence.places(layer, position, rows, 0, room.runs);
+  room.largest.resize(static_cast<size_t>(config.layers) * room.runs.size());  // as many in each
+  append(step.backend, step.stream, sequence.shape(), step.work.k, step.work.v,
+         int64_t{config.kv_heads} * config.head_dim, room.runs,
+         room.largest.data() + static_cast<size_t>(layer) * room.runs.size());
+}
+
+// What came out: whether it is right.
+void finish(const Step& step, const Sequence& sequence) {
+  step.work.finish();
+  const AppendRoom& room = step.work.append;
+  const uint32_t* largest = room.largest.data();  // (layers, runs)
+  for (int32_t layer = 0; layer < step.model.config.layers; ++layer, largest += room.runs.size())
+    check_kv_range(sequence.shape().dtype, *std::max_element(largest, largest + room.runs.size()), layer);
+}
 
 // Rows [first, first + rows) of the chunk, which are its last ones, over all tokens before them or over what
 // their window shows. Where all are seen the order of tokens within a segment does not matter: all of them are
@@ -93,10 +116,10 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
     args.run_count = work.past.run_counts();
     step.backend.attend_chunk(step.stream, args);
   };
-  if (window || !sequence.slow_segments()) return attend({layer, oldest, chunk_end});
+  const bool in_parts = sequence.slow_segments() || sequence.pinned_segments();
+  if (window || !in_parts) return attend({layer, oldest, chunk_end});
 
-  work.chunk_state.resize(static_cast<size_t>(rows) * static_cast<size_t>(config.query_heads) * 2);
-  args.state = work.chunk_state.data();
+  args.state = work.state_of_parts(static_cast<size_t>(rows) * static_cast<size_t>(config.query_heads) * 2);
   for (Past::Part part = work.past.first_of(layer); part.layer == layer; part = work.past.following(part)) {
     args.first_key = part.first;
     args.keys_after = chunk_end - part.end;

@@ -234,7 +234,7 @@ void Residency::settle(const Segment& segment) noexcept {
   if (at == held_.end()) return;
   Holding& holding = at->second;
   holding.leaving = false;
-  if (holding.fast && segment.slow()) {
+  if (holding.fast && segment.is_slow()) {
     holding.fast = false;
     fast_ -= holding.bytes;
   }
@@ -257,7 +257,7 @@ void Residency::hold(Member& member, Segments segments) {
         holding.segment = segment;
         holding.id = segment->id();
         holding.bytes = segment->kv_bytes();
-        holding.fast = !segment->slow();
+        holding.fast = !segment->is_slow();
         if (holding.fast) fast_ += holding.bytes;
       }
       ++holding.holders;
@@ -292,7 +292,8 @@ void Residency::recount() noexcept {
       member->whole_ += part;
     }
     const uint64_t slow = member->kv_ - member->whole_;
-    member->demand_.kv = member->whole_ + (slow ? member->buffer_->frame_bytes_for(slow) : 0);
+    const bool in_frames = slow && !member->buffer_->pinned();
+    member->demand_.kv = member->whole_ + (in_frames ? member->buffer_->frame_bytes_for(slow) : slow);
   }
 }
 
@@ -338,10 +339,12 @@ void Residency::choose(Member& from, Chosen& chosen, Enough&& enough) {
 
 // Its own limits and its part, in which a session that has more than that keeps few segments whole.
 void Residency::keep_part(Member& self, Chosen& chosen) {
-  const bool more = self.demand_.kv > self.part_;
+  const bool pinned = self.buffer_->pinned() != nullptr;  // read in place: nothing of it is kept in frames
+  const bool more = self.demand_.kv > self.part_ && !pinned;
   const uint64_t whole = more ? self.part_ / kWholeShare : self.part_;
   choose(self, chosen, [&] { return self.whole_ <= whole && self.all_fast_ <= self.most_; });
   recount();
+  if (pinned) return;
   const uint64_t now = self.frames_.bytes(), all = less(self.demand_.kv, self.whole_);
   const uint64_t frames = std::min(less(self.part_, self.whole_), all);
   // Not for every block that somebody's tail takes or gives back.

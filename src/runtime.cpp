@@ -16,7 +16,50 @@ WaveBufferParams buffer_params(const RuntimeParams& params) {
   return buffer;
 }
 
-uint64_t default_budget_bytes(const Topology& topology) { return topology.memory_bytes / 10 * 8; }
+// Of a device's sessions the slow tier is memory of the host's.
+std::shared_ptr<WaveBuffer> open_buffer(const RuntimeParams& params, const Topology& topology,
+                                        const std::shared_ptr<HostPool>& pool,
+                                        const std::shared_ptr<const Device>& device) {
+  WaveBufferParams buffer = buffer_params(params);
+  const uint64_t most = params.spill_bytes ? params.spill_bytes : topology.memory_bytes / 10 * 8;
+  if (device)
+    buffer.pinned =
+        HostPool::create(std::make_shared<MemoryBudget>(most), std::make_shared<PinnedMemory>(device));
+  else if (params.spill_folder.empty())
+    return nullptr;
+  return WaveBuffer::open(pool, buffer);
+}
+
+uint64_t default_budget_bytes(const Topology& topology, const Device* device) {
+  return (device ? device->description.free_bytes : topology.memory_bytes) / 10 * 8;
+}
+
+std::shared_ptr<const Device> open_device(const RuntimeParams& params) {
+  if (!params.backend || !params.backend->device) return nullptr;
+  check(params.spill_folder.empty(), WI_E_UNSUPPORTED,
+        "spill_folder is given: the slow tier of a device's sessions is pinned host memory, not a file");
+  return std::make_shared<const Device>(*params.backend->device, params.device);
+}
+
+// What keys and values are kept in, if not host memory.
+std::shared_ptr<Memory> kv_memory(const RuntimeParams& params, const std::shared_ptr<const Device>& device) {
+  if (params.kv_memory || !device) return params.kv_memory;
+  return std::make_shared<DeviceMemory>(device);
+}
+
+// Of a device the budget is of its memory: what the host keeps of an index, to save it and to cut it, is not in it.
+KvPools make_kv_pools(const RuntimeParams& params, const Topology& topology,
+                      const std::shared_ptr<HostPool>& pool, const std::shared_ptr<const Device>& device) {
+  std::shared_ptr<Memory> memory = kv_memory(params, device);
+  return {memory ? HostPool::create(pool->shared_budget(), std::move(memory)) : pool,
+          device ? HostPool::create(topology.memory_bytes, params.huge_pages) : pool};
+}
+
+std::shared_ptr<HostPool> make_device_weights_pool(const std::shared_ptr<const Device>& device) {
+  if (!device) return nullptr;
+  return HostPool::create(std::make_shared<MemoryBudget>(device->description.memory_bytes),
+                          std::make_shared<DeviceMemory>(device));
+}
 
 }  // namespace
 
@@ -29,23 +72,27 @@ std::shared_ptr<Runtime> Runtime::create(const RuntimeParams& params) {
 Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
     : log_user_{nullptr, params.log_user},
       backend(params.backend ? *params.backend : cpu_backend()),
+      device(open_device(params)),
       topology(std::move(topology_in)),
       workers(params.threads,
               params.bind_threads && topology.numa_nodes > 1,  // one node has nothing to gain
               params.nice),
-      pool(HostPool::create(params.kv_budget_bytes ? params.kv_budget_bytes : default_budget_bytes(topology),
-                            params.huge_pages)),
-      kv_pools(params.kv_memory ? HostPool::create(pool->shared_budget(), params.kv_memory) : pool, pool),
+      pool(HostPool::create(
+          params.kv_budget_bytes ? params.kv_budget_bytes : default_budget_bytes(topology, device.get()),
+          params.huge_pages)),
+      kv_pools(make_kv_pools(params, topology, pool, device)),
       weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
+      device_weights_pool(make_device_weights_pool(device)),
       residency(pool),
-      buffer(params.spill_folder.empty() ? nullptr : WaveBuffer::open(pool, buffer_params(params))),
+      buffer(open_buffer(params, topology, pool, device)),
       params_(params) {
   if (const Workers::Refusal refused = workers.refused(); refused.threads > 0)
     log(WI_LOG_WARNING,
         concat("the system refused ", refused.threads, " of ", workers.threads() + refused.threads - 1,
                " threads (", error_text(refused.error), "); working with ", workers.threads()));
-  log(WI_LOG_INFO, concat("waveinfer on ", topology.cpu_name, ": ", workers.threads(), " threads, ",
-                          backend.simd(), ", KV budget ", pool->budget() >> 20, " MiB"));
+  log(WI_LOG_INFO,
+      concat("waveinfer on ", device ? device->description.product : topology.cpu_name.c_str(), ": ",
+             workers.threads(), " threads, ", backend.simd(), ", KV budget ", pool->budget() >> 20, " MiB"));
 }
 
 Runtime::~Runtime() = default;
@@ -59,7 +106,7 @@ std::unique_ptr<Workspace, Runtime::WorkspaceReturn> Runtime::workspace() {
   std::unique_ptr<Workspace> workspace;
   if (idle_.empty()) {
     idle_.reserve(idle_.capacity() + 1);  // so that giving it back cannot fail
-    workspace = std::make_unique<Workspace>();
+    workspace = std::make_unique<Workspace>(device);
   } else {
     workspace = std::move(idle_.back());
     idle_.pop_back();

@@ -12,6 +12,7 @@
 #include "kernels/ops.h"
 #include "src/buffer/wave_buffer.h"
 #include "src/error.h"
+#include "src/memory/device.h"
 #include "src/memory/host_pool.h"
 #include "src/memory/topology.h"
 #include "src/memory/workers.h"
@@ -39,6 +40,7 @@ struct RuntimeParams {
   BufferManager buffer_manager = BufferManager::lru;
   // Of the library's own, not of its hosts' (null: the CPU's, host memory):
   const Backend* backend = nullptr;
+  int32_t device = 0;                           // of a backend that has devices
   size_t slab_bytes = kSlabBytes;               // of the wave buffer's frames
   bool read_ahead = true;                       // of a spilled past, while a prompt's chunk attends
   std::shared_ptr<Memory> kv_memory = nullptr;  // of keys and values; what the backend's kernels read
@@ -59,13 +61,15 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   ~Runtime();
 
   const Backend& backend;
+  const std::shared_ptr<const Device> device;  // null: the host's own processor
   const Topology topology;
   Workers workers;
   const std::shared_ptr<HostPool> pool;
-  const KvPools kv_pools;                        // `pool`, and one of keys and values with its budget
+  const KvPools kv_pools;  // of keys and values with pool's budget, and, but for devices, pool
   const std::shared_ptr<HostPool> weights_pool;  // copies of models' weights, at most the process's memory
-  Residency residency;                           // outlives what the buffer's thread does for it
-  const std::shared_ptr<WaveBuffer> buffer;      // null: there is no slow tier
+  const std::shared_ptr<HostPool> device_weights_pool;  // likewise of a device's; null: there is none
+  Residency residency;                                  // outlives what the buffer's thread does for it
+  const std::shared_ptr<WaveBuffer> buffer;             // null: there is no slow tier
   PrefixTable prefixes;
   std::atomic<int32_t> sessions{0};
 

@@ -228,7 +228,8 @@ void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
           const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room) {
   runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
     Sequence read = to;
-    const InPlace in_place{place ? runtime.buffer.get() : nullptr, place};
+    const bool reads_files = runtime.buffer && runtime.buffer->file();
+    const InPlace in_place{place && reads_files ? runtime.buffer.get() : nullptr, place};
     SessionFile::BeforeTokens before;
     if (make_room)
       before = [&](const Sequence& so_far, int64_t tokens, bool stay) {

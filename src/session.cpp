@@ -216,6 +216,7 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
   Use use({&self, 1});
   check(!pending(), WI_E_STATE, "session has a pending token: ask for its logits first");
   if (tokens.empty()) return;
+  check(!runtime_->device, WI_E_UNSUPPORTED, "keys and values cannot be given to a device's session");
   constexpr int64_t kChunk = 1024;
   const Sequence before = sequence_;
   const TokenLog tokens_before = tokens_;
@@ -275,7 +276,7 @@ bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, Seal
     uint64_t whole = 0, all = 0;  // bytes of segments: in the fast tier, and in both
     for (const auto& segment : wish.segments) {
       all += segment->kv_bytes();
-      if (!segment->slow()) whole += segment->kv_bytes();
+      if (!segment->is_slow()) whole += segment->kv_bytes();
     }
     wish.floor =
         looked_up_bytes(sequence.shape(), *params_.policy, params_.policy_params, sequence.indexed_tokens());
@@ -561,7 +562,7 @@ void Session::publish_stats() {
   uint64_t mandatory = stats.kv_bytes;
   if (has_slow_tier())
     for (const auto& segment : sequence_.segments())
-      if (!segment->slow()) mandatory -= std::min(mandatory, segment->kv_bytes());
+      if (!segment->is_slow()) mandatory -= std::min(mandatory, segment->kv_bytes());
   mandatory_bytes_ = mandatory;
   std::lock_guard lock(stats_mutex_);
   published_ = stats;

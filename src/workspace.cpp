@@ -1,41 +1,101 @@
 #include "src/workspace.h"
 
+#include <span>
+#include <utility>
+
 namespace wi {
 
+Workspace::Workspace(std::shared_ptr<const Device> device) {
+  if (device) queue_ = std::make_unique<Queue>(std::move(device));
+}
+
 void Workspace::prepare(const ModelConfig& config, int64_t rows) {
-  const size_t n = static_cast<size_t>(rows);
-  const size_t q_width = static_cast<size_t>(config.query_heads) * static_cast<size_t>(config.head_dim);
-  const size_t kv_width = static_cast<size_t>(config.kv_heads) * static_cast<size_t>(config.head_dim);
+  const size_t n = static_cast<size_t>(rows), half = static_cast<size_t>(config.rotary / 2);
+  const size_t q_heads = static_cast<size_t>(config.query_heads), dim = static_cast<size_t>(config.head_dim);
+  const size_t kv_width = static_cast<size_t>(config.kv_heads) * dim;
   struct Piece {
     float** at;
     size_t count;
   };
-  const Piece pieces[] = {{&hidden, n * static_cast<size_t>(config.hidden)},
-                          {&normed, n * static_cast<size_t>(config.hidden)},
-                          {&q, n * q_width},
-                          {&attended, n * q_width},
-                          {&k, n * kv_width},
-                          {&v, n * kv_width},
-                          {&gate, n * static_cast<size_t>(config.ffn)},
-                          {&up, n * static_cast<size_t>(config.ffn)},
-                          {&cos, n * static_cast<size_t>(config.rotary / 2)},
-                          {&sin, n * static_cast<size_t>(config.rotary / 2)}};
-  constexpr size_t kAlign = 16;  // floats: a cache line
-  size_t total = kAlign;
-  for (const Piece& piece : pieces) total += (piece.count + kAlign - 1) / kAlign * kAlign;
-  if (memory_.size() < total) memory_.resize(total);
-  float* next = memory_.data();
-  while (reinterpret_cast<uintptr_t>(next) % (kAlign * sizeof(float))) ++next;
-  for (const Piece& piece : pieces) {
-    *piece.at = next;
-    next += (piece.count + kAlign - 1) / kAlign * kAlign;
-  }
+  const Piece tables[] = {{&cos, n * half}, {&sin, n * half}};
+  const Piece activations[] = {{&hidden, n * static_cast<size_t>(config.hidden)},
+                               {&normed, n * static_cast<size_t>(config.hidden)},
+                               {&q, n * q_heads * dim},
+                               {&attended, n * q_heads * dim},
+                               {&k, n * kv_width},
+                               {&v, n * kv_width},
+                               {&gate, n * static_cast<size_t>(config.ffn)},
+                               {&up, n * static_cast<size_t>(config.ffn)},
+                               {&lse, n * q_heads}};
+  constexpr size_t kAlign = 64;  // floats: what copies and tensor cores like
+  const auto whole = [](size_t count) { return (count + kAlign - 1) / kAlign * kAlign; };
+  const auto total = [&](std::span<const Piece> pieces) {
+    size_t sum = 0;
+    for (const Piece& piece : pieces) sum += whole(piece.count);
+    return sum;
+  };
+  const auto place = [&](std::span<const Piece> pieces, float* next) {
+    for (const Piece& piece : pieces) {
+      *piece.at = next;
+      next += whole(piece.count);
+    }
+    return next;
+  };
+
   if (tokens.size() < n) tokens.resize(n);
+  const size_t here = total(tables) + (queue_ ? 0 : total(activations)) + kAlign;
+  if (memory_.size() < here) memory_.resize(here);
+  float* next = memory_.data();
+  while (reinterpret_cast<uintptr_t>(next) % 64) ++next;  // a cache line
+  next = place(tables, next);
+  if (!queue_) {
+    place(activations, next);
+    sent = {tokens.data(), cos, sin};
+    return;
+  }
+  const size_t bytes = (total(activations) + total(tables) + whole(n)) * sizeof(float);
+  next = place(activations, reinterpret_cast<float*>(queue_->room(Queue::kActivations, bytes)));
+  sent = {reinterpret_cast<int32_t*>(next), next + whole(n), next + whole(n) + whole(n * half)};
+}
+
+Stream Workspace::on_device(const Stream& stream) const {
+  Stream with = stream;
+  with.queue = queue_ ? queue_->get() : nullptr;
+  return with;
+}
+
+void Workspace::send(const ModelConfig& config, int64_t rows) {
+  if (!queue_) return;
+  const size_t n = static_cast<size_t>(rows), angles = n * static_cast<size_t>(config.rotary / 2);
+  const auto upload = [&](const void* to, const void* from, size_t bytes) {
+    queue_->upload(const_cast<void*>(to), from, bytes);
+  };
+  upload(sent.tokens, tokens.data(), n * sizeof(int32_t));
+  upload(sent.cos, cos, angles * sizeof(float));
+  upload(sent.sin, sin, angles * sizeof(float));
+}
+
+float* Workspace::results(float* out, size_t count) {
+  return queue_ ? reinterpret_cast<float*>(queue_->room(Queue::kResults, count * sizeof(float))) : out;
+}
+
+void Workspace::fetch(float* out, size_t count) {
+  if (queue_) queue_->download(out, queue_->room(Queue::kResults, 0), count * sizeof(float));
+}
+
+float* Workspace::state_of_parts(size_t count) {
+  if (queue_) return reinterpret_cast<float*>(queue_->room(Queue::kPastState, count * sizeof(float)));
+  if (state_of_parts_.size() < count) state_of_parts_.resize(count);
+  return state_of_parts_.data();
+}
+
+void Workspace::finish() {
+  if (queue_) queue_->finish();
 }
 
 size_t Workspace::bytes() const {
   return (memory_.size() + row_logits.size()) * sizeof(float) + attention.bytes() + retrieval.bytes() +
-         past.bytes() + chunk_state.size() * sizeof(float) + sampling.bytes();
+         past.bytes() + state_of_parts_.size() * sizeof(float) + sampling.bytes();
 }
 
 }  // namespace wi

@@ -1,10 +1,14 @@
-// The activations of one step: buffers that only grow, so that a decode step allocates nothing after warm-up.
+// The activations of one step: buffers that only grow, so that a decode step allocates nothing after warm-up. They
+// lie where the backend's operations read and write; what a step is given and what comes out of it go there and
+// back by send() and fetch(), which on the host's own processor have nothing to do.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "src/memory/device.h"
 #include "src/model/model.h"
 #include "src/pipeline/append.h"
 #include "src/pipeline/attention.h"
@@ -17,16 +21,47 @@ namespace wi {
 
 class Workspace {
  public:
+  // device: what the backend runs on; null: the host's own processor.
+  explicit Workspace(std::shared_ptr<const Device> device = nullptr);
+
   // Room for this many rows of activations. Their contents are undefined.
   void prepare(const ModelConfig& config, int64_t rows);
   size_t bytes() const;
+
+  Queue* queue() const { return queue_.get(); }  // null: the host's own processor
+  // A step's stream: the caller's, with this workspace's queue.
+  Stream on_device(const Stream& stream) const;
+  // tokens, cos and sin are filled for so many rows: from here on operations find them.
+  void send(const ModelConfig& config, int64_t rows);
+  // Where an operation writes `count` numbers that the host wants at `out`; fetch() when it was asked to.
+  float* results(float* out, size_t count);
+  void fetch(float* out, size_t count);
+  // All that was asked for is done, and what the host wants is there.
+  void finish();
+  // While one lives, a step is on its way: what it works on stays until it has ended, however it ends.
+  class Running {
+   public:
+    explicit Running(Workspace& work) : work_(work) {}
+    Running(const Running&) = delete;
+    ~Running() {
+      if (work_.queue_) work_.queue_->drain();
+    }
+
+   private:
+    Workspace& work_;
+  };
 
   float *hidden = nullptr, *normed = nullptr;  // (rows, hidden)
   float *q = nullptr, *attended = nullptr;     // (rows, query_heads * head_dim)
   float *k = nullptr, *v = nullptr;            // (rows, kv_heads * head_dim)
   float *gate = nullptr, *up = nullptr;        // (rows, ffn)
-  float *cos = nullptr, *sin = nullptr;        // (rows, rotary / 2)
+  float* lse = nullptr;                        // (rows, query_heads)
   std::vector<int32_t> tokens;                 // (rows)
+  float *cos = nullptr, *sin = nullptr;        // (rows, rotary / 2)
+  struct Sent {
+    const int32_t* tokens = nullptr;
+    const float *cos = nullptr, *sin = nullptr;
+  } sent;  // the same, where operations find them
   AppendRoom append;
   Attention attention;
   Retrieval retrieval;
@@ -35,12 +70,13 @@ class Workspace {
   std::vector<StepStats> row_stats;
   std::vector<float> row_logits;  // (rows, vocab)
   SamplerScratch sampling;
-  Past past;                       // of prefill
-  std::vector<float> chunk_state;  // likewise, where the past comes in parts
-  size_t counted_bytes = 0;        // what the runtime has on its books for this workspace
+  Past past;                            // of prefill
+  float* state_of_parts(size_t count);  // likewise, what attention keeps where the past comes in parts
+  size_t counted_bytes = 0;             // what the runtime has on its books for this workspace
 
  private:
-  std::vector<float> memory_;
+  std::unique_ptr<Queue> queue_;  // null: the host's own processor
+  std::vector<float> memory_, state_of_parts_;
 };
 
 }  // namespace wi

@@ -163,8 +163,12 @@ void runtime_parameters_are_checked(void**) {
   assert_fails(WI_E_ARGUMENT, "spill_folder is empty", create([](auto& p) { p.spill_folder = ""; })(error));
   assert_fails(WI_E_IO, "/nowhere/at/all",
                create([](auto& p) { p.spill_folder = "/nowhere/at/all"; })(error));
-  assert_fails(WI_E_UNSUPPORTED, "device is \"cuda:0\", which needs the CUDA plugin",
-               create([](auto& p) { p.device = "cuda:0"; })(error));
+  auto cuda = sized<wi_device_info>();
+  assert_works(wi_device_get_info(1, &cuda, error));
+  if (!cuda.usable)
+    assert_fails(WI_E_DEVICE, cuda.reason, create([](auto& p) { p.device = "cuda:0"; })(error));
+  assert_fails(WI_E_UNSUPPORTED, "device is \"cuda0\", must be \"cpu\", \"cuda\" or \"cuda:N\"",
+               create([](auto& p) { p.device = "cuda0"; })(error));
   assert_fails(WI_E_UNSUPPORTED, "device is \"\"", create([](auto& p) { p.device = ""; })(error));
 }
 

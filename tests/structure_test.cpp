@@ -41,7 +41,7 @@ const std::vector<Place>& places() {
       {"kernels/cpu/", {"kernels/*.h", "kernels/cpu/", "hwy/"}},
       {"kernels/cuda/", {"kernels/*.h", "kernels/cuda/"}},
       {"kernels/*", {"kernels/*.h"}},
-      {"src/memory/", {"src/memory/", "src/error.h", "kernels/types.h"}},
+      {"src/memory/", {"src/memory/", "src/error.h", "kernels/types.h", "kernels/device.h"}},
       {"src/chat/", {"src/chat/", "src/error.h", "src/utf8.h", "src/text_range.h"}},
       {"src/files/", {"src/files/", "src/error.h", "src/utf8.h", "kernels/types.h"}},
       {"src/tokenizer/", {"src/tokenizer/", "src/files/", "src/error.h", "src/utf8.h", "src/text_range.h"}},

@@ -18,6 +18,7 @@ const Backend table = {
     .rope = cpu::rope,
     .swiglu = cpu::swiglu,
     .append = cpu::append,
+    .retrieve = nullptr,
     .attend = cpu::attend,
     .attend_chunk = cpu::attend_chunk,
     .log_sum_exp = cpu::log_sum_exp,
@@ -30,6 +31,23 @@ const Backend table = {
 }  // namespace
 
 const Backend& cpu_backend() { return table; }
+
+BackendOnDevice::BackendOnDevice(const Backend& device) : backend(device) {
+  for (int32_t i = 0; i < device.policy_count; i++) {
+    const Policy& there = device.policies[i];
+    const Policy* const here = find_policy(table, there.name);
+    if (!here) continue;
+    Policy both = *here;
+    both.depth_first = false;
+    both.select = there.select;
+    both.estimate = there.estimate;
+    policies.push_back(both);
+  }
+  backend.policies = policies.data();
+  backend.policy_count = static_cast<int32_t>(policies.size());
+  backend.log_sum_exp = table.log_sum_exp;
+  backend.dequantize = table.dequantize;
+}
 
 const Policy* find_policy(const Backend& backend, const char* name) {
   for (int32_t i = 0; i < backend.policy_count; i++)

@@ -18,8 +18,7 @@ namespace wi::cuda {
 
 constexpr int kAttendThreads = 128;
 constexpr int kAttendWarps = kAttendThreads / kWarp;
-constexpr int kTile = 64;  // tokens
-constexpr int kLeastChunk = 128;
+constexpr int kTile = 64;       // tokens
 constexpr int kMostHeads = 16;  // of a group in one block
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;

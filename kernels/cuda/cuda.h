@@ -37,6 +37,11 @@ constexpr bool reads_weights(DType type) {
 // other rows are and however many. Inputs: a multiple of 8.
 [[nodiscard]] cudaError_t matmul_decode(cudaStream_t stream, const MatmulArgs& args);
 
+// Products of any number of rows, by tensor cores where many are worth it: in bf16 with f32 sums under
+// Precision::fast and int8, where weights are narrower than f32; else in f32. Each row's results are the same
+// bits whatever the other rows are and however many, but not those of matmul_decode. Inputs: a multiple of 8.
+[[nodiscard]] cudaError_t matmul(cudaStream_t stream, const MatmulArgs& args);
+
 // What attend and estimate need beside their arguments: partial results of a lookup's chunks, and how many of
 // them there are. attend_workspace() says how large each is; `arrived` is zero before the first call, and
 // after each.
@@ -49,13 +54,22 @@ struct AttendWorkspaceSize {
   size_t floats, counts;
 };
 constexpr int32_t kMostChunks = 256;  // of a lookup
+constexpr int32_t kLeastChunk = 128;  // tokens
 constexpr int64_t partial_floats(int32_t group, int32_t head_dim) {
   return int64_t{group} * (head_dim + 2) + 2;
 }
 AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t head_dim);
 
+// What lookups retrieve, as runs, after select.
+[[nodiscard]] cudaError_t retrieve(cudaStream_t stream, const LookupArgs& args);
+
 // Exact attention of args.count lookups over their steady zone and runs. head_dim: a multiple of 8 up to 256.
 [[nodiscard]] cudaError_t attend(cudaStream_t stream, const LookupArgs& args,
                                  const AttendWorkspace& workspace);
+
+// Causal attention of a chunk. The lists of runs and their counts are in device memory. By tensor cores in the
+// KV type under Precision::fast and int8, where that is narrower than f32; else in f32. head_dim: a multiple of
+// 8 up to 256; a part of a chunk's keys has a state and no window.
+[[nodiscard]] cudaError_t attend_chunk(cudaStream_t stream, const AttendChunkArgs& args);
 
 }  // namespace wi::cuda

@@ -22,22 +22,23 @@ struct ProductArgs {
 };
 
 template <DType kType, int kRows>
-__global__ void __launch_bounds__(kProductThreads) matmul_decode_kernel(ProductArgs args) {
+__global__ void __launch_bounds__(kProductThreads, 2) matmul_decode_kernel(ProductArgs args) {
   constexpr int kOutputs = outputs_of(kRows);
   const MatmulPart& part = args.parts[blockIdx.y];
-  const int64_t outputs = part.weight.rows, inputs = part.weight.cols;
+  const int64_t outputs = part.weight.rows;
+  const int inputs = static_cast<int>(part.weight.cols);
   const int64_t first = (int64_t{blockIdx.x} * kProductWarps + warp_of()) * kOutputs;
   if (first >= outputs) return;
   const int64_t stride = static_cast<int64_t>(row_bytes(kType, inputs));
   const std::byte* weights = static_cast<const std::byte*>(part.weight.data) + first * stride;
 
   float sums[kOutputs][kRows] = {};
-  for (int64_t column = lane_of() * 8; column < inputs; column += kWarp * 8) {
+  for (int column = lane_of() * 8; column < inputs; column += kWarp * 8) {
     float in[kRows][8];
 #pragma unroll
     for (int row = 0; row < kRows; row++) {
       const int64_t own = row < args.rows ? row : args.rows - 1;  // what is beyond the last is that one again
-      load_floats<8>(args.in + own * inputs + column, in[row]);
+      load_floats<8>(args.in + own * int64_t{inputs} + column, in[row]);
     }
 #pragma unroll
     for (int o = 0; o < kOutputs; o++) {

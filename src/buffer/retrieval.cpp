@@ -145,7 +145,7 @@ void Retrieval::give_back() noexcept {
 
 void Retrieval::begin(WaveBuffer* buffer) {
   buffer_ = nullptr;
-  if (!buffer) return;
+  if (!buffer || !buffer->file()) return;
   if (file_ != buffer->file()) {
     reader_.reset();
     file_ = buffer->file();

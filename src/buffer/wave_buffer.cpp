@@ -23,9 +23,11 @@ WaveBuffer::WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& p
     : pool_(std::move(pool)),
       manager_kind_(params.manager),
       slab_bytes_(params.slab_bytes),
+      pinned_(params.pinned),
       // What passes between file and memory is scratch, and not of the cache's budget.
-      file_(SpillFile::open(params.folder, params.most_bytes, HostPool::create(HostPool::kUnlimited, true),
-                            params.file)),
+      file_(pinned_ ? nullptr
+                    : SpillFile::open(params.folder, params.most_bytes,
+                                      HostPool::create(HostPool::kUnlimited, true), params.file)),
       made_after_forks_(fork_count()) {
   queue_.reserve(kMostQueued);
   spare_.reserve(kMostQueued);
@@ -203,8 +205,8 @@ WaveBufferMemory WaveBuffer::memory() const {
 
 WaveBufferStats WaveBuffer::stats() const {
   WaveBufferStats stats;
-  stats.slow_bytes = file_->used();
-  stats.file = file_->stats();
+  stats.slow_bytes = file_ ? file_->used() : pinned_->used();
+  if (file_) stats.file = file_->stats();
   std::lock_guard lock(caches_mutex_);
   for (const auto& cache : caches_) {
     const PageCacheStats of = cache->stats();

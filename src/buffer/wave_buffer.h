@@ -23,7 +23,9 @@ namespace wi {
 enum class BufferManager { lru, bucketed };
 
 struct WaveBufferParams {
-  std::string folder;                           // of the slow tier's file
+  // The slow tier: memory that kernels read in place, of which nothing is kept in frames, or, if null, a file.
+  std::shared_ptr<HostPool> pinned = nullptr;
+  std::string folder;                           // of the file
   uint64_t most_bytes = SpillFile::kUnlimited;  // of that file
   BufferManager manager = BufferManager::lru;
   SpillOptions file;               // nice: of the manager's thread too
@@ -59,7 +61,8 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   WaveBuffer(const WaveBuffer&) = delete;
   WaveBuffer& operator=(const WaveBuffer&) = delete;
 
-  const std::shared_ptr<SpillFile>& file() const { return file_; }
+  const std::shared_ptr<SpillFile>& file() const { return file_; }     // null: it is pinned memory
+  const std::shared_ptr<HostPool>& pinned() const { return pinned_; }  // null: it is a file
   // What frames for all of so many bytes take: a partition's last one is not full, and the cache clears room while
   // what it has is within a slab of its limit.
   uint64_t frame_bytes_for(uint64_t slow_bytes) const {
@@ -152,6 +155,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   const std::shared_ptr<HostPool> pool_;
   const BufferManager manager_kind_;
   const size_t slab_bytes_;
+  const std::shared_ptr<HostPool> pinned_;
   const std::shared_ptr<SpillFile> file_;
   const uint32_t made_after_forks_;
   Epochs readings_, steps_;

@@ -41,6 +41,8 @@ class Memory {
 
   // Whether any code of this process may follow its pointers. If not, the kernels may that it is made for.
   virtual bool host_loads() const = 0;
+  // Whether the kernels that may are a device's, which then read nothing of the host's own memory.
+  virtual bool of_device() const { return false; }
 };
 
 }  // namespace wi

@@ -1,6 +1,6 @@
 // A model: immutable weights, hyper-parameters, tokenizer and chat template, shared by sessions and threads.
-// Weights stay where the file is mapped or are copied (copy_weights.h); small f32 tensors (norms, biases)
-// always are.
+// Weights stay where the file is mapped or are copied (copy_weights.h, device_weights.h); small f32 tensors
+// (norms, biases) always are.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,7 @@
 namespace wi {
 
 class HostPool;
+class Memory;
 class Workers;
 
 struct LayerWeights {
@@ -81,6 +82,7 @@ class Model {
   std::vector<float> rope_factors;  // GGUF's divisors of the rotary frequencies, (rotary / 2) or none
   Metadata metadata;
   std::shared_ptr<void> storage;  // keeps mappings and copies alive
+  Memory* memory = nullptr;       // of the weights, where the host cannot read them; kept alive likewise
 
  private:
   static uint64_t next_identity();

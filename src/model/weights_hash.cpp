@@ -8,7 +8,9 @@
 #include <xxhash.h>
 
 #include "src/error.h"
+#include "src/memory/memory.h"
 #include "src/memory/workers.h"
+#include "src/model/each_weight.h"
 #include "src/model/model.h"
 
 namespace wi {
@@ -74,8 +76,6 @@ void take_config(const ModelConfig& config, Inventory* inventory) {
 Inventory take_inventory(const Model& model) {
   const ModelConfig& config = model.config;
   const Weights& weights = model.weights;
-  const int64_t query_width = int64_t{config.query_heads} * config.head_dim,
-                kv_width = int64_t{config.kv_heads} * config.head_dim;
   Inventory inventory;
   take_config(config, &inventory);
   inventory.vector(model.rope_factors.data(), static_cast<int64_t>(model.rope_factors.size()));
@@ -84,28 +84,28 @@ Inventory take_inventory(const Model& model) {
   inventory.number(uint64_t{tied});
   if (!tied) inventory.matrix(weights.output);
   inventory.vector(weights.output_norm, config.hidden);
-  for (const LayerWeights& layer : weights.layers) {
-    for (const Matrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      inventory.matrix(*matrix);
-    inventory.vector(layer.attention_norm, config.hidden);
-    inventory.vector(layer.ffn_norm, config.hidden);
-    inventory.vector(layer.q_bias, query_width);
-    inventory.vector(layer.k_bias, kv_width);
-    inventory.vector(layer.v_bias, kv_width);
-    inventory.vector(layer.o_bias, config.hidden);
-    inventory.vector(layer.q_norm, config.head_dim);
-    inventory.vector(layer.k_norm, config.head_dim);
-  }
+  for (const LayerWeights& layer : weights.layers)
+    each_weight(
+        layer, config, [&](const Matrix& matrix) { inventory.matrix(matrix); },
+        [&](const float* values, int64_t count) { inventory.vector(values, count); });
   return inventory;
 }
 
-uint64_t hash_of(const Inventory& inventory, Workers& workers, const std::atomic<bool>* cancel) {
+// memory: where the pieces are, if the host cannot read them.
+uint64_t hash_of(const Inventory& inventory, Memory* memory, Workers& workers,
+                 const std::atomic<bool>* cancel) {
   const std::vector<Piece>& pieces = inventory.pieces();
   std::vector<uint64_t> hashes(pieces.size());
   workers.run(cancel, [&](const Stream& stream) {
-    stream.each(static_cast<int64_t>(pieces.size()), [&](int64_t task, int) {
+    stream.each(static_cast<int64_t>(pieces.size()), [&](int64_t task, int worker) {
       const Piece& piece = pieces[static_cast<size_t>(task)];
-      hashes[static_cast<size_t>(task)] = XXH3_64bits(piece.data, piece.bytes);
+      const std::byte* data = piece.data;
+      if (memory) {
+        std::byte* const copy = stream.worker_array<std::byte>(worker, piece.bytes);
+        memory->copy(copy, piece.data, piece.bytes);
+        data = copy;
+      }
+      hashes[static_cast<size_t>(task)] = XXH3_64bits(data, piece.bytes);
     });
   });
   if (cancel && cancel->load(std::memory_order_relaxed)) fail(WI_E_CANCELLED, "cancelled");
@@ -121,7 +121,7 @@ uint64_t Model::weights_hash(Workers& workers, const std::atomic<bool>* cancel) 
   for (;;) {
     if (const uint64_t known = hash_.load()) return known;
     if (std::unique_lock lock(hash_mutex_, std::try_to_lock); lock) {
-      if (hash_.load() == 0) hash_.store(hash_of(take_inventory(*this), workers, cancel));
+      if (hash_.load() == 0) hash_.store(hash_of(take_inventory(*this), memory, workers, cancel));
     } else {  // another thread is at it; a lock could not be given up when the host cancels
       if (cancel && cancel->load(std::memory_order_relaxed)) fail(WI_E_CANCELLED, "cancelled");
       std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -17,14 +17,24 @@ T* grown(std::vector<T>& buffer, size_t count) {
 
 }  // namespace
 
-void Attention::begin(std::span<const Row> rows, int32_t group, Retrieval* retrieval) {
+void Attention::begin(std::span<const Row> rows, int32_t group, Retrieval* retrieval, Queue* queue) {
   const KvShape& shape = rows.front().sequence->shape();
   rows_ = rows;
   group_ = group;
   retrieval_ = retrieval;
+  queue_ = queue;
   kv_heads_ = shape.kv_heads;
   head_dim_ = shape.head_dim;
   counters_.assign(rows.size() * static_cast<size_t>(kv_heads_), LookupCounters{});
+  counted_ = counters_.data();
+  if (!queue_) return;
+  const size_t bytes = counters_.size() * sizeof(LookupCounters);
+  counted_ = reinterpret_cast<LookupCounters*>(queue_->room(Queue::kCounters, bytes));
+  queue_->upload(counted_, counters_.data(), bytes);
+}
+
+void Attention::fetch() {
+  if (queue_) queue_->download(counters_.data(), counted_, counters_.size() * sizeof(LookupCounters));
 }
 
 void Attention::open(int32_t layer, const float* queries, float* out, float* lse) {
@@ -58,10 +68,9 @@ bool Attention::next_pass() {
 
   Lookup* lookup = grown(lookups_, count_ * static_cast<size_t>(kv_heads_));
   KvRun* steady_at = grown(steady_, steady);
-  PartitionRef* retrieved_at = grown(retrieved_, room);
-  PartitionRef* estimated_at = grown(estimated_, room);
-  KvRun* runs_at = grown(runs_, room);
-  float* scores_at = grown(scores_, room * static_cast<size_t>(group_));
+  const Lists all = lists(room);
+  size_t at = 0;  // in all of them
+  args_ = {};
   for (size_t i = first_; i < first_ + count_; ++i) {
     const Row& row = rows_[i];
     for (int32_t head = 0; head < kv_heads_; ++head, ++lookup) {
@@ -79,7 +88,8 @@ bool Attention::next_pass() {
         const int64_t oldest = std::max<int64_t>(end - window_, 0);
         lookup->steady_count = row.sequence->runs(layer_, head, oldest, end, steady_at);
       } else {
-        lookup->segments = row.sequence->views(layer_, head);
+        lookup->segments =
+            queue_ ? row.sequence->views_on_device(layer_, head) : row.sequence->views(layer_, head);
         lookup->segment_count = static_cast<int32_t>(row.sequence->segments().size());
         lookup->partition_count = static_cast<int32_t>(own);
         lookup->indexed_tokens = row.sequence->indexed_tokens();
@@ -88,21 +98,60 @@ bool Attention::next_pass() {
         lookup->wanted_count = static_cast<int32_t>(row.wanted.size());
         lookup->steady_count = row.sequence->steady_runs(layer_, head, end, steady_at);
       }
+      args_.usual_tokens = std::max(args_.usual_tokens, end - lookup->indexed_tokens + lookup->zones.budget);
+      args_.most_partitions = std::max(args_.most_partitions, lookup->partition_count);
+      args_.most_segments = std::max(args_.most_segments, lookup->segment_count);
       steady_at += steady_room(row);
-      lookup->retrieved = retrieved_at;
-      lookup->estimated = estimated_at;
-      lookup->runs = runs_at;
-      lookup->scores = scores_at;
-      retrieved_at += own;
-      estimated_at += own;
-      runs_at += own;
-      scores_at += own * static_cast<size_t>(group_);
+      lookup->retrieved = all.retrieved + at;
+      lookup->estimated = all.estimated + at;
+      lookup->runs = all.runs + at;
+      lookup->scores = all.scores + at * static_cast<size_t>(group_);
+      at += own;
       lookup->out = out_ + query_head * static_cast<size_t>(head_dim_);
       lookup->lse = lse_ + query_head;
-      lookup->counters = &counters_[i * static_cast<size_t>(kv_heads_) + static_cast<size_t>(head)];
+      lookup->counters = counted_ + i * static_cast<size_t>(kv_heads_) + static_cast<size_t>(head);
     }
   }
+  args_.lookups = lookups_.data();
+  args_.count = static_cast<int32_t>(count_) * kv_heads_;
+  args_.group = group_;
+  args_.head_dim = head_dim_;
+  args_.kv = kv_;
+  args_.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  if (queue_) stage(steady);
   return true;
+}
+
+// Room for so many partitions of this pass's lookups.
+Attention::Lists Attention::lists(size_t room) {
+  const size_t scores = room * static_cast<size_t>(group_);
+  if (!queue_)
+    return {grown(retrieved_, room), grown(estimated_, room), grown(runs_, room), grown(scores_, scores)};
+  const size_t each = (room + room / 4 + 63) & ~size_t{63};  // as grown() has it, and aligned
+  std::byte* const at = queue_->room(Queue::kLists, each * (sizeof(KvRun) + 2 * sizeof(PartitionRef) +
+                                                            static_cast<size_t>(group_) * sizeof(float)));
+  auto* const runs = reinterpret_cast<KvRun*>(at);
+  auto* const retrieved = reinterpret_cast<PartitionRef*>(runs + each);
+  return {retrieved, retrieved + each, runs, reinterpret_cast<float*>(retrieved + 2 * each)};
+}
+
+// The lookups of this pass, and what they point to of the host's, go to the device; `steady` runs.
+void Attention::stage(size_t steady) {
+  const KvRun* const runs = queue_->stage(steady_.data(), steady);
+  if (!runs) return;  // nothing of this step is launched any more, and its end says why
+  const Row* row = nullptr;
+  const WantedTokens* wanted = nullptr;
+  for (int32_t i = 0; i < args_.count; ++i) {
+    Lookup& lookup = lookups_[static_cast<size_t>(i)];
+    lookup.steady = runs + (lookup.steady - steady_.data());
+    const Row& own = rows_[first_ + static_cast<size_t>(i / kv_heads_)];
+    if (row != &own) {
+      row = &own;
+      wanted = own.wanted.empty() ? nullptr : queue_->stage(own.wanted.data(), own.wanted.size());
+    }
+    lookup.wanted = wanted;
+  }
+  args_.lookups = queue_->stage(lookups_.data(), static_cast<size_t>(args_.count));
 }
 
 void Attention::finish() {
@@ -124,17 +173,6 @@ void Attention::finish() {
     stats.certified_coverage_min = std::min(stats.certified_coverage_min, counters.certified_coverage_min);
     stats.coverage_count += count(counters.coverage_count);
   }
-}
-
-LookupArgs Attention::args() const {
-  LookupArgs args;
-  args.lookups = const_cast<Lookup*>(lookups_.data());
-  args.count = static_cast<int32_t>(count_) * kv_heads_;
-  args.group = group_;
-  args.head_dim = head_dim_;
-  args.kv = kv_;
-  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
-  return args;
 }
 
 int32_t Attention::partitions(const Row& row, int32_t head) const {

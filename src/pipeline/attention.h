@@ -13,6 +13,7 @@
 
 #include "kernels/ops.h"
 #include "src/buffer/retrieval.h"
+#include "src/memory/device.h"
 #include "src/pipeline/row.h"
 #include "src/stats.h"
 
@@ -30,8 +31,11 @@ class Attention {
  public:
   // What changes from step to step comes in here, and what lookups counted leaves at finish(), for the rows'
   // statistics. All rows' sequences are of one shape but for the KV type. group: query heads per KV head.
-  // retrieval: of this step; null: no sequence is in a slow tier.
-  void begin(std::span<const Row> rows, int32_t group, Retrieval* retrieval);
+  // retrieval: of this step; null: no sequence is in a slow tier. queue: null on the host's own processor; where
+  // there is one, lookups and their lists are in the device's memory, and the numbers of a step's lookups leave with
+  // fetch(), before the queue is finished, and finish(), after it.
+  void begin(std::span<const Row> rows, int32_t group, Retrieval* retrieval, Queue* queue = nullptr);
+  void fetch();
   void finish();
 
   // queries and out: (rows, kv_heads * group, head_dim); lse: (rows, kv_heads * group) or null.
@@ -64,13 +68,20 @@ class Attention {
     add_times(pass.times);
   }
 
-  LookupArgs args() const;
+  LookupArgs args() const { return args_; }
   size_t bytes() const;
 
  private:
   int32_t partitions(const Row& row, int32_t head) const;
   int32_t steady_room(const Row& row) const;
   size_t list_bytes(const Row& row) const;
+  struct Lists {
+    PartitionRef *retrieved, *estimated;
+    KvRun* runs;
+    float* scores;
+  };
+  Lists lists(size_t room);
+  void stage(size_t steady);
   void start_clocks(int workers);
   void add_times(StepStats& times) const;
 
@@ -82,8 +93,11 @@ class Attention {
   float* out_ = nullptr;
   float* lse_ = nullptr;
   Retrieval* retrieval_ = nullptr;
-  size_t first_ = 0, count_ = 0;  // rows of this pass
-  bool slow_ = false;             // some of it is
+  Queue* queue_ = nullptr;
+  LookupArgs args_{};                  // of this pass
+  LookupCounters* counted_ = nullptr;  // (rows, kv_heads) where stages count
+  size_t first_ = 0, count_ = 0;       // rows of this pass
+  bool slow_ = false;                  // some of it is
 
   std::vector<LookupCounters> counters_;  // (rows, kv_heads)
   std::vector<Lookup> lookups_;

@@ -22,6 +22,7 @@ HostPages pages_of(const KvShape& shape, SegmentSpan span) {
 Building::Building(const Sequence& sequence, SegmentSpan span, const Backend& backend, const Policy& policy,
                    const PolicyParams& params, int workers)
     : span_(span),
+      on_device_(sequence.pools().pages->memory().of_device()),
       backend_(backend),
       policy_(policy),
       params_(params),
@@ -81,18 +82,38 @@ const Policy& Building::policy_of(size_t plane) const {
                        static_cast<int32_t>(plane / static_cast<size_t>(shape.kv_heads)));
 }
 
+void Building::open(Column& column) {
+  const KvRun* const runs = runs_.data() + column.plane * blocks_.size();
+  if (!on_device_) {
+    column.args = room_.args(*segment_, column.plane, {runs, blocks_.size()});
+    return;
+  }
+  const size_t row = segment_->shape().head_bytes(), half = static_cast<size_t>(span_.tokens) * row;
+  column.copies.resize(2 * half);
+  column.layout.resize(2 * half);
+  std::byte* to = column.copies.data();
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const size_t bytes = static_cast<size_t>(runs[i].tokens) * row;
+    const CopyPiece pieces[] = {{to, runs[i].keys, bytes}, {to + half, runs[i].values, bytes}};
+    segment_->memory().copy(pieces);
+    to += bytes;
+  }
+  column.run = {column.copies.data(), column.copies.data() + half, span_.tokens};
+  column.args = room_.args(*segment_, column.plane, {&column.run, 1}, column.layout.data());
+}
+
 // One piece; false if the stream was cancelled and it has to be done again.
 bool Building::work_at(Column& column, const Stream& stream, int worker) {
-  if (column.piece == 0)
-    column.args =
-        room_.args(*segment_, column.plane, {runs_.data() + column.plane * blocks_.size(), blocks_.size()});
+  if (column.piece == 0) open(column);
   const Policy& policy = policy_of(column.plane);
   const IndexResult result = policy.pieces ? policy.pieces->run(column.args, column.state, column.piece)
                                            : policy.index(stream, worker, column.args);
   if (stream.cancelled() && !policy.pieces) return false;
+  const bool whole = column.piece + 1 == pieces_of(column.plane);
+  if (whole && on_device_) IndexRoom::place(*segment_, column.plane, column.layout.data());
   column.left -= 1;
   column.piece += 1;
-  if (column.piece == pieces_of(column.plane)) {
+  if (whole) {
     room_.set_result(column.plane, result);
     column.plane += columns_.size();
     column.piece = 0;

@@ -40,13 +40,17 @@ class Building {
     int64_t left = 0;   // pieces of all planes
     IndexArgs args{};   // of plane, once its first piece is begun
     std::byte* state = nullptr;
+    std::vector<std::byte> copies, layout;  // of plane, where keys and values are a device's; else empty
+    KvRun run;                              // of copies
   };
   void work(const Stream& stream, int64_t steps_left);
   bool work_at(Column& column, const Stream& stream, int worker);
   const Policy& policy_of(size_t plane) const;
+  void open(Column& column);
   int32_t pieces_of(size_t plane) const { return policy_of(plane).pieces ? pieces_ : 1; }
 
   const SegmentSpan span_;
+  const bool on_device_;
   const Backend& backend_;
   const Policy& policy_;
   const PolicyParams params_;

@@ -13,19 +13,23 @@ namespace wi {
 namespace {
 
 // Where the keys and values of a new segment's positions are: copies of what older segments have, of which it
-// may take only a part, then blocks of the tail.
+// may take only a part, then blocks of the tail; of all of them, where they are a device's.
 struct Source {
   Source(const Sequence& sequence, SegmentSpan span, int workers);
   // One head's in order of position, runs and what they point to valid until the worker's next call.
   std::span<const KvRun> runs(int32_t layer, int32_t head, int worker);
+  // Room of the host's for a plane to be laid out in, as long; null where that is done in the segment itself.
+  std::byte* layout_room(int worker);
 
  private:
   const Sequence& sequence_;
   const SegmentSpan span_;
-  const int64_t sealed_tokens_;
+  const bool on_device_;
+  const int64_t copied_tokens_;
   std::span<const BlockRef> blocks_;
   struct Room {
-    std::vector<std::byte> copies;  // keys, then values of sealed_tokens_
+    std::vector<std::byte> copies;  // keys, then values of copied_tokens_
+    std::vector<std::byte> layout;
     std::vector<KvRun> runs;
   };
   std::vector<Room> rooms_;  // (workers)
@@ -46,11 +50,14 @@ std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan spa
   context.stream.each(static_cast<int64_t>(planes), [&](int64_t plane, int worker) {
     const int32_t layer = static_cast<int32_t>(plane) / shape.kv_heads,
                   head = static_cast<int32_t>(plane) % shape.kv_heads;
-    const IndexArgs args = room.args(*segment, static_cast<size_t>(plane), source.runs(layer, head, worker));
+    std::byte* const host = source.layout_room(worker);
+    const IndexArgs args =
+        room.args(*segment, static_cast<size_t>(plane), source.runs(layer, head, worker), host);
     const Policy& policy = layout_policy(context.backend, context.policy, shape, layer);
     room.set_result(static_cast<size_t>(plane),
                     whole && policy.cut ? policy.cut(context.stream, worker, args, whole->view(layer, head))
                                         : policy.index(context.stream, worker, args));
+    if (host) IndexRoom::place(*segment, static_cast<size_t>(plane), host);
   });
   throw_if_cancelled(context.stream);
   room.attach_to(*segment);
@@ -60,25 +67,34 @@ std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan spa
 Source::Source(const Sequence& sequence, SegmentSpan span, int workers)
     : sequence_(sequence),
       span_(span),
-      sealed_tokens_(std::min(span.end(), sequence.sealed_end()) - span.first),
+      on_device_(sequence.pools().pages->memory().of_device()),
+      copied_tokens_((on_device_ ? span.end() : std::min(span.end(), sequence.sealed_end())) - span.first),
       rooms_(static_cast<size_t>(workers)) {
   const int64_t from_tail = span.end() - sequence.sealed_end();
-  if (from_tail > 0) blocks_ = sequence.tail().first(static_cast<size_t>(from_tail / kBlockTokens));
+  if (from_tail > 0 && !on_device_)
+    blocks_ = sequence.tail().first(static_cast<size_t>(from_tail / kBlockTokens));
 }
 
 std::span<const KvRun> Source::runs(int32_t layer, int32_t head, int worker) {
   Room& room = rooms_[static_cast<size_t>(worker)];
   room.runs.clear();
-  if (sealed_tokens_) {
-    const size_t half = static_cast<size_t>(sealed_tokens_) * sequence_.shape().head_bytes();
+  if (copied_tokens_) {
+    const size_t half = static_cast<size_t>(copied_tokens_) * sequence_.shape().head_bytes();
     room.copies.resize(2 * half);
     std::byte *const keys = room.copies.data(), *const values = keys + half;
-    sequence_.copy_tokens(layer, head, span_.first, sealed_tokens_, keys, values);
-    room.runs.push_back({keys, values, sealed_tokens_});
+    sequence_.copy_tokens(layer, head, span_.first, copied_tokens_, keys, values);
+    room.runs.push_back({keys, values, copied_tokens_});
   }
   for (const BlockRef& block : blocks_)
     room.runs.push_back({block->keys(layer, head), block->values(layer, head), kBlockTokens});
   return room.runs;
+}
+
+std::byte* Source::layout_room(int worker) {
+  if (!on_device_) return nullptr;
+  std::vector<std::byte>& room = rooms_[static_cast<size_t>(worker)].layout;
+  room.resize(2 * static_cast<size_t>(span_.tokens) * sequence_.shape().head_bytes());
+  return room.data();
 }
 
 // The next segment of a prompt in a sequence that will have final_tokens; none if there is no more. The

@@ -7,6 +7,11 @@ namespace {
 
 size_t in_lines(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
+// Keys and values of a plane, which lie one behind the other.
+size_t plane_bytes(const Segment& segment) {
+  return 2 * segment.shape().head_bytes() * static_cast<size_t>(segment.tokens());
+}
+
 }  // namespace
 
 const Policy& layout_policy(const Backend& backend, const Policy& policy, const KvShape& shape,
@@ -36,7 +41,8 @@ std::byte* IndexRoom::room_of(size_t plane) {
   return room_.data() + offsets_[layer] + plane % heads * capacity_;
 }
 
-IndexArgs IndexRoom::args(const Segment& segment, size_t plane, std::span<const KvRun> runs) {
+IndexArgs IndexRoom::args(const Segment& segment, size_t plane, std::span<const KvRun> runs,
+                          std::byte* host) {
   const int32_t layer = static_cast<int32_t>(plane) / shape_.kv_heads,
                 head = static_cast<int32_t>(plane) % shape_.kv_heads;
   IndexArgs args;
@@ -46,12 +52,19 @@ IndexArgs IndexRoom::args(const Segment& segment, size_t plane, std::span<const 
   args.head_dim = shape_.head_dim;
   args.kv = shape_.dtype;
   args.params = &params_;
-  args.keys = segment.keys(layer, head);
-  args.values = segment.values(layer, head);
+  args.keys = host ? host : segment.keys(layer, head);
+  args.values = host ? host + plane_bytes(segment) / 2 : segment.values(layer, head);
   args.places = segment.places(layer, head);
   args.index = room_of(plane);
   if (args.index) std::memset(args.index, 0, capacity_);
   return args;
+}
+
+void IndexRoom::place(const Segment& segment, size_t plane, const std::byte* host) {
+  const auto heads = static_cast<size_t>(segment.shape().kv_heads);
+  segment.memory().copy(
+      segment.keys(static_cast<int32_t>(plane / heads), static_cast<int32_t>(plane % heads)), host,
+      plane_bytes(segment));
 }
 
 void IndexRoom::attach_to(Segment& segment) {

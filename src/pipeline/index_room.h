@@ -22,8 +22,11 @@ class IndexRoom {
   IndexRoom(HostPool& pool, const KvShape& shape, const Policy& policy, const PolicyParams& params,
             int32_t tokens);
 
-  // What the policy's index() takes for one plane (layer * kv_heads + head). Its room is zeroed.
-  IndexArgs args(const Segment& segment, size_t plane, std::span<const KvRun> runs);
+  // What the policy's index() takes for one plane (layer * kv_heads + head). Its room is zeroed. host: where the
+  // plane's keys, then values, are laid out if the segment's are a device's; place() brings them there. Else null.
+  IndexArgs args(const Segment& segment, size_t plane, std::span<const KvRun> runs,
+                 std::byte* host = nullptr);
+  static void place(const Segment& segment, size_t plane, const std::byte* host);
   void set_result(size_t plane, const IndexResult& result) { results_[plane] = result; }
   void attach_to(Segment& segment);
 

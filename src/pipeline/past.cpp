@@ -15,9 +15,12 @@ constexpr std::chrono::milliseconds kPoll{2};
 
 }  // namespace
 
-void Past::start(const Stream& stream, const Sequence& sequence, int32_t layers, int64_t end) noexcept {
+void Past::start(const Stream& stream, const Sequence& sequence, int32_t layers, int64_t end,
+                 Queue* queue) noexcept {
   layers_ = layers;
   end_ = end;
+  queue_ = queue;
+  pinned_.start();
   if (layers > 0 && sequence.slow_segments()) read_ahead(stream, sequence, first_of(0));
 }
 
@@ -39,6 +42,8 @@ void Past::open(const Stream& stream, const Sequence& sequence, const Part& part
     runs_of_head_[static_cast<size_t>(head)] = runs;
     run_counts_[static_cast<size_t>(head)] = sequence.runs(part.layer, head, part.first, part.end, runs);
   }
+  if (sequence.pinned_segments())
+    return pinned_.open(*queue_, sequence, part, following(part), runs_.data(), room);
   if (!sequence.slow_segments()) return;
   if (in_slow_tier(sequence, part)) {
     fetch(stream, sequence, part);

@@ -1,6 +1,6 @@
 // What a prompt's chunk attends to, part by part: tokens in the order in which they are stored, where they are,
-// or, of segments in the slow tier, copies that are read for the purpose, the next part's while the workers attend
-// to this one.
+// or, of segments in the slow tier, copies that are read for the purpose, the next part's while the workers or the
+// device attend to this one.
 #pragma once
 
 #include <algorithm>
@@ -8,21 +8,19 @@
 #include <vector>
 
 #include "src/buffer/read_ahead.h"
+#include "src/pipeline/pinned_past.h"
 #include "src/store/sequence.h"
 
 namespace wi {
 
 class Past {
  public:
-  // Tokens [first, end) of one layer.
-  struct Part {
-    int32_t layer = -1;  // -1: none
-    int64_t first = 0, end = 0;
-    bool operator==(const Part&) const = default;
-  };
+  using Part = PastPart;
   // A chunk begins, which ends at `end` and attends in so many layers. Until close() its sequence stays as it is, and
-  // open() is called for all of its parts in turn, from the first layer's first, or for none.
-  void start(const Stream& stream, const Sequence& sequence, int32_t layers, int64_t end) noexcept;
+  // open() is called for all of its parts in turn, from the first layer's first, or for none. queue: of the device
+  // that attends, or null.
+  void start(const Stream& stream, const Sequence& sequence, int32_t layers, int64_t end,
+             Queue* queue) noexcept;
   Part first_of(int32_t layer) const { return part_from(layer, 0); }
   Part following(const Part& part) const;  // none after the last
   // A part's runs, for each KV head; they are valid until the next call. Throws WI_E_IO, WI_E_FORMAT as
@@ -75,6 +73,9 @@ class Past {
   std::vector<std::byte> rows_;  // of the open part
   std::unique_ptr<ReadAhead> ahead_;
   std::shared_ptr<SpillFile> file_;  // of ahead_
+
+  Queue* queue_ = nullptr;
+  PinnedPast pinned_;
 };
 
 }  // namespace wi

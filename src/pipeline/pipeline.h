@@ -10,7 +10,7 @@
 namespace wi {
 
 void select(const Stream& stream, const Pass& pass);
-void retrieve(const Stream& stream, const Pass& pass);
+void retrieve(const Backend& backend, const Stream& stream, const Pass& pass);
 void attend(const Backend& backend, const Stream& stream, const Pass& pass);
 void estimate(const Stream& stream, const Pass& pass);
 

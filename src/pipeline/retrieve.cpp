@@ -4,9 +4,10 @@
 
 namespace wi {
 
-void retrieve(const Stream& stream, const Pass& pass) {
+void retrieve(const Backend& backend, const Stream& stream, const Pass& pass) {
   StageTimer timer(pass.times.retrieve_ns);
   const LookupArgs& args = pass.args;
+  if (backend.retrieve) return backend.retrieve(stream, args);
   if (pass.slow) return pass.slow->run(stream, args);
   const size_t bytes = row_bytes(args.kv, args.head_dim);
   stream.each(args.count, [&](int64_t i, int) {

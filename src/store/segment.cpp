@@ -52,16 +52,18 @@ Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_posit
 
 void Segment::allocate_kv(HostPages pages) {
   pages_ = pool_->allocate(kv_bytes(), "a segment's pages", pages);
-  kv_ = pages_.data();
+  kv_.store(pages_.data(), std::memory_order_release);
 }
 
 size_t Segment::index_bytes() const {
   const SlowKv* const there = slow();
+  if (on_device_) return on_device_.bytes();
   return index_.bytes() + offsets_.bytes() + places_.bytes() + (there ? there->checksum_bytes() : 0);
 }
 
 std::byte* Segment::keys(int32_t layer, int32_t head) const {
-  return kv_ + plane(layer, head) * 2 * shape_.head_bytes() * static_cast<size_t>(tokens_);
+  return kv_.load(std::memory_order_acquire) +
+         plane(layer, head) * 2 * shape_.head_bytes() * static_cast<size_t>(tokens_);
 }
 std::byte* Segment::values(int32_t layer, int32_t head) const {
   return keys(layer, head) + shape_.head_bytes() * static_cast<size_t>(tokens_);
@@ -100,7 +102,7 @@ void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t co
 
 void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
   const SlowKv* const there = slow();
-  if (!there) return pool_->memory().copy(to, kv_ + offset, bytes);
+  if (!there) return pool_->memory().copy(to, kv_.load(std::memory_order_acquire) + offset, bytes);
   const size_t half = static_cast<size_t>(tokens_) * shape_.head_bytes();
   for (auto* out = static_cast<std::byte*>(to); bytes > 0;) {
     const PlaneCopy plane_copy(*there, offset / (2 * half), half);
@@ -112,22 +114,44 @@ void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
 
 bool Segment::demote(WaveBuffer& buffer, const std::function<void()>& poll) const {
   const std::unique_lock lock = lock_patiently(demoting_, poll);  // another thread may be at it
-  if (slow()) return false;
+  if (is_slow()) return false;
+  if (buffer.pinned()) {
+    demote_to_pinned(buffer, poll);
+    return true;
+  }
   const size_t plane_bytes = 2 * static_cast<size_t>(tokens_) * shape_.head_bytes();
   slow_ = SlowKv::write(
       buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()), layouts(), tokens_,
       shape_.head_bytes(),
-      [&](size_t plane, std::byte* to) { pool_->memory().copy(to, kv_ + plane * plane_bytes, plane_bytes); },
+      [&](size_t plane, std::byte* to) {
+        pool_->memory().copy(to, pages_.data() + plane * plane_bytes, plane_bytes);
+      },
       poll);
   slow_now_.store(slow_.get(), std::memory_order_release);
+  is_slow_.store(true, std::memory_order_release);
   buffer.retire(std::move(pages_));
   return true;
+}
+
+// As they are: kernels read them there.
+void Segment::demote_to_pinned(WaveBuffer& buffer, const std::function<void()>& poll) const {
+  constexpr uint64_t kPiece = uint64_t{16} << 20;  // a millisecond's work
+  HostBuffer there = buffer.pinned()->allocate(kv_bytes(), "a segment's keys and values in host memory");
+  for (uint64_t at = 0; at < there.bytes(); at += kPiece) {
+    if (poll) poll();
+    there.copy_in(at, pages_.data() + at, std::min(kPiece, there.bytes() - at));
+  }
+  pinned_ = std::move(there);
+  kv_.store(pinned_.data(), std::memory_order_release);
+  is_slow_.store(true, std::memory_order_release);
+  buffer.retire(std::move(pages_));
 }
 
 void Segment::attach_slow(WaveBuffer& buffer, SpillExtent extent, HostBuffer checksums) {
   slow_ = SlowKv::open(buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()),
                        std::move(extent), std::move(checksums), layouts(), tokens_, shape_.head_bytes());
   slow_now_.store(slow_.get(), std::memory_order_release);
+  is_slow_.store(true, std::memory_order_release);
 }
 
 std::vector<PlaneLayout> Segment::layouts() const {
@@ -161,6 +185,16 @@ void Segment::attach_index(HostBuffer index, std::vector<HeadIndex> heads, HostB
     at.push_back(count);
     count += static_cast<size_t>(head.partitions) + 1;
   }
+  if (pool_->memory().of_device()) {
+    constexpr auto aligned = [](uint64_t bytes) { return (bytes + 255) & ~uint64_t{255}; };
+    const uint64_t index_at = aligned(places_.bytes()), offsets_at = index_at + aligned(index.bytes());
+    on_device_ = pool_->allocate(offsets_at + offsets.bytes(), "a segment's index on the device");
+    on_device_.copy_in(0, places_.data(), places_.bytes());
+    on_device_.copy_in(index_at, index.data(), index.bytes());
+    on_device_.copy_in(offsets_at, offsets.data(), offsets.bytes());
+    index_there_ = on_device_.data() + index_at;
+    offsets_there_ = on_device_.data() + offsets_at;
+  }
   index_ = std::move(index);
   heads_ = std::move(heads);
   offsets_ = std::move(offsets);
@@ -182,6 +216,16 @@ SegmentView Segment::view(int32_t layer, int32_t head, const SlowKv* slow) const
   view.tokens = tokens_;
   view.partitions = entry.partitions;
   return view;
+}
+
+SegmentView Segment::view_on_device(int32_t layer, int32_t head) const {
+  const HeadIndex& entry = heads_[plane(layer, head)];
+  SegmentView there = view(layer, head, nullptr);
+  there.offsets = reinterpret_cast<const int32_t*>(offsets_there_) + offsets_at_[plane(layer, head)];
+  there.places =
+      reinterpret_cast<const int32_t*>(on_device_.data()) + plane(layer, head) * static_cast<size_t>(tokens_);
+  there.index = entry.bytes ? index_there_ + entry.offset : nullptr;
+  return there;
 }
 
 }  // namespace wi

@@ -37,12 +37,14 @@ class Segment {
   int64_t end_position() const { return first_position_ + tokens_; }
   int32_t tokens() const { return tokens_; }
   uint64_t id() const { return id_; }  // unique in the process, never reused
-  size_t bytes() const { return (slow() ? 0 : kv_bytes()) + index_bytes(); }  // in the fast tier
-  size_t index_bytes() const;
+  size_t bytes() const { return (is_slow() ? 0 : kv_bytes()) + index_bytes(); }  // in the fast tier
+  size_t index_bytes() const;                                                    // likewise
 
   SegmentView view(int32_t layer, int32_t head) const { return view(layer, head, slow()); }
   // As it was when slow() was that.
   SegmentView view(int32_t layer, int32_t head, const SlowKv* slow) const;
+  // As a device's kernels see it, if keys and values are there.
+  SegmentView view_on_device(int32_t layer, int32_t head) const;
 
   // Keys and values (count, head_dim) of one head's positions [first, first + count), all of them the
   // segment's, in order of position.
@@ -54,7 +56,9 @@ class Segment {
 
   // ---- tiers: a segment is born in the fast one. Whoever reads keys and values does so while a
   // WaveBuffer::Reading lives, if there is a wave buffer. ----
-  // Null: in the fast tier.
+  // Whether keys and values are in the slow tier: a file, or, of a device's, pinned host memory.
+  bool is_slow() const { return is_slow_.load(std::memory_order_acquire); }
+  // In the file; null: kernels read them where keys() and values() say.
   const SlowKv* slow() const { return slow_now_.load(std::memory_order_acquire); }
   // To the slow tier; what a step is reading stays until it ends. False: it is there already. Throws
   // WI_E_BUDGET, WI_E_IO, WI_E_MEMORY or, from `poll`, which is called every MB, what that throws, and
@@ -106,14 +110,20 @@ class Segment {
   uint64_t id_;
   std::shared_ptr<HostPool> pool_;
   mutable HostBuffer pages_;  // (layers, kv_heads, {K, V}, tokens, head_dim); empty once they are slow
-  std::byte* kv_ = nullptr;   // where those lie, or lay
-  HostBuffer places_;         // (layers, kv_heads, tokens) int32
+  mutable std::atomic<std::byte*> kv_{nullptr};  // where those lie, or lay before they went to a file
+  HostBuffer places_;                            // (layers, kv_heads, tokens) int32
   HostBuffer index_;
   HostBuffer offsets_;              // (layers, kv_heads, partitions + 1) int32
   std::vector<size_t> offsets_at_;  // (layers * kv_heads)
   std::vector<HeadIndex> heads_;
+  HostBuffer on_device_;  // places_, index_ and offsets_ once more, where keys and values are a device's
+  const std::byte *index_there_ = nullptr, *offsets_there_ = nullptr;
+
+  void demote_to_pinned(WaveBuffer& buffer, const std::function<void()>& poll) const;
 
   mutable std::mutex demoting_;
+  mutable std::atomic<bool> is_slow_{false};
+  mutable HostBuffer pinned_;  // keys and values, once they are there; as in pages_
   mutable std::shared_ptr<SlowKv> slow_;
   mutable std::atomic<const SlowKv*> slow_now_{nullptr};
 };

@@ -125,6 +125,11 @@ const SegmentView* Sequence::views(int32_t layer, int32_t head) const {
              segments_.size();
 }
 
+const SegmentView* Sequence::views_on_device(int32_t layer, int32_t head) const {
+  if (segments_.empty()) return nullptr;
+  return views_->on_device.as<const SegmentView>() + (views(layer, head) - views_->view.data());
+}
+
 int32_t Sequence::partitions(int32_t layer, int32_t head) const {
   return segments_.empty()
              ? 0
@@ -234,7 +239,7 @@ size_t Sequence::bytes() const {
 size_t Sequence::slow_bytes() const {
   size_t total = 0;
   for (const auto& segment : segments_)
-    if (segment->slow()) total += segment->kv_bytes();
+    if (segment->is_slow()) total += segment->kv_bytes();
   return total;
 }
 
@@ -272,8 +277,8 @@ void Sequence::make_writable(BlockRef& block) {
 
 void Sequence::refresh() {
   const auto slow = std::count_if(segments_.begin(), segments_.end(),
-                                  [](const auto& segment) { return segment->slow() != nullptr; });
-  if (static_cast<size_t>(slow) != slow_segments()) rebuild_views();
+                                  [](const auto& segment) { return segment->is_slow(); });
+  if (static_cast<size_t>(slow) != slow_segments() + pinned_segments()) rebuild_views();
 }
 
 // Of one moment: a segment that leaves the fast tier meanwhile is in it for all views.
@@ -281,8 +286,11 @@ void Sequence::rebuild_views() {
   auto views = std::make_shared<Views>();
   std::vector<const SlowKv*> slow;  // (segments)
   for (const auto& segment : segments_) {
+    const bool is_slow = segment->is_slow();  // first: what it says lies there by now
     slow.push_back(segment->slow());
     views->slow += slow.back() != nullptr;
+    views->is_pinned.push_back(is_slow && !slow.back());
+    views->pinned += views->is_pinned.back();
   }
   views->view.reserve(segments_.size() * static_cast<size_t>(shape_.layers) *
                       static_cast<size_t>(shape_.kv_heads));
@@ -295,6 +303,16 @@ void Sequence::rebuild_views() {
       }
       views->partitions.push_back(partitions);
     }
+  }
+  if (pools_.pages->memory().of_device() && !segments_.empty()) {
+    std::vector<SegmentView> there;
+    there.reserve(views->view.size());
+    for (int32_t layer = 0; layer < shape_.layers; ++layer)
+      for (int32_t head = 0; head < shape_.kv_heads; ++head)
+        for (const auto& segment : segments_) there.push_back(segment->view_on_device(layer, head));
+    const size_t bytes = there.size() * sizeof(SegmentView);
+    views->on_device = pools_.pages->allocate(bytes, "a session's list of segments");
+    views->on_device.copy_in(0, there.data(), bytes);
   }
   views_ = std::move(views);
 }

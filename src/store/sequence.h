@@ -37,8 +37,11 @@ class Sequence {
   }
   size_t bytes() const;  // in the fast tier
   size_t index_bytes() const;
-  size_t slow_bytes() const;  // in the slow tier
-  size_t slow_segments() const { return views_ ? views_->slow : 0; }
+  size_t slow_bytes() const;                                          // in the slow tier
+  size_t slow_segments() const { return views_ ? views_->slow : 0; }  // in a file
+  // In pinned host memory, of a device's; whether the segment of that number was when views() was made.
+  size_t pinned_segments() const { return views_ ? views_->pinned : 0; }
+  bool in_pinned_memory(size_t segment) const { return views_->is_pinned[segment]; }
   // Segments that others may have demoted are found where they are. At the beginning of a step.
   void refresh();
 
@@ -63,6 +66,7 @@ class Sequence {
   std::span<const std::shared_ptr<const Segment>> segments() const { return segments_; }
   // The segments of one head, contiguous, in order.
   const SegmentView* views(int32_t layer, int32_t head) const;
+  const SegmentView* views_on_device(int32_t layer, int32_t head) const;  // in its memory
   int32_t partitions(int32_t layer, int32_t head) const;
 
   // ---- structure ----
@@ -116,7 +120,9 @@ class Sequence {
   struct Views {
     std::vector<SegmentView> view;    // (layers, kv_heads, segments)
     std::vector<int32_t> partitions;  // (layers, kv_heads)
-    size_t slow = 0;                  // segments
+    size_t slow = 0, pinned = 0;      // segments
+    std::vector<bool> is_pinned;      // (segments)
+    HostBuffer on_device;             // the views of a device's kernels, in its memory
   };
   std::shared_ptr<const Views> views_;
 };

@@ -282,7 +282,7 @@ int32_t Tracer::step(int64_t question, int64_t number, int32_t token, std::vecto
       while (work.attention.next_pass()) {
         const wi::Pass pass = {*full_, work.attention.args(), stats, nullptr};
         wi::select(stream, pass);
-        wi::retrieve(stream, pass);
+        wi::retrieve(step.backend, stream, pass);
         wi::attend(step.backend, stream, pass);
       }
       observe(question, number, layer, step, position + 1, contestants);
@@ -321,7 +321,7 @@ void Tracer::observe(int64_t question, int64_t number, int32_t layer, const wi::
       while (attention_.next_pass()) {
         const wi::Pass pass = {*contestant.choice.policy, attention_.args(), stats, nullptr};
         wi::select(step.stream, pass);
-        wi::retrieve(step.stream, pass);
+        wi::retrieve(step.backend, step.stream, pass);
         wi::attend(step.backend, step.stream, pass);
         exact = out;
         wi::estimate(step.stream, pass);

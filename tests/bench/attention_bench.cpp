@@ -122,7 +122,7 @@ StepStats run_stages(const Stream& stream, Attention& attention, const Policy& p
   StepStats times;
   attention.run(stream, {policy, args, times, nullptr}, [](const Stream& on, const Pass& pass) {
     select(on, pass);
-    wi::retrieve(on, pass);
+    wi::retrieve(cpu_backend(), on, pass);
     attend(cpu_backend(), on, pass);
     estimate(on, pass);
   });

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fcntl.h>
 #include <fstream>
 #include <iostream>
@@ -13,7 +14,10 @@
 #include <unistd.h>
 #include <vector>
 
+#include "src/devices.h"
+#include "src/model/device_weights.h"
 #include "src/session.h"
+#include "tests/bench/device.h"
 #include "tests/bench/serve.h"
 #include "tests/bench/synthetic_cache.h"
 #include "tests/support/kernels.h"
@@ -27,7 +31,8 @@ struct Options {
                      precision = "fast", document, simd;
   std::vector<std::string> policies = {"full", "wave"};
   std::vector<int64_t> contexts = {1024};
-  int64_t batch = 1, steps = 20, repeats = 1;
+  std::vector<int64_t> batches = {1};  // growing; kMostThatFit at the end
+  int64_t steps = 20, repeats = 1;
   int64_t append = 0;  // of the context, read by a prefill of their own
   int32_t threads = 0;
   uint64_t seed = 1;
@@ -36,15 +41,18 @@ struct Options {
   int64_t kv_budget = 0;  // > 0: that many bytes
   std::string spill = "/var/tmp", manager = "lru";
   std::string saved;  // a folder: save there, and load in place
+  std::string command;
   ServeOptions serving;
 };
+
+constexpr int64_t kMostThatFit = 1024;
 
 const char* const kUsage =
     "usage: wi_bench [--model FILE [--load mapped|copied] |\n"
     "                 --shape llama-1b|llama-8b|llama-8b-cache|qwen3-0.6b|small|tiny]\n"
     "                [--weights f32|f16|bf16|q8_0|q4_0|q4_k]\n"
-    "                [--policy P[,P…]] [--device cpu] [--context N[,N…]] [--batch B] [--steps N] [--repeat "
-    "R]\n"
+    "                [--policy P[,P…]] [--device cpu|cuda:N] [--context N[,N…]] [--batch B[,B…]|max]\n"
+    "                [--steps N] [--repeat R]\n"
     "                [--threads N]\n"
     "                [--fill prefill|synthetic] [--append N] [--document FILE] [--kv f16|bf16|f32]\n"
     "                [--precision fast|high|f32|int8] [--simd SSSE3|AVX2|AVX3|AVX3_DL] [--seed N]\n"
@@ -53,6 +61,14 @@ const char* const kUsage =
     "[--no-read-ahead]]\n"
     "                [--saved FOLDER]\n"
     "                [--serve [--requests N] [--rate PER_SECOND] [--long TOKENS] [--mix FILE]]\n"
+    "--device: where the model, keys and values are. With --fill synthetic they are made by the processor "
+    "and "
+    "go\n"
+    "there, the same ones to each session of a batch; what the device has no room for or does not do is a "
+    "line "
+    "with\n"
+    "\"refused\".\n"
+    "--batch: sessions at once; max, alone or at the end of a list: as many as fit.\n"
     "--append: the context's last N tokens are a prefill of their own, with --fill synthetic the one whose "
     "time is\n"
     "given.\n"
@@ -84,11 +100,20 @@ void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_pt
 // Sessions that hold the context.
 struct Batch {
   std::vector<std::shared_ptr<Session>> sessions;
+  std::shared_ptr<Session> made;                   // what those of a device are copies of
   wi_session_stats filled{};                       // of the first
   uint64_t slow_wait_ns = 0, slow_read_bytes = 0;  // of the last one's prefill
 };
+// More sessions until there are so many, or as many as fit.
+void grow(Batch& batch, int64_t count, const std::shared_ptr<Runtime>& runtime,
+          const std::shared_ptr<const Model>& model, const Options& options, const std::string& policy,
+          int64_t context);
 Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                  const Options& options, const std::string& policy, int64_t context);
+void measure_all(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                 const Options& options, const std::string& policy, int64_t context);
+void say_refused(const Options& options, const std::string& policy, int64_t context, int64_t batch,
+                 const char* why);
 // Decodes, prints a line, and takes the tokens back. Returns those of the timed steps.
 std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const Model& model,
                              const Options& options, const std::string& policy, int64_t context);
@@ -141,24 +166,69 @@ SpillStats slow_reads(const Runtime& runtime) {
   return runtime.buffer ? runtime.buffer->stats().file : SpillStats{};
 }
 
-// Returns what had been read of a file before the prefill that is timed.
-SpillStats fill(Session& session, const Model& model, const Options& options, int64_t context,
-                uint64_t seed) {
-  SpillStats before = slow_reads(session.runtime());
+// Reads nothing of the model's weights.
+std::shared_ptr<Session> made_by_the_host(const std::shared_ptr<const Model>& model, const SessionParams& as,
+                                          const std::vector<int32_t>& ids, uint64_t seed) {
+  static const std::shared_ptr<Runtime> host = [] {
+    RuntimeParams params;
+    params.kv_budget_bytes = uint64_t{1} << 50;  // what the machine has, which may grow
+    return Runtime::create(params);
+  }();
+  SessionParams params = as;
+  params.policy = find_policy(host->backend, as.policy->name);
+  auto session = Session::create(host, model, params);
+  session->append_computed(ids, synthetic_cache(model->config, seed), nullptr);
+  return session;
+}
+
+// A session with a context. before: what had been read of a file before the prefill that is timed; made: what a
+// device's is a copy of, kept for the next one.
+std::shared_ptr<Session> filled(const std::shared_ptr<Runtime>& runtime,
+                                const std::shared_ptr<const Model>& its_model, const SessionParams& params,
+                                const Options& options, int64_t context, uint64_t seed,
+                                SpillStats* read_before = nullptr, std::shared_ptr<Session>* made = nullptr) {
+  const Model& model = *its_model;
+  SpillStats before = slow_reads(*runtime);
   const std::vector<int32_t> ids = options.document.empty()
                                        ? random_tokens(context, model.config.vocab, seed)
                                        : document_tokens(model, options.document, context);
   const auto first = static_cast<size_t>(std::max<int64_t>(context - options.append, 0));
   const std::span<const int32_t> past(ids.data(), first), more(ids.data() + first, ids.size() - first);
-  if (options.fill == "synthetic") {
-    session.append_computed(past, synthetic_cache(model.config, seed), nullptr);
-    if (!more.empty()) session.logits(nullptr);
+  std::shared_ptr<Session> session;
+  if (options.fill == "synthetic" && runtime->device) {
+    std::shared_ptr<Session> own, &source = made ? *made : own;
+    if (!source) source = made_by_the_host(its_model, params, {past.begin(), past.end()}, seed);
+    session = copy_to(runtime, its_model, *source);
   } else {
-    session.prefill(past, {}, nullptr);
+    session = Session::create(runtime, its_model, params);
+    if (options.fill == "synthetic")
+      session->append_computed(past, synthetic_cache(model.config, seed), nullptr);
+    else
+      session->prefill(past, {}, nullptr);
   }
-  if (options.fill == "synthetic") before = slow_reads(session.runtime());
-  if (!more.empty()) session.prefill(more, {}, nullptr);
-  return before;
+  if (options.fill == "synthetic" && !more.empty()) session->logits(nullptr);
+  if (options.fill == "synthetic") before = slow_reads(*runtime);
+  if (!more.empty()) session->prefill(more, {}, nullptr);
+  if (read_before) *read_before = before;
+  return session;
+}
+
+// As JSON has it.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  return out + '"';
+}
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc{};
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+  return text;
 }
 
 // Not getrusage's ru_maxrss: across fork and exec that starts from the parent's.
@@ -191,8 +261,12 @@ int main(int argc, char** argv) {
   return 0;
 }
 
-int run(const Options& options) {
+int run(const Options& given) {
+  Options options = given;
   RuntimeParams params;
+  const DeviceChoice device = find_device(options.device);
+  params.backend = device.backend;
+  params.device = device.index;
   params.threads = options.threads;
   params.kv_budget_bytes = static_cast<uint64_t>(options.kv_budget);
   if ((options.kv_fast > 0 || options.kv_budget > 0) && options.saved.empty()) {
@@ -201,12 +275,26 @@ int run(const Options& options) {
     params.read_ahead = options.read_ahead;
   }
   const auto runtime = Runtime::create(params);
+  if (runtime->device)
+    std::erase_if(options.policies, [&](const std::string& policy) {
+      if (find_policy(runtime->backend, policy.c_str())) return false;
+      say_refused(options, policy, options.contexts.front(), options.batches.front(),
+                  "the device has no policy of this name");
+      return true;
+    });
+  if (options.policies.empty()) return 0;
   const auto model =
       options.model.empty()
           ? test::random_model(test::shape_named(options.shape), test::dtype_named(options.weights),
                                options.seed, precision_named(options.precision))
           : Model::open(options.model, {}, precision_named(options.precision),
                         options.load == "copied" ? runtime->weights_pool.get() : nullptr);
+  if (runtime->device) {
+    model->weights_hash(
+        runtime->workers);  // what is copied to a device is told by it; here it is read sooner
+    move_weights(*std::const_pointer_cast<Model>(model), runtime->device->table,
+                 *runtime->device_weights_pool, {});
+  }
   if (options.check) check_results(runtime, model, options);
   if (options.serve) {
     ServeOptions serving = options.serving;
@@ -224,16 +312,7 @@ int run(const Options& options) {
         save_and_load(runtime, model, options, policy, context);
         continue;
       }
-      const auto tokens_with = [&](const Options& these) {
-        return measure(make_batch(runtime, model, these, policy, context), *runtime, *model, these, policy,
-                       context);
-      };
-      Options in_memory = options;  // or, with a budget, as far as that goes
-      in_memory.kv_fast = 0;
-      const std::vector<int32_t> expected = tokens_with(in_memory);
-      if (options.kv_fast > 0)
-        check(tokens_with(options) == expected, WI_E_INTERNAL, policy, " at ", context,
-              " tokens: other tokens than with everything in memory");
+      measure_all(runtime, model, options, policy, context);
     }
   }
   return 0;
@@ -249,8 +328,7 @@ void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_pt
     params.policy_params.segment_tokens = 1024;
     params.policy_params.budget = 1;
     params.policy_params.estimation = 0;
-    auto session = Session::create(runtime, model, params);
-    fill(*session, *model, options, kTokens, options.seed);
+    const auto session = filled(runtime, model, params, options, kTokens, options.seed);
     const auto view = session->logits(nullptr);
     return std::vector<float>(view.begin(), view.end());
   };
@@ -364,16 +442,65 @@ void save_and_load(const std::shared_ptr<Runtime>& runtime, const std::shared_pt
 Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                  const Options& options, const std::string& policy, int64_t context) {
   Batch batch;
-  SpillStats before;
-  for (int64_t i = 0; i < options.batch; ++i) {
-    batch.sessions.push_back(Session::create(runtime, model, session_params(*runtime, policy, options)));
-    before = fill(*batch.sessions.back(), *model, options, context, options.seed + static_cast<uint64_t>(i));
-  }
-  batch.filled = batch.sessions[0]->stats();
-  const SpillStats after = slow_reads(*runtime);
-  batch.slow_wait_ns = after.wait_ns - before.wait_ns;
-  batch.slow_read_bytes = after.read_bytes - before.read_bytes;
+  grow(batch, options.batches.front(), runtime, model, options, policy, context);
   return batch;
+}
+
+void grow(Batch& batch, int64_t count, const std::shared_ptr<Runtime>& runtime,
+          const std::shared_ptr<const Model>& model, const Options& options, const std::string& policy,
+          int64_t context) {
+  const SessionParams params = session_params(*runtime, policy, options);
+  SpillStats before;
+  while (static_cast<int64_t>(batch.sessions.size()) < count) {
+    const uint64_t seed = options.seed + batch.sessions.size();
+    try {
+      batch.sessions.push_back(filled(runtime, model, params, options, context, seed, &before, &batch.made));
+    } catch (const Error& error) {
+      const bool full = error.code() == WI_E_BUDGET || error.code() == WI_E_MEMORY;
+      if (count != kMostThatFit || !full || batch.sessions.size() < 2) throw;
+      batch.sessions.pop_back();  // steps want room, too
+      break;
+    }
+    const SpillStats after = slow_reads(*runtime);
+    batch.slow_wait_ns = after.wait_ns - before.wait_ns;
+    batch.slow_read_bytes = after.read_bytes - before.read_bytes;
+    if (batch.sessions.size() == 1) batch.filled = batch.sessions[0]->stats();
+  }
+}
+
+// What a device does not do is no reason not to ask it for the rest.
+void say_refused(const Options& options, const std::string& policy, int64_t context, int64_t batch,
+                 const char* why) {
+  std::cout << "{\"policy\":\"" << policy << "\",\"device\":\"" << options.device
+            << "\",\"context\":" << context << ",\"batch\":" << batch << ",\"refused\":" << quoted(why) << "}"
+            << std::endl;
+}
+
+void measure_all(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
+                 const Options& options, const std::string& policy, int64_t context) {
+  Options in_memory = options;  // or, with a budget, as far as that goes
+  in_memory.kv_fast = 0;
+  Batch batch;
+  std::vector<int32_t> expected;
+  for (const int64_t count : options.batches) {
+    const size_t had = batch.sessions.size();
+    try {
+      grow(batch, count, runtime, model, in_memory, policy, context);
+      if (had && batch.sessions.size() == had) continue;  // no more fit
+      expected = measure(batch, *runtime, *model, in_memory, policy, context);
+    } catch (const Error& error) {
+      const bool may =
+          error.code() == WI_E_BUDGET || error.code() == WI_E_MEMORY || error.code() == WI_E_UNSUPPORTED;
+      if (!runtime->device || !may) throw;
+      say_refused(options, policy, context, count, error.what());
+      return;
+    }
+  }
+  if (options.kv_fast == 0) return;
+  batch = {};
+  check(measure(make_batch(runtime, model, options, policy, context), *runtime, *model, options, policy,
+                context) == expected,
+        WI_E_INTERNAL, policy, " at ", context, " tokens: other tokens than with everything in memory");
 }
 
 // Decodes, and keeps each step's time where it is less than the one noted. Returns what the first session's
@@ -431,9 +558,9 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
   std::ostringstream line;
   line << "{\"policy\":\"" << policy << "\",\"device\":\"" << options.device << "\",\"shape\":\""
        << (options.model.empty() ? options.shape : model.config.name) << "\",\"weights\":\""
-       << model.weight_type << "\",\"context\":" << context << ",\"batch\":" << options.batch
+       << model.weight_type << "\",\"context\":" << context << ",\"batch\":" << sessions.size()
        << ",\"threads\":" << runtime.workers.threads()
-       << ",\"tokens_per_second\":" << static_cast<double>(options.batch) * steps / (total_ms * 1e-3)
+       << ",\"tokens_per_second\":" << static_cast<double>(sessions.size()) * steps / (total_ms * 1e-3)
        << ",\"ms_per_token_p50\":" << percentile(step_ms, 0.5)
        << ",\"ms_per_token_p99\":" << percentile(step_ms, 0.99)
        << ",\"ms_per_token_max\":" << percentile(step_ms, 1)
@@ -451,15 +578,22 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
        << (looked_up
                ? static_cast<double>(after.buffer_hits - before.buffer_hits) / static_cast<double>(looked_up)
                : 1.0)
-       << ",\"peak_rss_bytes\":" << peak_rss_bytes() << ",\"peak_device_bytes\":0,\"attend_ms\":" << attend
-       << ",\"prefill_ms\":" << static_cast<double>(filled.prefill_ns) * 1e-6 << ",\"kv\":\"" << options.kv
-       << "\",\"fill\":\"" << options.fill << "\",\"load\":\"" << options.load << "\",\"precision\":\""
-       << options.precision << "\",\"simd\":\"" << runtime.backend.simd() << "\"";
+       << ",\"peak_rss_bytes\":" << peak_rss_bytes()
+       << ",\"peak_device_bytes\":" << (runtime.device ? device_bytes_taken(runtime) : 0)
+       << ",\"attend_ms\":" << attend << ",\"prefill_ms\":" << static_cast<double>(filled.prefill_ns) * 1e-6
+       << ",\"kv\":\"" << options.kv << "\",\"fill\":\"" << options.fill << "\",\"load\":\"" << options.load
+       << "\",\"precision\":\"" << options.precision << "\",\"simd\":\"" << runtime.backend.simd() << "\"";
+  if (runtime.device)
+    line << ",\"device_name\":" << quoted(runtime.device->description.product) << ",\"device_target\":\""
+         << runtime.device->description.target << "\",\"driver\":" << quoted(driver_version());
+  line << ",\"date\":\"" << now() << "\",\"command\":" << quoted(options.command);
   if (runtime.buffer) {
     const auto per_step = [&](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / steps; };
+    const auto& file = runtime.buffer->file();  // null: pinned memory
     line << ",\"kv_fast\":" << options.kv_fast << ",\"kv_budget_bytes\":" << options.kv_budget
          << ",\"kv_peak_bytes\":" << runtime.pool->peak() << ",\"manager\":\"" << options.manager
-         << "\",\"direct\":" << runtime.buffer->file()->direct() << ",\"slow_bytes\":" << after.slow_bytes
+         << "\",\"slow_tier\":\"" << (file ? "file" : "pinned")
+         << "\",\"direct\":" << (file && file->direct()) << ",\"slow_bytes\":" << after.slow_bytes
          << ",\"frame_bytes\":" << slow_after.frame_bytes
          << ",\"misses_per_token\":" << per_step(before.buffer_misses, after.buffer_misses)
          << ",\"refusals_per_token\":" << per_step(slow_before.refusals, slow_after.refusals)
@@ -491,6 +625,7 @@ int64_t number(const std::string& name, const std::string& text, int64_t low, in
 
 Options parse(int argc, char** argv) {
   Options options;
+  for (int i = 0; i < argc; ++i) options.command += (i ? " " : "") + std::string(argv[i]);
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "--help" || name == "-h") {
@@ -535,9 +670,15 @@ Options parse(int argc, char** argv) {
       options.policies = split(value);
     else if (name == "--device")
       options.device = value;
-    else if (name == "--batch")
-      options.batch = number(name, value, 1, 1024);
-    else if (name == "--steps")
+    else if (name == "--batch") {
+      options.batches.clear();
+      for (const std::string& part : split(value)) {
+        const int64_t batch = part == "max" ? kMostThatFit : number(name, part, 1, kMostThatFit - 1);
+        check(options.batches.empty() || batch > options.batches.back(), WI_E_ARGUMENT, "--batch is \"",
+              value, "\", must grow from one to the next");
+        options.batches.push_back(batch);
+      }
+    } else if (name == "--steps")
       options.steps = number(name, value, 1, 1000000);
     else if (name == "--append")
       options.append = number(name, value, 1, int64_t{1} << 24);
@@ -586,8 +727,9 @@ Options parse(int argc, char** argv) {
   }
   check(options.kv_fast == 0 || options.kv_budget == 0, WI_E_ARGUMENT,
         "--kv-fast and --kv-budget exclude each other");
-  check(options.device == "cpu", WI_E_UNSUPPORTED, "--device is \"", options.device,
-        "\", this build has cpu");
+  check(options.device == "cpu" || options.saved.empty(), WI_E_UNSUPPORTED,
+        "--saved: sessions of a device are not loaded in place");
+  check(options.kv_fast == 0 || options.batches.size() == 1, WI_E_ARGUMENT, "--kv-fast wants one --batch");
   check(options.fill == "synthetic" || options.fill == "prefill", WI_E_ARGUMENT, "--fill is \"", options.fill,
         "\", must be prefill or synthetic");
   if (options.load.empty())

@@ -83,9 +83,20 @@ enum cudaError_t : int {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorECCUncorrectable = 214,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchTimeout = 702,
+  cudaErrorAssert = 710,
+  cudaErrorHardwareStackError = 714,
+  cudaErrorIllegalInstruction = 715,
+  cudaErrorMisalignedAddress = 716,
+  cudaErrorInvalidAddressSpace = 717,
+  cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
   cudaErrorUnknown = 999,
 };
@@ -100,6 +111,12 @@ inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
+inline const cudaStream_t cudaStreamPerThread = reinterpret_cast<cudaStream_t>(2);
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  int major, minor, multiProcessorCount, l2CacheSize;
+};
 struct cudaLaunchAttribute;
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -109,6 +126,13 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs;
 };
 
+cudaError_t cudaGetDeviceCount(int* out);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device);
+cudaError_t cudaGetDevice(int* out);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* all_bytes);
+cudaError_t cudaDriverGetVersion(int* out);
+cudaError_t cudaRuntimeGetVersion(int* out);
 cudaError_t cudaMalloc(void** out, size_t bytes);
 cudaError_t cudaFree(void* data);
 cudaError_t cudaMallocHost(void** out, size_t bytes);

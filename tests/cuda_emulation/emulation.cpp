@@ -29,8 +29,12 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// Of the linker: where the program's variables are, and so what is declared __shared__ (a static here).
-extern "C" char __executable_start, __data_start, _end;
+// Of the linker: where this program or library begins, and where its variables are that begin as zeros, and so
+// what is declared __shared__ (a static here).
+extern "C" {
+extern char __ehdr_start __attribute__((visibility("hidden"))),
+    __bss_start __attribute__((visibility("hidden"))), _end __attribute__((visibility("hidden")));
+}
 
 namespace cuda_emulation {
 namespace {
@@ -77,6 +81,7 @@ struct Block {
   bool faulted = false;
 };
 Block block;
+thread_local bool runs_grid = false;  // others run what the host has in these sources
 std::byte* stacks;
 std::byte* shared_bytes;  // (kMostShared)
 size_t shared_used;
@@ -232,11 +237,12 @@ void prepare_blocks() {
   shared_bytes = static_cast<std::byte*>(
       mmap(nullptr, kMostShared, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   dynamic_shadow = new Shadow(kMostShared);
-  static_shadow = new Shadow(static_cast<size_t>(&_end - &__data_start));
+  static_shadow = new Shadow(static_cast<size_t>(&_end - &__bss_start));
 }
 
 void run_grid(const cudaLaunchConfig_t& config, const Launch& launch) {
   const Opening open;
+  runs_grid = true;
   block.launch = &launch;
   block.faulted = false;
   const dim3 grid = config.gridDim, size = config.blockDim;
@@ -253,6 +259,7 @@ void run_grid(const cudaLaunchConfig_t& config, const Launch& launch) {
     if (!run_block()) break;
   }
   block.launch = nullptr;
+  runs_grid = false;
 }
 
 // ---- what device code calls
@@ -331,7 +338,7 @@ void fault(const char* what, const void* address) {
 }
 
 void access(const void* address, size_t bytes, Access how) {
-  if (!block.running || block.faulted) return;
+  if (!runs_grid || !block.running || block.faulted) return;
   const auto* const at = static_cast<const std::byte*>(address);
   const Thread& self = *block.running;
   const std::byte* const stack = stack_of(self);
@@ -350,7 +357,7 @@ void access(const void* address, size_t bytes, Access how) {
   }
   Shadow* shadow = nullptr;
   size_t offset = 0;
-  const auto* const variables = reinterpret_cast<const std::byte*>(&__data_start);
+  const auto* const variables = reinterpret_cast<const std::byte*>(&__bss_start);
   if (at >= shared_bytes && at < shared_bytes + kMostShared) {
     offset = static_cast<size_t>(at - shared_bytes);
     if (offset + bytes > shared_used)
@@ -369,7 +376,7 @@ void access(const void* address, size_t bytes, Access how) {
       what += " of thread " + place(block.threads[conflict.other].index);
     refuse(cudaErrorLaunchFailure, what);
   }
-  if (reads && at >= reinterpret_cast<const std::byte*>(&__executable_start) && at < variables) return;
+  if (reads && at >= reinterpret_cast<const std::byte*>(&__ehdr_start) && at < variables) return;
   const auto* const parameters = static_cast<const std::byte*>(block.launch->parameters.get());
   if (reads && at >= parameters && at + bytes <= parameters + block.launch->parameter_bytes) return;
   if (in_pinned(at, bytes)) return;

@@ -26,13 +26,26 @@ namespace cuda_emulation {
 
 // Forgets everything: memory, streams, events, the fault. The seed is that of all that is drawn from now on.
 void reset(uint64_t seed);
-const std::string& report();  // the first fault's; empty: there is none
-bool sees_accesses();         // whether the sources report their accesses
-uint64_t launches();          // kernels run since reset()
-uint64_t api_calls();         // calls to the runtime since reset()
+const std::string& report();                  // the first fault's; empty: there is none
+inline constexpr bool kForgetsFaults = true;  // reset() is enough to go on after one
+bool sees_accesses();                         // whether the sources report their accesses
+uint64_t launches();                          // kernels run since reset()
+uint64_t api_calls();                         // calls to the runtime since reset()
 
 // The nth call to cudaMalloc or cudaMallocHost from now on, and those after it, fail. Negative: none.
 void fail_allocations_from(int64_t nth);
+
+// The machine, until reset(). Devices beyond the first are only there to be counted and chosen.
+struct Machine {
+  int devices = 1;
+  int driver = 13000;  // the CUDA version that it knows; 0: there is none
+  int major = 9, minor = 0;
+  size_t memory_bytes = size_t{1} << 36, free_bytes = size_t{1} << 36;
+};
+void set_machine(const Machine& machine);
+
+// From the nth launch from now on a kernel faults, as one does that follows a wild pointer. Negative: none.
+void fail_launch(int64_t nth);
 
 // ---- for the headers of this folder
 
@@ -66,6 +79,14 @@ unsigned lane();
 void copy_later(void* to, const void* from, size_t bytes);
 void commit_copies();
 void wait_for_copies(unsigned groups_left);
+
+// Of tensor cores, by all of a warp's lanes together; kernels/cuda/tensor_cores.cuh says what each lane holds.
+void load_matrices(const void* row, bool transposed, unsigned (&out)[4]);
+struct Operands {
+  float sums[4];
+  unsigned left[4], right[2];
+};
+void multiply_add(Operands& own, const char* operation, float (*to_float)(unsigned short));
 
 // Atomic on device and shared memory: announces the access, and says what the address is.
 void atomic_access(const void* address, size_t bytes);

@@ -23,7 +23,9 @@ std::string first_report;
 cudaError_t sticky = cudaSuccess;
 cudaError_t last_error = cudaSuccess;
 uint64_t launch_count, call_count;
-int64_t allocations_left = -1;
+int64_t allocations_left = -1, launches_left = -1;
+Machine machine;
+uint64_t resets;
 
 struct Piece {
   size_t bytes;
@@ -148,11 +150,25 @@ cudaError_t advance_until(Done&& done) {
   return failed(sticky);
 }
 
+// cudaStreamPerThread is a stream of the calling thread's own.
+CUstream_st* named(CUstream_st* stream) {
+  if (stream != cudaStreamPerThread) return stream;
+  thread_local CUstream_st* own = nullptr;
+  thread_local uint64_t made_after = 0;
+  if (!own || made_after != resets) {
+    streams.push_back(std::make_unique<CUstream_st>());
+    own = streams.back().get();
+    made_after = resets;
+  }
+  return own;
+}
+
 bool known(CUstream_st* stream) {
   return std::any_of(streams.begin(), streams.end(), [&](auto& each) { return each.get() == stream; });
 }
 
-cudaError_t push(CUstream_st* stream, Operation operation) {
+cudaError_t push(CUstream_st* given, Operation operation) {
+  CUstream_st* const stream = named(given);
   if (sticky != cudaSuccess) return failed(sticky);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);  // the default stream is one of those
   stream->queue.push_back(std::move(operation));
@@ -171,7 +187,9 @@ void reset(uint64_t seed) {
   first_report.clear();
   sticky = last_error = cudaSuccess;
   launch_count = call_count = 0;
-  allocations_left = -1;
+  allocations_left = launches_left = -1;
+  machine = {};
+  ++resets;
   streams.clear();
   events.clear();
   shared_limits.clear();
@@ -188,6 +206,8 @@ const std::string& report() { return first_report; }
 uint64_t launches() { return launch_count; }
 uint64_t api_calls() { return call_count; }
 void fail_allocations_from(int64_t nth) { allocations_left = nth; }
+void set_machine(const Machine& given) { machine = given; }
+void fail_launch(int64_t nth) { launches_left = nth; }
 
 cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
   const Call call(api);
@@ -202,8 +222,10 @@ cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
   const auto allowed = shared_limits.find(launch.kernel);
   const size_t most = allowed == shared_limits.end() ? kPlainShared : static_cast<size_t>(allowed->second);
   if (config.dynamicSmemBytes > most) return failed(cudaErrorInvalidValue);
+  const bool faults = launches_left >= 0 && launches_left-- == 0;
   Operation operation;
-  operation.run = [config, launch = std::make_shared<Launch>(std::move(launch))] {
+  operation.run = [config, faults, launch = std::make_shared<Launch>(std::move(launch))] {
+    if (faults) return note(cudaErrorIllegalAddress, "a launch that was to fault");
     run_grid(config, *launch);
   };
   return push(config.stream, std::move(operation));
@@ -212,6 +234,68 @@ cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
 }  // namespace cuda_emulation
 
 // ---- the runtime's own calls
+
+namespace {
+thread_local int current_device = 0;
+}
+
+cudaError_t cudaGetDeviceCount(int* out) {
+  const Call call(api);
+  ++call_count;
+  *out = 0;
+  if (machine.driver < 13000) return failed(cudaErrorInsufficientDriver);
+  if (machine.devices == 0) return failed(cudaErrorNoDevice);
+  *out = machine.devices;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
+  const Call call(api);
+  ++call_count;
+  if (device < 0 || device >= machine.devices) return failed(cudaErrorInvalidDevice);
+  *out = {};
+  std::snprintf(out->name, sizeof out->name, "Emulated");
+  out->totalGlobalMem = machine.memory_bytes;
+  out->major = machine.major;
+  out->minor = machine.minor;
+  out->multiProcessorCount = 2;
+  out->l2CacheSize = 1 << 20;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* out) {
+  const Call call(api);
+  ++call_count;
+  *out = current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  const Call call(api);
+  ++call_count;
+  if (device < 0 || device >= machine.devices) return failed(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* all_bytes) {
+  const Call call(api);
+  ++call_count;
+  if (sticky != cudaSuccess) return failed(sticky);
+  *free_bytes = machine.free_bytes;
+  *all_bytes = machine.memory_bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* out) {
+  *out = machine.driver;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* out) {
+  *out = 13000;
+  return cudaSuccess;
+}
 
 cudaError_t cudaMalloc(void** out, size_t bytes) {
   const Call call(api);
@@ -316,9 +400,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return failed(sticky);
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+cudaError_t cudaStreamSynchronize(cudaStream_t given) {
   const Call call(api);
   ++call_count;
+  CUstream_st* const stream = named(given);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   return advance_until([&] { return stream->queue.empty(); });
 }

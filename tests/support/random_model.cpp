@@ -1,7 +1,9 @@
 #include "tests/support/random_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "kernels/cpu/cpu.h"
@@ -18,6 +20,8 @@ struct Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
+  // What it is when so many numbers have been drawn.
+  Random after(uint64_t numbers) const { return {state + numbers * 0x9e3779b97f4a7c15u}; }
   float uniform() { return static_cast<float>(next() >> 40) * 0x1p-23f - 1.0f; }  // [-1, 1)
 };
 
@@ -35,6 +39,19 @@ uint16_t half(float value) {
   return bits;
 }
 
+// Large matrices by as many threads as there are: a model of 16 GB is made for one minute's measurements. The
+// numbers do not depend on it.
+template <class Body>
+void in_parts(int64_t rows, int64_t cols, const Body& body) {
+  constexpr int64_t kSmall = int64_t{1} << 22;
+  const int64_t threads = rows * cols < kSmall ? 1 : std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::thread> others;
+  for (int64_t i = 1; i < threads; ++i)
+    others.emplace_back([&, i] { body(rows * i / threads, rows * (i + 1) / threads); });
+  body(0, rows / threads);
+  for (std::thread& other : others) other.join();
+}
+
 // Uniform weights with standard deviation 1/√cols, so that activations keep their size through the layers.
 void fill(std::byte* out, DType type, int64_t rows, int64_t cols, Random& random) {
   const float scale = std::sqrt(3.0f / static_cast<float>(cols));
@@ -42,14 +59,17 @@ void fill(std::byte* out, DType type, int64_t rows, int64_t cols, Random& random
   switch (type) {
     case DType::f32:
     case DType::f16:
-    case DType::bf16: {
-      std::vector<float> row(static_cast<size_t>(cols));
-      for (int64_t i = 0; i < rows; ++i) {
-        for (float& value : row) value = random.uniform() * scale;
-        cpu::to_kv(row.data(), type, out + static_cast<size_t>(i) * row_bytes(type, cols), cols);
-      }
+    case DType::bf16:
+      in_parts(rows, cols, [&](int64_t first, int64_t end) {
+        Random own = random.after(static_cast<uint64_t>(first * cols));
+        std::vector<float> row(static_cast<size_t>(cols));
+        for (int64_t i = first; i < end; ++i) {
+          for (float& value : row) value = own.uniform() * scale;
+          cpu::to_kv(row.data(), type, out + static_cast<size_t>(i) * row_bytes(type, cols), cols);
+        }
+      });
+      random = random.after(static_cast<uint64_t>(rows * cols));
       return;
-    }
     case DType::q8_0:
       for (size_t b = 0; b < blocks; ++b, out += 34) {
         const uint16_t d = half(scale / 127);

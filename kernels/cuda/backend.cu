@@ -1,0 +1,201 @@
+// The CUDA backend's row of operations. Each puts the lists that it was given (lookups, runs) into the queue's
+// room with addresses of the device's, launches, and asks for what the host wants back. Nothing waits.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/policy/full.h"
+#include "kernels/cuda/policy/wave.h"
+#include "kernels/cuda/queue.h"
+
+namespace wi::cuda {
+
+// Arrays of a launch one after the other in a piece of room: the host writes them, the device has them.
+class Lists {
+ public:
+  explicit Lists(DeviceQueue::Room room) : room_(room) {}
+  template <class T>
+  static constexpr size_t bytes(size_t count) {
+    return (count * sizeof(T) + 63) & ~size_t{63};
+  }
+  template <class T>
+  struct List {
+    T* host;
+    T* device;
+    size_t offset;  // in the room
+  };
+  template <class T>
+  List<T> next(size_t count) {
+    const List<T> list = {reinterpret_cast<T*>(room_.host + used_),
+                          reinterpret_cast<T*>(room_.device + used_), used_};
+    used_ += bytes<T>(count);
+    return list;
+  }
+
+ private:
+  DeviceQueue::Room room_;
+  size_t used_ = 0;
+};
+
+// What went wrong before makes what would follow wrong, too: nothing more is launched.
+template <class Launch>
+static void enqueue(const Stream& stream, Launch&& launch) {
+  DeviceQueue& queue = *stream.queue;
+  const OnDevice on(queue.index);
+  if (!queue.failed()) queue.note(launch(queue));
+}
+
+static void embed(const Stream& stream, const EmbedArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) { return embed(queue.stream, args); });
+}
+static void rms_norm(const Stream& stream, const RmsNormArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) { return rms_norm(queue.stream, args); });
+}
+static void matmul(const Stream& stream, const MatmulArgs& args) {
+  constexpr int64_t kFew = 8;  // rows that reading the weights takes longer than the products
+  const bool few = args.rows_alike || args.rows <= kFew;
+  enqueue(stream, [&](DeviceQueue& queue) {
+    return few ? matmul_decode(queue.stream, args) : matmul(queue.stream, args);
+  });
+}
+static void rope(const Stream& stream, const RopeArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) { return rope(queue.stream, args); });
+}
+static void swiglu(const Stream& stream, const SwigluArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) { return swiglu(queue.stream, args); });
+}
+
+static void append(const Stream& stream, const AppendArgs& args) {
+  DeviceQueue& queue = *stream.queue;
+  const OnDevice on(queue.index);
+  const auto count = static_cast<size_t>(args.run_count);
+  const DeviceQueue::Room room = queue.room(Lists::bytes<AppendRun>(count) + Lists::bytes<uint32_t>(count));
+  if (!room) return;
+  Lists lists(room);
+  const auto runs = lists.next<AppendRun>(count);
+  const auto largest = lists.next<uint32_t>(count);
+  std::copy_n(args.runs, count, runs.host);
+  queue.send(room, largest.offset);
+  AppendArgs there = args;
+  there.runs = runs.device;
+  there.largest = largest.device;
+  if (!queue.failed()) queue.note(append(queue.stream, there));
+  queue.bring_back(
+      room, largest.offset, count * sizeof(uint32_t),
+      {room.host + largest.offset, args.largest, count, [](const std::byte* from, void* to, size_t numbers) {
+         std::memcpy(to, from, numbers * sizeof(uint32_t));
+       }});
+}
+
+static AttendWorkspace attend_workspace_of(DeviceQueue& queue, const LookupArgs& args) {
+  const AttendWorkspaceSize size = attend_workspace(args.count, args.group, args.head_dim);
+  const int64_t chunks = (args.usual_tokens + kLeastChunk - 1) / kLeastChunk;
+  return {reinterpret_cast<float*>(queue.partials(size.floats * sizeof(float))), queue.arrived(size.counts),
+          static_cast<int32_t>(std::clamp<int64_t>(chunks, 1, kMostChunks))};
+}
+
+static void retrieve(const Stream& stream, const LookupArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) { return retrieve(queue.stream, args); });
+}
+
+static void attend(const Stream& stream, const LookupArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) {
+    const AttendWorkspace workspace = attend_workspace_of(queue, args);
+    return queue.failed() ? cudaSuccess : attend(queue.stream, args, workspace);
+  });
+}
+
+static void select_everything(const Stream& stream, const LookupArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) { return full_select(queue.stream, args); });
+}
+
+// What select knows of the clusters is what estimate goes by.
+static WaveSelectWorkspace select_workspace_of(DeviceQueue& queue, const LookupArgs& args) {
+  return {queue.clusters(wave_select_workspace(args.count, args.group, args.most_partitions)),
+          args.most_partitions, args.most_segments};
+}
+
+static void select_clusters(const Stream& stream, const LookupArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) {
+    const WaveSelectWorkspace workspace = select_workspace_of(queue, args);
+    if (queue.failed()) return cudaSuccess;
+    const cudaError_t error = wave_score(queue.stream, args, workspace);
+    return error == cudaSuccess ? wave_select(queue.stream, args, workspace) : error;
+  });
+}
+
+static void estimate_clusters(const Stream& stream, const LookupArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) {
+    const WaveSelectWorkspace clusters = select_workspace_of(queue, args);
+    const AttendWorkspace workspace = attend_workspace_of(queue, args);
+    return queue.failed() ? cudaSuccess : wave_estimate(queue.stream, args, clusters, workspace);
+  });
+}
+
+static void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
+  DeviceQueue& queue = *stream.queue;
+  const OnDevice on(queue.index);
+  const auto heads = static_cast<size_t>(args.kv_heads);
+  size_t run_count = 0;
+  for (size_t head = 0; head < heads; head++) run_count += static_cast<size_t>(args.run_count[head]);
+  const size_t bytes =
+      Lists::bytes<KvRun>(run_count) + Lists::bytes<const KvRun*>(heads) + Lists::bytes<int32_t>(heads);
+  const DeviceQueue::Room room = queue.room(bytes);
+  if (!room) return;
+  Lists lists(room);
+  const auto runs = lists.next<KvRun>(run_count);
+  const auto of_head = lists.next<const KvRun*>(heads);
+  const auto counts = lists.next<int32_t>(heads);
+  size_t next_run = 0;
+  for (size_t head = 0; head < heads; head++) {
+    std::copy_n(args.runs[head], args.run_count[head], runs.host + next_run);
+    of_head.host[head] = runs.device + next_run;
+    counts.host[head] = args.run_count[head];
+    next_run += static_cast<size_t>(args.run_count[head]);
+  }
+  queue.send(room, bytes);
+  AttendChunkArgs there = args;
+  there.runs = of_head.device;
+  there.run_count = counts.device;
+  if (!queue.failed()) queue.note(attend_chunk(queue.stream, there));
+}
+
+static const char* simd() { return "cuda"; }
+
+// Of a policy only what looks things up is the device's.
+using LookupFunction = void (*)(const Stream&, const LookupArgs&);
+static constexpr Policy policy(const char* name, LookupFunction select, LookupFunction estimate) {
+  Policy row{};
+  row.name = name;
+  row.select = select;
+  row.estimate = estimate;
+  return row;
+}
+static constexpr Policy policies[] = {
+    policy("full", select_everything, nullptr),
+    policy("wave", select_clusters, estimate_clusters),
+};
+
+static const Backend table = {
+    .name = "cuda",
+    .embed = embed,
+    .rms_norm = rms_norm,
+    .matmul = matmul,
+    .rope = rope,
+    .swiglu = swiglu,
+    .append = append,
+    .retrieve = retrieve,
+    .attend = attend,
+    .attend_chunk = attend_chunk,
+    .log_sum_exp = nullptr,
+    .dequantize = nullptr,
+    .simd = simd,
+    .policies = policies,
+    .policy_count = sizeof(policies) / sizeof(policies[0]),
+    .device = &device_table,
+};
+
+const Backend& backend() { return table; }
+
+}  // namespace wi::cuda

@@ -1,0 +1,189 @@
+// The devices of this machine, and their memory: kernels/device.h's table but for the queues' operations.
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/queue.h"
+
+namespace wi::cuda {
+
+constexpr int kLeastMajor = 8;  // compute capability: what the kernels are compiled for
+
+// The device's properties, or why there are none, in words that say what to do.
+static cudaError_t properties_of(int32_t index, cudaDeviceProp* out, char* reason, size_t room) {
+  int devices = 0, driver = 0, runtime = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && index < devices) return cudaGetDeviceProperties(out, index);
+  (void)cudaGetLastError();
+  (void)cudaDriverGetVersion(&driver);
+  (void)cudaRuntimeGetVersion(&runtime);
+  const auto major = [](int version) { return version / 1000; };
+  const auto minor = [](int version) { return version % 1000 / 10; };
+  if (driver == 0)
+    std::snprintf(reason, room, "there is no NVIDIA driver (libcuda.so.1)");
+  else if (error == cudaErrorInsufficientDriver)
+    std::snprintf(reason, room, "the NVIDIA driver knows CUDA up to %d.%d, and %d.%d is needed",
+                  major(driver), minor(driver), major(runtime), minor(runtime));
+  else if (error == cudaSuccess || error == cudaErrorNoDevice)
+    std::snprintf(reason, room, "the NVIDIA driver shows %d device%s to this process", devices,
+                  devices == 1 ? "" : "s");
+  else
+    std::snprintf(reason, room, "%s (CUDA error %d)", cudaGetErrorString(error), static_cast<int>(error));
+  return error == cudaSuccess ? cudaErrorInvalidDevice : error;
+}
+
+static int32_t count() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) devices = 0;
+  (void)cudaGetLastError();
+  return devices > 0 ? devices : 1;
+}
+
+static void describe(int32_t index, DeviceDescription* out) {
+  *out = {};
+  std::snprintf(out->name, sizeof out->name, "cuda:%d", static_cast<int>(index));
+  cudaDeviceProp found = {};
+  const cudaError_t error = properties_of(index, &found, out->reason, sizeof out->reason);
+  if (error != cudaSuccess) {
+    if (!out->reason[0]) std::snprintf(out->reason, sizeof out->reason, "%s", cudaGetErrorString(error));
+    return;
+  }
+  std::snprintf(out->product, sizeof out->product, "%.*s", static_cast<int>(sizeof out->product) - 1,
+                found.name);
+  std::snprintf(out->target, sizeof out->target, "sm_%d%d", found.major, found.minor);
+  out->processors = found.multiProcessorCount;
+  out->memory_bytes = found.totalGlobalMem;
+  out->l2_bytes = static_cast<uint64_t>(found.l2CacheSize);
+  if (found.major < kLeastMajor) {
+    std::snprintf(out->reason, sizeof out->reason, "its compute capability is %d.%d, and %d.0 is the least",
+                  found.major, found.minor, kLeastMajor);
+    return;
+  }
+  const OnDevice on(index);
+  size_t free_bytes = 0, all = 0;
+  const cudaError_t asked = cudaMemGetInfo(&free_bytes, &all);  // the first to need a context
+  (void)cudaGetLastError();
+  out->free_bytes = free_bytes;
+  if (asked != cudaSuccess)
+    std::snprintf(out->reason, sizeof out->reason, "%s (CUDA error %d)", cudaGetErrorString(asked),
+                  static_cast<int>(asked));
+}
+
+static void* allocate(int32_t index, size_t bytes, DeviceError* error) {
+  const OnDevice on(index);
+  void* data = nullptr;
+  char doing[64];
+  std::snprintf(doing, sizeof doing, "%zu bytes of cuda:%d's memory", bytes, static_cast<int>(index));
+  return report(cudaMalloc(&data, bytes), doing, error) ? data : nullptr;
+}
+
+static void free(int32_t index, void* data) {
+  const OnDevice on(index);
+  (void)cudaFree(data);
+  (void)cudaGetLastError();
+}
+
+static void* allocate_pinned(int32_t index, size_t bytes, DeviceError* error) {
+  const OnDevice on(index);
+  void* data = nullptr;
+  char doing[64];
+  std::snprintf(doing, sizeof doing, "pinning %zu bytes of host memory", bytes);
+  return report(cudaMallocHost(&data, bytes), doing, error) ? data : nullptr;
+}
+
+static void free_pinned(int32_t index, void* data) {
+  const OnDevice on(index);
+  (void)cudaFreeHost(data);
+  (void)cudaGetLastError();
+}
+
+// On a stream of the calling thread's own: nobody waits for what others have asked for.
+static cudaError_t copy_now(void* to, const void* from, size_t bytes) {
+  const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread);
+  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamPerThread) : error;
+}
+
+static bool copy(int32_t index, void* to, const void* from, size_t bytes, DeviceError* error) {
+  const OnDevice on(index);
+  return report(copy_now(to, from, bytes), "copying", error);
+}
+
+static DeviceQueue* open_queue(int32_t index, DeviceError* error) {
+  auto* const queue = new (std::nothrow) DeviceQueue(index);
+  if (!queue) return report(cudaErrorMemoryAllocation, "a queue", error), nullptr;
+  if (report(queue->open(), "a stream", error)) return queue;
+  delete queue;
+  return nullptr;
+}
+
+static void close_queue(DeviceQueue* queue) { delete queue; }
+
+static void upload(DeviceQueue* queue, void* to, const void* from, size_t bytes) {
+  const OnDevice on(queue->index);
+  queue->send(to, from, bytes);
+}
+
+static void* stage(DeviceQueue* queue, const void* from, size_t bytes) {
+  const OnDevice on(queue->index);
+  const DeviceQueue::Room room = queue->room(bytes);
+  if (!room) return nullptr;
+  std::memcpy(room.host, from, bytes);
+  queue->send(room, bytes);
+  return room.device;
+}
+
+static void download(DeviceQueue* queue, void* to, const void* from, size_t bytes) {
+  const OnDevice on(queue->index);
+  constexpr size_t kMostStaged = size_t{8} << 20;
+  if (bytes > kMostStaged)  // straight there, at the pace of memory that is not pinned
+    return queue->note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue->stream));
+  const DeviceQueue::Room staged = queue->room(bytes);
+  if (!staged) return;
+  queue->bring_back({staged.host, const_cast<std::byte*>(static_cast<const std::byte*>(from))}, 0, bytes,
+                    {staged.host, to, bytes, [](const std::byte* came, void* place, size_t count) {
+                       std::memcpy(place, came, count);
+                     }});
+}
+
+static void fetch(DeviceQueue* queue, void* to, const void* from, size_t bytes) {
+  const OnDevice on(queue->index);
+  queue->fetch(to, from, bytes);
+}
+
+static void fetch_after(DeviceQueue* queue) {
+  const OnDevice on(queue->index);
+  queue->fetch_after();
+}
+
+static void await_fetched(DeviceQueue* queue) {
+  const OnDevice on(queue->index);
+  queue->await_fetched();
+}
+
+static bool finish(DeviceQueue* queue, DeviceError* error) {
+  const OnDevice on(queue->index);
+  return report(queue->finish(), "a step", error);
+}
+
+const DeviceTable device_table = {
+    .count = count,
+    .describe = describe,
+    .reads_weights = reads_weights,
+    .allocate = allocate,
+    .free = free,
+    .allocate_pinned = allocate_pinned,
+    .free_pinned = free_pinned,
+    .copy = copy,
+    .open_queue = open_queue,
+    .close_queue = close_queue,
+    .upload = upload,
+    .stage = stage,
+    .download = download,
+    .fetch = fetch,
+    .fetch_after = fetch_after,
+    .await_fetched = await_fetched,
+    .finish = finish,
+};
+
+}  // namespace wi::cuda

@@ -1,0 +1,199 @@
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "kernels/cuda/queue.h"
+
+using wi::cuda::OnDevice;
+
+namespace wi::cuda {
+
+OnDevice::OnDevice(int32_t index) : index_(index) {
+  if (cudaGetDevice(&before_) != cudaSuccess) before_ = index;
+  if (before_ != index) (void)cudaSetDevice(index);
+}
+OnDevice::~OnDevice() {
+  if (before_ != index_) (void)cudaSetDevice(before_);
+}
+
+bool report(cudaError_t error, const char* doing, DeviceError* out) {
+  if (error == cudaSuccess) return true;
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      out->fault = DeviceFault::memory;
+      break;
+    // After these a context takes no call any more.
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorUnknown:
+      out->fault = DeviceFault::lost;
+      break;
+    default:
+      out->fault = DeviceFault::failed;
+  }
+  out->native_code = error;
+  std::snprintf(out->message, sizeof out->message, "%s: %s (CUDA error %d)", doing, cudaGetErrorString(error),
+                static_cast<int>(error));
+  (void)cudaGetLastError();  // what failed here is not for the host to find
+  return false;
+}
+
+}  // namespace wi::cuda
+
+namespace wi {
+
+constexpr size_t kLeastPiece = size_t{1} << 20;
+constexpr size_t aligned(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
+
+DeviceQueue::~DeviceQueue() {
+  const OnDevice on(index);
+  for (cudaStream_t each : {stream, fetching_})
+    if (each) (void)cudaStreamSynchronize(each);
+  for (const Piece& piece : pieces_) free_piece(piece);
+  for (void* data : outgrown_) (void)cudaFree(data);
+  (void)cudaFree(partials_.data);
+  (void)cudaFree(clusters_.data);
+  (void)cudaFree(arrived_.data);
+  for (cudaEvent_t each : {asked_, fetched_})
+    if (each) (void)cudaEventDestroy(each);
+  for (cudaStream_t each : {stream, fetching_})
+    if (each) (void)cudaStreamDestroy(each);
+}
+
+cudaError_t DeviceQueue::open() {
+  const OnDevice on(index);
+  cudaError_t error = cudaSuccess;
+  for (cudaStream_t* each : {&stream, &fetching_})
+    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(each, cudaStreamNonBlocking);
+  for (cudaEvent_t* each : {&asked_, &fetched_})
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(each, cudaEventDisableTiming);
+  return error;
+}
+
+DeviceQueue::Room DeviceQueue::room(size_t bytes) {
+  if (first_error_ != cudaSuccess) return {};
+  const size_t wanted = aligned(bytes);
+  if (pieces_.empty() || pieces_.back().bytes - used_ < wanted) {
+    const size_t twice = pieces_.empty() ? kLeastPiece : 2 * pieces_.back().bytes;
+    note(add_piece(twice < wanted ? wanted : twice));
+    if (first_error_ != cudaSuccess) return {};
+    used_ = 0;
+  }
+  const Room& of = pieces_.back().room;
+  const Room found = {of.host + used_, of.device + used_};
+  used_ += wanted;
+  return found;
+}
+
+std::byte* DeviceQueue::partials(size_t bytes) { return grown(&partials_, bytes); }
+std::byte* DeviceQueue::clusters(size_t bytes) { return grown(&clusters_, bytes); }
+uint32_t* DeviceQueue::arrived(size_t count) {
+  return reinterpret_cast<uint32_t*>(grown(&arrived_, count * sizeof(uint32_t)));
+}
+
+std::byte* DeviceQueue::grown(Kept* kept, size_t bytes) {
+  if (first_error_ != cudaSuccess) return nullptr;
+  if (kept->bytes >= bytes) return kept->data;
+  void* data = nullptr;
+  const size_t room = aligned(bytes + bytes / 4);
+  cudaError_t error = cudaMalloc(&data, room);
+  if (error == cudaSuccess) error = cudaMemsetAsync(data, 0, room, stream);
+  try {
+    if (error == cudaSuccess && kept->data) outgrown_.push_back(kept->data);
+  } catch (const std::bad_alloc&) {
+    error = cudaErrorMemoryAllocation;
+  }
+  if (error != cudaSuccess) {
+    (void)cudaFree(data);
+    note(error);
+    return nullptr;
+  }
+  *kept = {static_cast<std::byte*>(data), room};
+  return kept->data;
+}
+
+void DeviceQueue::send(const Room& room, size_t bytes) {
+  if (room && bytes) note(cudaMemcpyAsync(room.device, room.host, bytes, cudaMemcpyHostToDevice, stream));
+}
+
+void DeviceQueue::send(void* to, const void* from, size_t bytes) {
+  const Room staged = room(bytes);
+  if (!staged || !bytes) return;
+  std::memcpy(staged.host, from, bytes);
+  note(cudaMemcpyAsync(to, staged.host, bytes, cudaMemcpyHostToDevice, stream));
+}
+
+void DeviceQueue::bring_back(const Room& room, size_t offset, size_t bytes, const Return& then) {
+  if (!room || first_error_ != cudaSuccess || !bytes) return;
+  try {
+    returns_.push_back(then);
+  } catch (const std::bad_alloc&) {
+    return note(cudaErrorMemoryAllocation);
+  }
+  note(cudaMemcpyAsync(room.host + offset, room.device + offset, bytes, cudaMemcpyDeviceToHost, stream));
+}
+
+void DeviceQueue::fetch(void* to, const void* from, size_t bytes) {
+  if (failed() || !bytes) return;
+  note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, fetching_));
+}
+
+// What `then` is asked for from now on comes after what `first` was asked for so far.
+void DeviceQueue::order(cudaEvent_t by, cudaStream_t first, cudaStream_t then) {
+  if (failed()) return;
+  note(cudaEventRecord(by, first));
+  if (!failed()) note(cudaStreamWaitEvent(then, by, 0));
+}
+
+void DeviceQueue::note(cudaError_t error) {
+  if (first_error_ == cudaSuccess) first_error_ = error;
+}
+
+cudaError_t DeviceQueue::finish() {
+  for (cudaStream_t each : {fetching_, stream}) note(cudaStreamSynchronize(each));
+  if (first_error_ == cudaSuccess)
+    for (const Return& back : returns_) back.use(back.from, back.to, back.count);
+  returns_.clear();
+  for (void* data : outgrown_) (void)cudaFree(data);
+  outgrown_.clear();
+  // The newest piece is larger than all before it together: the next step gets along with it.
+  while (pieces_.size() > 1) {
+    free_piece(pieces_.front());
+    pieces_.erase(pieces_.begin());
+  }
+  used_ = 0;
+  const cudaError_t error = first_error_;
+  first_error_ = cudaSuccess;
+  return error;
+}
+
+cudaError_t DeviceQueue::add_piece(size_t bytes) {
+  Piece piece;
+  piece.bytes = bytes;
+  void *host = nullptr, *device = nullptr;
+  cudaError_t error = cudaMallocHost(&host, bytes);
+  if (error == cudaSuccess) error = cudaMalloc(&device, bytes);
+  piece.room = {static_cast<std::byte*>(host), static_cast<std::byte*>(device)};
+  try {
+    if (error == cudaSuccess) pieces_.push_back(piece);
+  } catch (const std::bad_alloc&) {
+    error = cudaErrorMemoryAllocation;
+  }
+  if (error != cudaSuccess) free_piece(piece);
+  return error;
+}
+
+void DeviceQueue::free_piece(const Piece& piece) {
+  (void)cudaFreeHost(piece.room.host);
+  (void)cudaFree(piece.room.device);
+}
+
+}  // namespace wi

@@ -1,0 +1,96 @@
+// A device's queue: a CUDA stream, one more for what is fetched beside it, and room in pinned and in device memory for
+// what goes along with operations: the lists of a lookup, a run's largest number. Operations ask for what they need
+// and note what went wrong; finish() waits, hands out what came back and says it.
+//
+// Room grows at need and is kept, so that a step allocates nothing after the first of its kind, and whatever
+// an operation asked for keeps its address until finish().
+#pragma once
+
+#include <cuda_runtime.h>
+#include <vector>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/device.h"
+
+namespace wi::cuda {
+
+// Makes a device the calling thread's while it lives: the host's own choice comes back.
+class OnDevice {
+ public:
+  explicit OnDevice(int32_t index);
+  OnDevice(const OnDevice&) = delete;
+  ~OnDevice();
+
+ private:
+  int before_ = 0, index_ = 0;
+};
+
+// What went wrong, as the rest of the library says it. Returns false, for callers who do too.
+bool report(cudaError_t error, const char* doing, DeviceError* out);
+
+}  // namespace wi::cuda
+
+struct wi::DeviceQueue {
+  explicit DeviceQueue(int32_t on) : index(on) {}
+  DeviceQueue(const DeviceQueue&) = delete;
+  ~DeviceQueue();
+  cudaError_t open();
+
+  // The same bytes on both sides, 256-byte aligned. Null: there is no room, which is noted.
+  struct Room {
+    std::byte* host = nullptr;  // pinned
+    std::byte* device = nullptr;
+    explicit operator bool() const { return host != nullptr; }
+  };
+  Room room(size_t bytes);
+  // Device memory that stays from call to call, zero at first; null as above.
+  std::byte* partials(size_t bytes);
+  std::byte* clusters(size_t bytes);
+  uint32_t* arrived(size_t count);
+
+  void send(const Room& room, size_t bytes);  // to the device
+  void send(void* to, const void* from, size_t bytes);
+  // Back to the host; then, when the queue is finished, `use` gets the pinned bytes.
+  struct Return {
+    const std::byte* from;  // pinned
+    void* to;
+    size_t count;
+    void (*use)(const std::byte* from, void* to, size_t count);
+  };
+  // From pinned memory, on a stream of their own (kernels/device.h).
+  void fetch(void* to, const void* from, size_t bytes);
+  void fetch_after() { order(asked_, stream, fetching_); }
+  void await_fetched() { order(fetched_, fetching_, stream); }
+  void bring_back(const Room& room, size_t offset, size_t bytes, const Return& then);
+  // The first error since finish() is what it says.
+  void note(cudaError_t error);
+  bool failed() const { return first_error_ != cudaSuccess; }
+  cudaError_t finish();
+
+  const int32_t index;
+  cudaStream_t stream = nullptr;
+
+ private:
+  struct Piece {
+    Room room;
+    size_t bytes = 0;
+  };
+  // Device memory that grows: the old piece goes when nothing can be reading it any more.
+  struct Kept {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+  };
+  std::byte* grown(Kept* kept, size_t bytes);
+  cudaError_t add_piece(size_t bytes);
+  void order(cudaEvent_t by, cudaStream_t first, cudaStream_t then);
+  void free_piece(const Piece& piece);
+
+  cudaStream_t fetching_ = nullptr;
+  cudaEvent_t asked_ = nullptr, fetched_ = nullptr;
+  cudaError_t first_error_ = cudaSuccess;
+  std::vector<Piece> pieces_;
+  size_t used_ = 0;  // of the last piece
+  std::vector<Return> returns_;
+  std::vector<void*> outgrown_;
+  Kept partials_, clusters_, arrived_;
+};

@@ -1,0 +1,83 @@
+// What a backend has beyond its operations (ops.h) where it runs on a device: memory that the host cannot read,
+// and queues, in which operations wait for their turn while the host goes on. A backend of the host's own
+// processor has none of this. Nothing here throws; any thread may call anything, one at a time a queue's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/types.h"
+
+namespace wi {
+
+enum class DeviceFault : int32_t {
+  none,
+  memory,  // the device, or the system for pinned memory, has no more; the next call works
+  failed,  // the call did not; the next may
+  lost     // whatever this process asks of the device from now on fails too
+};
+
+struct DeviceError {
+  DeviceFault fault = DeviceFault::none;
+  int64_t native_code = 0;  // the driver's
+  char message[192] = {};   // NUL-terminated
+};
+
+struct DeviceDescription {
+  char name[64] = {};      // as runtimes name it: "cuda:0"
+  char product[128] = {};  // as its maker does
+  char target[32] = {};    // what kernels are compiled for: "sm_90"
+  char reason[192] = {};   // why it cannot be used; empty: it can
+  int32_t processors = 0;  // that run blocks of threads
+  uint64_t memory_bytes = 0, free_bytes = 0, l2_bytes = 0;
+};
+
+struct DeviceQueue;
+
+struct DeviceTable {
+  // How many there are to be described, at least one: where there is none at all, the first says why.
+  int32_t (*count)();
+  void (*describe)(int32_t index, DeviceDescription* out);
+  bool (*reads_weights)(DType type);
+
+  // 256-byte aligned; null, and why, if it is refused.
+  void* (*allocate)(int32_t index, size_t bytes, DeviceError* error);
+  void (*free)(int32_t index, void* data);  // after all that was asked for before
+  // Memory of the host's that stays where it is, so that kernels and copies reach it, at the same address. 256-byte
+  // aligned; null, and why, if it is refused.
+  void* (*allocate_pinned)(int32_t index, size_t bytes, DeviceError* error);
+  void (*free_pinned)(int32_t index, void* data);  // nothing reads or writes it any more
+  // Between the device's memory and the host's or within either; done on return.
+  bool (*copy)(int32_t index, void* to, const void* from, size_t bytes, DeviceError* error);
+
+  DeviceQueue* (*open_queue)(int32_t index, DeviceError* error);
+  void (*close_queue)(DeviceQueue* queue);  // null is ignored
+  // From the host's memory, which may change when this returns.
+  void (*upload)(DeviceQueue* queue, void* to, const void* from, size_t bytes);
+  // The same to room of the queue's, which is valid until the next finish(). Null: there is none, which finish()
+  // says.
+  void* (*stage)(DeviceQueue* queue, const void* from, size_t bytes);
+  // To the host's memory, where it is after the next finish().
+  void (*download)(DeviceQueue* queue, void* to, const void* from, size_t bytes);
+  // Beside what the queue was asked for: from allocate_pinned()'s memory to the device's, both as they are until
+  // finish(). What is fetched after fetch_after() is fetched when all is done that the queue was asked for before
+  // that; what the queue is asked for after await_fetched() finds all that was fetched before that.
+  void (*fetch)(DeviceQueue* queue, void* to, const void* from, size_t bytes);
+  void (*fetch_after)(DeviceQueue* queue);
+  void (*await_fetched)(DeviceQueue* queue);
+  // Waits for everything in the queue. False, and why: something of it since the last call failed, in which
+  // case what it should have written is unspecified.
+  bool (*finish)(DeviceQueue* queue, DeviceError* error);
+};
+
+struct Backend;
+
+// What a library with a backend in it exports under the name kDevicePlugin.
+struct DevicePlugin {
+  const char* build;  // kernels/*.h as they were: another one's structs are not these
+  const Backend* backend;
+};
+using DevicePluginFunction = const DevicePlugin* (*)();
+inline constexpr char kDevicePlugin[] = "wi_device_plugin";
+
+}  // namespace wi

@@ -1,0 +1,100 @@
+// A device of a backend: its memory as the pools know memory, and queues for its operations. What a call of it
+// fails with comes out as WI_E_MEMORY, WI_E_DEVICE or WI_E_DEVICE_LOST with the driver's code and words.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/device.h"
+#include "src/memory/memory.h"
+
+namespace wi {
+
+class Device {
+ public:
+  // Throws WI_E_DEVICE with the reason, if the device cannot be used.
+  Device(const DeviceTable& table, int32_t index);
+
+  const DeviceTable& table;
+  const int32_t index;
+  const DeviceDescription description;
+};
+
+// Its memory, of which the host reads nothing but copies. Keeps the device.
+class DeviceMemory : public Memory {
+ public:
+  explicit DeviceMemory(std::shared_ptr<const Device> device) : device_(std::move(device)) {}
+  std::byte* allocate(uint64_t bytes, HostPages pages) override;
+  void free(std::byte* data, uint64_t bytes) noexcept override;
+  using Memory::copy;
+  void copy(std::span<const CopyPiece> pieces) override;
+  bool host_loads() const override { return false; }
+  bool of_device() const override { return true; }
+
+ private:
+  const std::shared_ptr<const Device> device_;
+};
+
+// Memory of the host's that the device's kernels read too. Pinning takes the system long: pieces of the size that
+// was freed last wait to be used again. Keeps the device.
+class PinnedMemory : public Memory {
+ public:
+  explicit PinnedMemory(std::shared_ptr<const Device> device) : device_(std::move(device)) {}
+  ~PinnedMemory() override;
+  std::byte* allocate(uint64_t bytes, HostPages pages) override;
+  void free(std::byte* data, uint64_t bytes) noexcept override;
+  using Memory::copy;
+  void copy(std::span<const CopyPiece> pieces) override;
+  bool host_loads() const override { return true; }
+  bool of_device() const override { return true; }
+
+ private:
+  void give_back() noexcept;
+
+  const std::shared_ptr<const Device> device_;
+  std::mutex mutex_;
+  std::vector<std::byte*> spare_;  // of spare_bytes_ each
+  uint64_t spare_bytes_ = 0;
+};
+
+// A queue, and device memory that is its own. One thread at a time.
+class Queue {
+ public:
+  explicit Queue(std::shared_ptr<const Device> device);
+  Queue(const Queue&) = delete;
+  ~Queue();
+
+  DeviceQueue* get() const { return queue_; }
+  void upload(void* to, const void* from, size_t bytes) { device_->table.upload(queue_, to, from, bytes); }
+  // To room that is valid until finish(); null: there is none, and finish() will say so.
+  template <class T>
+  T* stage(const T* from, size_t count) {
+    return static_cast<T*>(device_->table.stage(queue_, from, count * sizeof(T)));
+  }
+  void download(void* to, const void* from, size_t bytes) {
+    device_->table.download(queue_, to, from, bytes);
+  }
+  // From pinned memory, beside what was asked for: kernels/device.h.
+  void fetch(void* to, const void* from, size_t bytes) { device_->table.fetch(queue_, to, from, bytes); }
+  void fetch_after() { device_->table.fetch_after(queue_); }
+  void await_fetched() { device_->table.await_fetched(queue_); }
+  void finish();          // waits; throws what went wrong since the last time
+  void drain() noexcept;  // waits, whatever went wrong
+
+  // At least so many bytes, 256-byte aligned; what the last call of the same name gave is gone. Throws
+  // WI_E_MEMORY.
+  enum Room { kActivations, kResults, kLists, kCounters, kPast, kNextPast, kPastState, kRooms };
+  std::byte* room(Room which, size_t bytes);
+
+ private:
+  const std::shared_ptr<const Device> device_;
+  DeviceQueue* queue_ = nullptr;
+  struct Piece {
+    void* data = nullptr;
+    size_t bytes = 0;
+  } rooms_[kRooms];
+};
+
+}  // namespace wi

@@ -1,0 +1,218 @@
+// Whole sessions on the CUDA backend, its kernels run on the CPU: the same tokens as on the CPU's own backend,
+// whatever a session's life is, and a status for whatever a device refuses.
+#include <algorithm>
+#include <cuda_runtime.h>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "tests/support/device_world.h"
+#include "tests/support/folder.h"
+
+using namespace wi;
+using namespace wi::test;
+
+namespace {
+
+int reset(void**) {
+  cuda_emulation::reset(test::seed());
+  return 0;
+}
+
+void sessions_answer_as_on_the_cpu(void**) {
+  const Shape shapes[] = {{"full", DType::bf16, DType::f16, 2},
+                          {"wave", DType::f16, DType::f16, 2},
+                          {"wave", DType::q8_0, DType::bf16, 1},
+                          {"wave", DType::q4_0, DType::f32, 4}};
+  for (const Shape& shape : shapes) {
+    cuda_emulation::reset(test::seed());
+    World cpu(cpu_backend(), shape), device(cuda_backend(), shape);
+    const auto expected = cpu.session(), found = device.session();
+    expected->prefill(prompt(300), {}, nullptr);
+    found->prefill(prompt(300), {}, nullptr);
+    assert_alike(logits_of(*expected), logits_of(*found), shape.kv);
+    for (int i = 0; i < 8; ++i) {  // the same token to both, whatever rounding would choose
+      const int32_t token = expected->decode(nullptr).token;
+      found->accept(token, nullptr);
+      assert_alike(logits_of(*expected), logits_of(*found), shape.kv);
+    }
+    const StepStats &e = expected->totals().stages, &f = found->totals().stages;
+    assert_int_equal(e.kv_bytes_read, f.kv_bytes_read);
+    assert_int_equal(e.retrieved_tokens, f.retrieved_tokens);
+    assert_int_equal(e.estimated_clusters, f.estimated_clusters);
+    assert_int_equal(e.index_bytes_read, f.index_bytes_read);
+  }
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
+// Segments that are made while decoding, out of a device's keys, a share with each step.
+void long_answers_are_sealed_as_on_the_cpu(void**) {
+  const Shape shape{"wave", DType::f32, DType::f32, 1};
+  World cpu(cpu_backend(), shape), device(cuda_backend(), shape);
+  const auto expected = cpu.session(), found = device.session();
+  expected->prefill(prompt(40), {}, nullptr);
+  found->prefill(prompt(40), {}, nullptr);
+  const std::vector<int32_t> tokens = answer(*expected, 490);  // a unit, what must come behind it, and some
+  for (const int32_t token : tokens) found->accept(token, nullptr);
+  assert_true(expected->stats().segments > 0);
+  assert_int_equal(expected->stats().segments, found->stats().segments);
+  assert_alike(logits_of(*expected), logits_of(*found), shape.kv);
+}
+
+void forks_batches_and_truncation_are_as_on_the_cpu(void**) {
+  const auto life = [](World& world) {
+    std::vector<std::vector<float>> logits;
+    const auto session = world.session();
+    session->prefill(prompt(200), {}, nullptr);
+    const auto fork = session->fork(), other = world.session();
+    other->prefill(prompt(90, 1), {}, nullptr);
+    fork->prefill(prompt(7, 2), {}, nullptr);
+    Session* const all[] = {session.get(), fork.get(), other.get()};
+    Event events[3];
+    for (int i = 0; i < 4; ++i) Session::decode_batch(all, nullptr, events);
+    for (Session* one : all) logits.push_back(logits_of(*one));
+    session->truncate(150);
+    logits.push_back(logits_of(*session));
+    session->prefill(prompt(30, 3), {}, nullptr);
+    logits.push_back(logits_of(*session));
+    fork->truncate(207);
+    logits.push_back(logits_of(*fork));
+    return logits;
+  };
+  World cpu(cpu_backend()), device(cuda_backend());
+  const auto expected = life(cpu), found = life(device);
+  assert_int_equal(expected.size(), found.size());
+  for (size_t i = 0; i < expected.size(); ++i) assert_alike(expected[i], found[i], DType::f16);
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
+void a_session_of_a_batch_has_the_logits_that_it_has_alone(void**) {
+  World device(cuda_backend());
+  const auto alone = device.session(), together = device.session(), other = device.session();
+  alone->prefill(prompt(150), {}, nullptr);
+  together->prefill(prompt(150), {}, nullptr);
+  other->prefill(prompt(60, 1), {}, nullptr);
+  Session* const pair[] = {other.get(), together.get()};
+  Event events[2];
+  for (int i = 0; i < 3; ++i) {
+    Session::decode_batch(pair, nullptr, events);
+    assert_int_equal(alone->decode(nullptr).token, events[1].token);
+    Session::decode_batch(pair, nullptr, events);
+    assert_int_equal(alone->decode(nullptr).token, events[1].token);
+    assert_true(logits_of(*alone) == logits_of(*together));
+  }
+}
+
+void sessions_move_between_devices_by_file(void**) {
+  const test::Folder folder;
+  const std::string path = folder.path + "/session";
+  World cpu(cpu_backend()), device(cuda_backend());
+  const auto as_saved = [](const SessionParams& saved) { return saved; };
+  const auto goes_on_at = [&](World& from, World& to) {
+    const auto session = from.session();
+    session->prefill(prompt(250), {}, nullptr);
+    session->save(path, nullptr);
+    SessionParams params;
+    const auto loaded = Session::load(to.runtime, to.model, path, as_saved, nullptr);
+    assert_int_equal(loaded->stats().segments, session->stats().segments);
+    const int32_t next = session->decode(nullptr).token;
+    loaded->accept(next, nullptr);
+    assert_alike(logits_of(*session), logits_of(*loaded), DType::f16);
+  };
+  goes_on_at(device, cpu);
+  goes_on_at(cpu, device);
+  goes_on_at(device, device);
+}
+
+// Each allocation on the device or of pinned memory refused, from one on: a status, and the session as it was.
+void refused_memory_is_a_status_and_the_next_call_works(void**) {
+  World device(cuda_backend());
+  const auto session = device.session();
+  int refused = 0;
+  for (int64_t nth = 0;; ++nth) {
+    cuda_emulation::fail_allocations_from(nth);
+    const wi_status status = status_of([&] {
+      session->prefill(prompt(150, 5), {}, nullptr);
+      session->decode(nullptr);
+      session->decode(nullptr);
+    });
+    cuda_emulation::fail_allocations_from(-1);
+    if (status == WI_OK) break;
+    assert_int_equal(status, WI_E_MEMORY);
+    ++refused;
+    session->truncate(0);
+  }
+  assert_true(refused > 3);
+  const auto again = World(cuda_backend()).session();
+  again->prefill(prompt(150, 5), {}, nullptr);
+  session->truncate(150);
+  assert_true(answer(*session, 3) == answer(*again, 3));
+}
+
+void a_fault_of_a_kernel_loses_the_device_and_not_the_process(void**) {
+  for (const int64_t nth : {int64_t{0}, int64_t{3}, int64_t{25}}) {
+    cuda_emulation::reset(test::seed());
+    World device(cuda_backend()), cpu(cpu_backend());
+    const auto session = device.session(), beside = cpu.session();
+    session->prefill(prompt(60), {}, nullptr);
+    beside->prefill(prompt(60), {}, nullptr);
+    cuda_emulation::fail_launch(nth);
+    assert_int_equal(status_of([&] { answer(*session, 2); }), WI_E_DEVICE_LOST);
+    assert_int_equal(status_of([&] { session->decode(nullptr); }), WI_E_DEVICE_LOST);
+    assert_int_equal(status_of([&] { World(cuda_backend()).session(); }), WI_E_DEVICE);
+    answer(*beside, 2);  // other runtimes live on
+    if (!cuda_emulation::kForgetsFaults) break;
+  }
+}
+
+void what_a_device_does_not_do_is_refused_by_name(void**) {
+  World device(cuda_backend());
+  assert_null(find_policy(device.runtime->backend, "blocks"));
+  RuntimeParams params;
+  params.backend = &cuda_backend();
+  params.spill_folder = "/tmp";
+  assert_int_equal(status_of([&] { Runtime::create(params); }), WI_E_UNSUPPORTED);
+}
+
+void devices_that_cannot_be_used_say_why(void**) {
+  struct Case {
+    cuda_emulation::Machine machine;
+    const char* words;
+  };
+  const Case cases[] = {{{.devices = 0, .driver = 0}, "no NVIDIA driver"},
+                        {{.devices = 1, .driver = 12040}, "up to 12.4, and 13.0 is needed"},
+                        {{.devices = 0}, "shows 0 devices"},
+                        {{.devices = 1, .major = 7, .minor = 5}, "capability is 7.5, and 8.0 is the least"}};
+  for (const Case& one : cases) {
+    cuda_emulation::reset(test::seed());
+    cuda_emulation::set_machine(one.machine);
+    assert_int_equal(cuda_backend().device->count(), 1);
+    DeviceDescription description;
+    cuda_backend().device->describe(0, &description);
+    assert_non_null(std::strstr(description.reason, one.words));
+    assert_int_equal(status_of([] { World device(cuda_backend()); }), WI_E_DEVICE);
+  }
+  cuda_emulation::reset(test::seed());
+  DeviceDescription description;
+  cuda_backend().device->describe(0, &description);
+  assert_string_equal(description.reason, "");
+  assert_string_equal(description.product, "Emulated");
+  assert_string_equal(description.target, "sm_90");
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test_setup(sessions_answer_as_on_the_cpu, reset),
+      cmocka_unit_test_setup(long_answers_are_sealed_as_on_the_cpu, reset),
+      cmocka_unit_test_setup(forks_batches_and_truncation_are_as_on_the_cpu, reset),
+      cmocka_unit_test_setup(a_session_of_a_batch_has_the_logits_that_it_has_alone, reset),
+      cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
+      cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
+      cmocka_unit_test_setup(what_a_device_does_not_do_is_refused_by_name, reset),
+      cmocka_unit_test_setup(devices_that_cannot_be_used_say_why, reset),
+      cmocka_unit_test_setup(a_fault_of_a_kernel_loses_the_device_and_not_the_process, reset),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,327 @@
+#!/usr/bin/env bash
+# What there is to know about this library on a GPU, in under eight minutes: the tests of the kernels and whole
+# sessions on the device, compute-sanitizer over them where it is installed, and the benchmark. What matters most
+# comes first, each step has a limit of its own, none keeps the next from running, and all is written as it comes.
+#
+#   tests/gpu.sh --pack FOLDER [BUILD]   makes a folder of at most 50 MB that has all that has to be there on a machine
+#                                        with a driver and nothing else, this script too. No GPU is needed.
+#   ./gpu.sh                             in such a folder, or in a checkout that is built (in build, or $WI_BUILD)
+#     --device cuda:N                    another device than cuda:0
+#     --out FOLDER                       where results go (default: results, beside the programs)
+#     --seconds N                        for all of it (default 470)
+#     --quick                            small sizes, a step of each kind: whether the script itself works
+#
+# results.jsonl: a line for each step and each measurement. table.txt: the same to read. log.txt: all that was said.
+# Status: 0 if nothing failed, 1 if something did, 3 if there is no device that can be used.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+device=cuda:0 out= seconds=470 quick=
+export LC_ALL=C
+
+main() {
+  [ "${1-}" != --pack ] || {
+    shift
+    pack "$@"
+    exit
+  }
+  read_arguments "$@"
+  find_programs
+  mkdir -p "$out" || exit 1
+  : >"$out/results.jsonl"
+  : >"$out/table.txt"
+  : >"$out/log.txt"
+  local said
+  said=$("$bin/gpu_sample_test" "$device" 2>&1) || {
+    say "tests/gpu.sh: ${said#skipped: }"
+    record "{\"step\":\"device\",\"status\":\"failed\",\"said\":$(quoted "$said")}"
+    exit 3
+  }
+  say "$said"
+  say "$(nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.mem,power.limit --format=csv 2>&1)"
+  record "{\"step\":\"device\",\"status\":\"passed\",\"said\":$(quoted "$said"),\"date\":\"$(now)\"}"
+  began=$SECONDS
+  if [ -n "$quick" ]; then quick_steps; else all_steps; fi
+  summary
+  [ "$failed" = 0 ]
+}
+
+read_arguments() {
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --help | -h) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      --quick) quick=1; shift; continue ;;
+      --device | --out | --seconds) [ $# -gt 1 ] || fail "$1 needs a value" ;;
+      *) fail "unknown option $1 (--help lists them)" ;;
+    esac
+    case $1 in
+      --device) device=$2 ;;
+      --out) out=$2 ;;
+      --seconds) seconds=$2 ;;
+    esac
+    shift 2
+  done
+}
+
+find_programs() {
+  if [ -d "$here/bin" ]; then # a pack
+    bin=$here/bin model=$here/data/needle-f16.gguf text=$here/data/text.txt
+    bench=$bin/wi_bench torch_bench=$bin/torch_bench.py
+    out=${out:-$here/results}
+    return
+  fi
+  local build=${WI_BUILD:-$here/../build}
+  bin=$build/bin model=$here/../samples/model/needle-f16.gguf text=$here/../README.md
+  bench=$bin/wi_bench torch_bench=$here/gpu/torch_bench.py
+  out=${out:-$build/gpu-results}
+  [ -x "$bin/gpu_test" ] && [ -x "$bin/gpu_sample_test" ] && [ -x "$bench" ] ||
+    fail "there is no gpu_test, gpu_sample_test or wi_bench in $bin: build the checkout first, with a CUDA 13 toolkit"
+}
+
+# ---- what is run
+
+kernel_tests=(twins attend_chunk attend wave matmul_dense matmul elementwise session)
+
+all_steps() {
+  local test
+  step "sessions, 2K tokens" 60 test_log "$bin/gpu_sample_test" "$device" "$model" "$text" 2048
+  for test in "${kernel_tests[@]}"; do
+    step "kernels: $test" 40 test_log "$bin/gpu_test" "cuda_${test}_test"
+  done
+  step "kernels, alone" 75 test_log "$bin/gpu_test" kernel_bench
+  step "decode, 8K and 120K" 150 bench_log "${llama[@]}" --context 8192,122880 --steps 20
+  local tool
+  for test in twins attend_chunk wave attend matmul_dense; do
+    sanitize memcheck "$test" 20
+  done
+  step "kernels, PyTorch's" 40 test_log python3 "$torch_bench"
+  step "decode, 8K, batches" 60 bench_log "${llama[@]}" --context 8192 --batch 8,32 --steps 10
+  step "decode, 120K, largest batch" 90 bench_log "${llama[@]}" --context 122880 --batch max --steps 10
+  for tool in racecheck synccheck; do
+    for test in attend_chunk wave attend matmul_dense; do
+      sanitize "$tool" "$test" 20
+    done
+  done
+  step "prefill, 8K" 40 bench_log "${llama[@]}" --policy full --fill prefill --context 8192 --steps 3
+  step "sessions, 16K tokens" 60 test_log "$bin/gpu_sample_test" "$device" "$model" "$text" 16384
+  step "decode, 512K" 120 bench_log "${llama[@]}" --context 524288 --steps 10
+}
+llama=(--shape llama-8b --weights f16)
+
+# As above, with little to do.
+quick_steps() {
+  local test
+  step "sessions, few tokens" 120 test_log "$bin/gpu_sample_test" "$device" "$model" "$text" 20 'wave_*'
+  for test in twins elementwise; do
+    step "kernels: $test" 60 test_log "$bin/gpu_test" "cuda_${test}_test"
+  done
+  step "kernels, alone" 60 test_log env WI_QUICK=1 "$bin/gpu_test" kernel_bench
+  step "decode, few tokens" 120 bench_log --shape tiny --weights f16 --no-check --context 300,600 --batch 1,2 --steps 2
+  sanitize memcheck twins 60
+  step "what is refused" 60 bench_log --shape tiny --weights f16 --policy streaming --context 300
+  step "what takes too long" 2 bench_log --shape llama-1b --weights f16 --context 300
+}
+
+test_log() { "$@"; }
+bench_log() { "$bench" --device "$device" "$@"; }
+export -f test_log bench_log
+
+# sanitize TOOL TEST LIMIT
+sanitize() {
+  local tool
+  tool=$(find_sanitizer) || {
+    [ -z "${no_sanitizer-}" ] || return 0
+    no_sanitizer=1
+    skip_step "compute-sanitizer" "it is not installed"
+    return 0
+  }
+  step "$1: $2" "$3" test_log "$tool" --tool "$1" --error-exitcode 9 --print-limit 5 "$bin/gpu_test" "cuda_$2_test"
+}
+
+find_sanitizer() {
+  command -v compute-sanitizer && return
+  local at
+  for at in /usr/local/cuda/bin /usr/local/cuda/compute-sanitizer /usr/local/cuda-13*/bin /opt/nvidia/*/bin; do
+    [ -x "$at/compute-sanitizer" ] && echo "$at/compute-sanitizer" && return
+  done
+  return 1
+}
+
+# ---- a step
+
+failed=0 steps=0
+
+# step NAME LIMIT COMMAND...: its lines of JSON go to the results as they come.
+step() {
+  local name=$1 limit=$2 left=$((seconds - (SECONDS - began)))
+  shift 2
+  if [ "$left" -lt 5 ]; then
+    skip_step "$name" "no time left"
+    return
+  fi
+  [ "$limit" -le "$left" ] || limit=$left
+  local start=${EPOCHREALTIME/./} line status=passed detail= first= passed=0 lines=0 rc
+  printf '\n== %s\n' "$name" >>"$out/log.txt"
+  exec 3< <(export bench device; timeout -k 3 "$limit" bash -c '"$@"' - "$@" 2>&1; echo "exit status $?")
+  while IFS= read -r -u 3 line; do
+    printf '%s\n' "$line" >>"$out/log.txt"
+    case $line in
+      '{'*)
+        record "$line"
+        measured "$line"
+        lines=$((lines + 1)) ;;
+      'exit status '*) rc=${line##* } ;;
+      '[  PASSED  ] '*) passed=${line#'[  PASSED  ] '} passed=${passed%% *} ;;
+      *skipped:* | *refused* | *cannot* | 'wi_bench: '* | *'ERROR SUMMARY'* | *'[  FAILED  ]'* | *'] Error: '* | *': error: Failure'* | '========= '*[Rr]ace* | '========= Invalid'*)
+        first=${first:-$line} ;;
+    esac
+  done
+  exec 3<&-
+  case ${rc:-1} in
+    0) ;;
+    77) status=skipped ;;
+    124 | 137) status="out of time" ;;
+    *) status=failed failed=$((failed + 1)) ;;
+  esac
+  case $status in
+    passed) if [ "$passed" != 0 ]; then detail="$passed tests passed"; else detail="$lines measurements"; fi ;;
+    "out of time") detail="stopped after $limit s; $lines measurements${first:+; $first}" ;;
+    *) detail=$first ;;
+  esac
+  local ms=$(((${EPOCHREALTIME/./} - start) / 1000))
+  row "$name" "$status" "$ms" "$detail"
+  record "{\"step\":$(quoted "$name"),\"status\":\"$status\",\"ms\":$ms,\"limit_s\":$limit,\"exit\":${rc:-1},\"tests_passed\":$passed,\"measurements\":$lines,\"said\":$(quoted "$first"),\"date\":\"$(now)\",\"command\":$(quoted "${*##*/}")}"
+}
+
+skip_step() {
+  row "$1" "not run" 0 "$2"
+  record "{\"step\":$(quoted "$1"),\"status\":\"not run\",\"said\":$(quoted "$2")}"
+}
+
+row() { say "$(printf '%-30s %-11s %7d.%d s  %s' "$1" "$2" $(($3 / 1000)) $(($3 / 100 % 10)) "${4:0:150}")"; }
+
+# A measurement, of wi_bench's or of a kernel's, as a line to read.
+measured() {
+  say "$(awk -v line="$1" 'BEGIN {
+    said = field("refused")
+    if (field("kernel") != "") {
+      printf "    %-24s %-44s ", field("kernel"), field("shape")
+      if (said != "") { print "refused: " said; exit }
+      printf "%11.1f us", field("us")
+      if (field("gb_per_s") != "") printf " %8.1f GB/s (%.2f of a copy)", field("gb_per_s"), field("of_copy")
+      if (field("tflops") != "") printf " %7.1f Tflop/s", field("tflops")
+      exit
+    }
+    printf "    %-6s %8d tokens, batch %4d: ", field("policy"), field("context"), field("batch")
+    if (said != "") { print "refused: " said; exit }
+    printf "%9.1f tokens/s, step %8.2f ms (p99 %.2f), prefill %.0f tokens/s, index %.0f ms, device %.1f GB", field("tokens_per_second"),
+      field("ms_per_token_p50"), field("ms_per_token_p99"), field("prefill_tokens_per_second"), field("index_build_ms"), field("peak_device_bytes") * 1e-9
+  }
+  function field(name,   at, rest) {
+    at = index(line, "\"" name "\":")
+    if (!at) return ""
+    rest = substr(line, at + length(name) + 3)
+    if (substr(rest, 1, 1) == "\"") { rest = substr(rest, 2); sub(/".*/, "", rest) } else sub(/[,}].*/, "", rest)
+    return rest
+  }')"
+}
+
+# The best batch of each policy at each context, side by side.
+summary() {
+  say ""
+  say "$(awk '
+    function field(name,   at, rest) {
+      at = index($0, "\"" name "\":")
+      if (!at) return ""
+      rest = substr($0, at + length(name) + 3)
+      if (substr(rest, 1, 1) == "\"") { rest = substr(rest, 2); sub(/".*/, "", rest) } else sub(/[,}].*/, "", rest)
+      return rest
+    }
+    field("tokens_per_second") != "" && field("fill") == "synthetic" {
+      context = field("context") + 0; policy = field("policy"); speed = field("tokens_per_second") + 0
+      if (!(context in seen)) { seen[context] = 1; order[++contexts] = context }
+      if (speed > best[policy, context]) { best[policy, context] = speed; batch[policy, context] = field("batch") }
+    }
+    END {
+      for (i = 1; i <= contexts; i++) {
+        c = order[i]
+        printf "%8d tokens: full %.1f tokens/s (batch %d), wave %.1f tokens/s (batch %d)", c, best["full", c], batch["full", c], best["wave", c], batch["wave", c]
+        if (best["full", c] > 0) printf ", wave / full %.2f", best["wave", c] / best["full", c]
+        print ""
+      }
+    }' "$out/results.jsonl")"
+  say "$steps steps, $failed failed, $((SECONDS - began)) s; results in $out"
+}
+
+say() { printf '%s\n' "$1" | tee -a "$out/table.txt"; }
+record() {
+  printf '%s\n' "$1" >>"$out/results.jsonl"
+  case $1 in '{"step"'*) steps=$((steps + 1)) ;; esac
+}
+now() { date -u +%Y-%m-%dT%H:%M:%SZ; }
+quoted() {
+  local text=${1//\\/\\\\}
+  text=${text//\"/\\\"}
+  printf '"%s"' "${text//[$'\x01'-$'\x1f']/ }"
+}
+fail() {
+  echo "tests/gpu.sh: $*" >&2
+  exit 1
+}
+
+# ---- packing
+
+# pack FOLDER [BUILD]
+pack() {
+  set -e
+  local folder=${1:?--pack: into which folder?} build=${2:-${WI_BUILD:-$here/../build}}
+  local most=$((50 * 1000 * 1000)) program
+  [ ! -e "$folder" ] || [ -z "$(ls -A "$folder")" ] || fail "$folder is not empty"
+  local library=$build/bundled/lib/libwaveinfer.so.2
+  [ -e "$library" ] || library=$build/lib/libwaveinfer.so.2
+  mkdir -p "$folder/bin" "$folder/lib" "$folder/data"
+  for program in gpu_test gpu_sample_test wi_bench_pack; do
+    [ -x "$build/bin/$program" ] || fail "$build has no $program: build it first, with a CUDA 13 toolkit"
+    cp "$build/bin/$program" "$folder/bin/${program%_pack}"
+  done
+  cp "$here/gpu/torch_bench.py" "$folder/bin/"
+  cp -L "$library" "$build/lib/libwaveinfer_cuda.so" "$folder/lib/"
+  pack_libraries "$folder"
+  find "$folder/bin" "$folder/lib" -type f ! -name '*.py' -exec strip {} +
+  cp "$here/gpu.sh" "$folder/"
+  cp "$here/../samples/model/needle-f16.gguf" "$folder/data/"
+  # What the sample's documents are made from: the sample model never saw the text from John 1 on.
+  { xz -dc "$here/../samples/text/kjv.txt.xz" || true; } 2>/dev/null | # which is not read to its end
+    { head -c 3606700 >/dev/null; head -c 200000; } >"$folder/data/text.txt"
+  [ -s "$folder/data/text.txt" ] || fail "the sample's text could not be unpacked (xz)"
+
+  check_pack "$folder"
+  local bytes
+  bytes=$(find "$folder" -type f -printf '%s\n' | awk '{ sum += $1 } END { printf "%d", sum }')
+  [ "$bytes" -le "$most" ] || fail "$folder has $bytes bytes, at most $most may it have"
+  echo "$folder: $(find "$folder" -type f | wc -l) files, $bytes bytes"
+}
+
+# Of the C library, which every machine has; the driver's are opened at run time.
+of_the_system='^(ld-linux.*|libc|libm|libdl|librt|libpthread|linux-vdso)\.so'
+
+pack_libraries() {
+  local file
+  for file in "$1"/bin/* "$1"/lib/*; do [ "${file##*.}" = py ] || ldd "$file"; done |
+    awk '$2 == "=>" { print $1, $3 }' | sort -u | while read -r name path; do
+    [[ $name =~ $of_the_system ]] || [ -e "$1/lib/$name" ] || cp -L "$path" "$1/lib/$name"
+  done
+}
+
+# Nothing that is needed lies outside the folder.
+check_pack() {
+  local folder file missing
+  folder=$(cd "$1" && pwd)
+  for file in "$folder"/bin/* "$folder"/lib/*; do
+    [ "${file##*.}" != py ] || continue
+    missing=$(env -i /usr/bin/env ldd "$file" | awk -v own="$folder/" -v system_names="$of_the_system" '
+      $1 !~ system_names && $1 !~ /^\/lib/ && $1 != "statically" && index($3, own) != 1 { print $1 " (" $3 ")" }')
+    [ -z "$missing" ] || fail "$file needs what is not in the folder: $missing"
+  done
+}
+
+main "$@"

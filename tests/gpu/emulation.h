@@ -1,0 +1,29 @@
+// What tests ask of the emulation (tests/cuda_emulation/emulation.h), where there is none: of a real device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace cuda_emulation {
+
+// A device can't forget: ends the program if it is lost. Drawn from the seed is nothing.
+void reset(uint64_t seed);
+// Waits for the device, and says what it says is wrong; empty: nothing.
+const std::string& report();
+// After a fault a process gets nothing more from its device.
+inline constexpr bool kForgetsFaults = false;
+
+void fail_allocations_from(int64_t nth);  // as the emulation's
+void fail_launch(int64_t nth);            // the nth from now on follows a kernel with a wild pointer
+
+// Other machines than this one: the test is skipped.
+struct Machine {
+  int devices = 1;
+  int driver = 13000;
+  int major = 9, minor = 0;
+  size_t memory_bytes = size_t{1} << 36, free_bytes = size_t{1} << 36;
+};
+void set_machine(const Machine& machine);
+
+}  // namespace cuda_emulation
