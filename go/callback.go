@@ -1,0 +1,128 @@
+package waveinfer
+
+// #include <stdlib.h>
+// #include "callback.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/cgo"
+	"sync/atomic"
+	"unsafe"
+	"weak"
+)
+
+// newUser makes a user argument that stands for a Go value: memory of C with a handle to it.
+func newUser(value any) unsafe.Pointer {
+	user := C.malloc(C.size_t(unsafe.Sizeof(cgo.Handle(0))))
+	*(*cgo.Handle)(user) = cgo.NewHandle(value)
+	return user
+}
+
+func freeUser(user unsafe.Pointer) {
+	(*(*cgo.Handle)(user)).Delete()
+	C.free(user)
+}
+
+//export goProgress
+func goProgress(id C.uintptr_t, done, total C.uint64_t) C.int32_t {
+	c := cgo.Handle(id).Value().(*call)
+	return c.request(func() error { return c.progress(uint64(done), uint64(total)) })
+}
+
+//export goRead
+func goRead(id C.uintptr_t, offset C.uint64_t, to unsafe.Pointer, count C.uint64_t) C.int32_t {
+	c := cgo.Handle(id).Value().(*call)
+	return c.request(func() error {
+		if uint64(offset) != c.position {
+			return fmt.Errorf("waveinfer: asked for offset %d of a reader that is at %d", offset, c.position)
+		}
+		n, err := io.ReadFull(c.reader, unsafe.Slice((*byte)(to), count))
+		c.position += uint64(n)
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	})
+}
+
+//export goWrite
+func goWrite(id C.uintptr_t, from unsafe.Pointer, count C.uint64_t) C.int32_t {
+	c := cgo.Handle(id).Value().(*call)
+	return c.request(func() error {
+		n, err := c.writer.Write(unsafe.Slice((*byte)(from), count))
+		if err == nil && uint64(n) != uint64(count) {
+			err = io.ErrShortWrite
+		}
+		return err
+	})
+}
+
+// logitsHook is the logits callback of sampling parameters that sessions in C hold, also those that inherited
+// it. It lives as long as Go knows a session or task that may call it: C's reference to it is weak.
+type logitsHook struct {
+	callback func(logits []float32) error // nil: none
+	user     unsafe.Pointer
+	cleanup  runtime.Cleanup
+	failure  atomic.Pointer[hookFailure] // the last one in a task
+}
+
+// hookFailure is how a callback on the engine's thread ended.
+type hookFailure struct {
+	err      error
+	panicked any
+}
+
+func newLogitsHook(callback func(logits []float32) error) *logitsHook {
+	hook := &logitsHook{callback: callback}
+	if callback == nil {
+		return hook
+	}
+	hook.user = newUser(weak.Make(hook))
+	hook.cleanup = runtime.AddCleanup(hook, freeUser, hook.user)
+	return hook
+}
+
+// drop frees a hook that no session got.
+func (hook *logitsHook) drop() {
+	if hook != nil && hook.callback != nil {
+		hook.cleanup.Stop()
+		freeUser(hook.user)
+	}
+}
+
+//export goLogits
+func goLogits(id, user C.uintptr_t, logits *C.float, vocab C.uint64_t) C.int32_t {
+	hook := cgo.Handle(user).Value().(weak.Pointer[logitsHook]).Value()
+	if hook == nil {
+		return 1
+	}
+	values := unsafe.Slice((*float32)(logits), vocab)
+	if id != 0 {
+		return cgo.Handle(id).Value().(*call).request(func() error { return hook.callback(values) })
+	}
+	failure := hookFailure{err: errCallbackEnded} // the engine's thread: nobody waits who could do it
+	failure.panicked = isolate(func() { failure.err = hook.callback(values) })
+	if failure.err == nil && failure.panicked == nil {
+		return 0
+	}
+	hook.failure.Store(&failure)
+	return 1
+}
+
+var errCallbackEnded = errors.New("waveinfer: the callback ended its goroutine")
+
+// isolate runs f on a goroutine of its own, so that it cannot unwind C, waits, and returns what it panicked with.
+func isolate(f func()) (panicked any) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { panicked = recover() }()
+		f()
+	}()
+	<-done
+	return panicked
+}

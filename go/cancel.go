@@ -1,0 +1,64 @@
+package waveinfer
+
+// #include <waveinfer.h>
+import "C"
+
+import (
+	"context"
+	"runtime"
+	"sync"
+)
+
+// cancel is a wi_cancel that fires when a context ends. They are kept for reuse, as a call needs one and most
+// contexts never end: unused ones go with the garbage.
+type cancel struct {
+	token *C.wi_cancel
+	stop  func() bool
+	fired chan struct{} // has one element when the token has been triggered
+}
+
+var cancels sync.Pool
+
+// watch returns what cancels a call when ctx ends; nil if it never ends. end must follow unless it fails.
+func watch(ctx context.Context) (*cancel, error) {
+	if ctx == nil {
+		return nil, errNoContext
+	}
+	if ctx.Done() == nil {
+		return nil, nil
+	}
+	c, _ := cancels.Get().(*cancel)
+	if c == nil {
+		var failure C.wi_error
+		failure.struct_size = C.sizeof_wi_error
+		c = &cancel{fired: make(chan struct{}, 1)}
+		if status := C.wi_cancel_create(&c.token, &failure); status != C.WI_OK {
+			return nil, newError(ctx, status, &failure, nil)
+		}
+		runtime.AddCleanup(c, func(token *C.wi_cancel) { C.wi_cancel_release(token) }, c.token)
+	}
+	if ctx.Err() != nil { // ended before: the call shall not run until another goroutine has said so
+		c.trigger()
+		c.stop = func() bool { return false }
+	} else {
+		c.stop = context.AfterFunc(ctx, c.trigger)
+	}
+	return c, nil
+}
+
+func (c *cancel) trigger() {
+	C.wi_cancel_trigger(c.token)
+	c.fired <- struct{}{}
+}
+
+func (c *cancel) end() {
+	if c == nil {
+		return
+	}
+	if !c.stop() { // triggered, or about to be
+		<-c.fired
+		C.wi_cancel_reset(c.token)
+	}
+	c.stop = nil
+	cancels.Put(c)
+}

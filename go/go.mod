@@ -1,0 +1,3 @@
+module waveinfer
+
+go 1.24

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# All tests of the Go binding in one command: `go/test.sh BUILD` with a build folder of the project, which has
+# lib/libwaveinfer.so, bin/sample_chat and the other samples in C. Installs what is missing; everything that
+# it makes is in BUILD/go or in Go's own caches.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+top=$(dirname "$here")
+. "$top/samples/setup.sh"
+
+# The oldest Go that will do, the same on every system; and the staticcheck that knows it.
+go_version=1.24.13
+staticcheck_version=v0.6.1
+
+main() {
+  [ $# = 1 ] && [ -e "$1/lib/libwaveinfer.so" ] || { echo "usage: go/test.sh BUILD, a folder with lib/libwaveinfer.so" >&2; exit 1; }
+  build=$(cd "$1" && pwd)
+  work=$build/go
+  mkdir -p "$work/bin"
+
+  set_up gcc libc6-dev pkg-config ca-certificates xz-utils
+  command -v go >/dev/null || set_up golang-go
+  use_fixed_go
+  use_build_folder
+  cd "$here"
+
+  echo "== Go: format, vet, staticcheck"
+  [ -z "$(gofmt -l .)" ] || { gofmt -d . >&2; exit 1; }
+  GOBIN=$work/bin go install "honnef.co/go/tools/cmd/staticcheck@$staticcheck_version"
+  go vet ./...
+  "$work/bin/staticcheck" -checks all ./...
+
+  echo "== Go: tests, with the race detector and checks of cgo's pointers"
+  GOEXPERIMENT=cgocheck2 go test -race -count=1 -v . >"$work/test.log" 2>&1 || { grep -v '^ *--- PASS\|^=== ' "$work/test.log" >&2; exit 1; }
+  local passed
+  passed=$(grep -c '^ *--- PASS' "$work/test.log")
+
+  echo "== Go: samples print what those in C print"
+  go build -o "$work/bin/" ./examples/...
+  samples_print_what_those_in_c_print
+  echo "== Go: a module elsewhere uses the binding"
+  a_module_elsewhere_uses_the_binding
+
+  echo "Go: $((passed + 5)) tests passed"
+}
+
+# Any Go can fetch any other through the module proxy; one as old as Debian 12's leaves it to be made executable.
+use_fixed_go() {
+  export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false
+  local folder
+  folder=$(cd "$work" && go mod download -json "golang.org/toolchain@v0.0.1-go$go_version.linux-$(go env GOARCH)" |
+    sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+  chmod a+x "$folder"/bin/* "$folder"/pkg/tool/*/*
+  export PATH=$folder/bin:$PATH
+  unset GOROOT
+  go version
+}
+
+# As an installed waveinfer.pc, for the library where it was built.
+use_build_folder() {
+  cat >"$work/waveinfer.pc" <<END
+Name: waveinfer
+Description: libwaveinfer as it was built
+Version: 0
+Cflags: -I$top/include
+Libs: -L$build/lib -lwaveinfer -Wl,-rpath,$build/lib
+END
+  export PKG_CONFIG_PATH=$work
+}
+
+samples_print_what_those_in_c_print() {
+  local model=$top/samples/model/needle-f16.gguf document=$work/document.txt
+  local facts=("The password of Boaz the potter is copper meadow." "The magic word of the tower of Ruth is silver thistle.")
+  local questions=("What is the password of Boaz the potter?" "What is the magic word of the tower of Ruth?")
+  xz -dc "$top/samples/text/kjv.txt.xz" >"$work/text.txt"
+  { head -c 12000 "$work/text.txt"; printf '\n%s\n' "${facts[@]}"; tail -c 12000 "$work/text.txt"; } >"$document"
+  same chat "$model" < <(printf '%s\n' "${facts[0]}" "${questions[0]}" "last, without a line end")
+  same long_document "$model" "$document" "${questions[@]}"
+  same save_load "$model" "In the beginning" "$work/saved.wis"
+  same errors "$model"
+}
+
+# same SAMPLE ARGUMENT...: in Go and in C, with the same input.
+same() {
+  local sample=$1
+  shift
+  cat >"$work/$sample.in"
+  "$build/bin/sample_$sample" "$@" <"$work/$sample.in" >"$work/$sample.c.out" 2>"$work/$sample.c.err"
+  "$work/bin/$sample" "$@" <"$work/$sample.in" >"$work/$sample.go.out" 2>"$work/$sample.go.err"
+  cmp "$work/$sample.c.out" "$work/$sample.go.out"
+}
+
+# By the two commands that the package's documentation gives.
+a_module_elsewhere_uses_the_binding() {
+  rm -rf "$work/elsewhere"
+  mkdir "$work/elsewhere"
+  cd "$work/elsewhere"
+  printf 'package main\n\nimport "waveinfer"\n\nfunc main() { println(waveinfer.Version()) }\n' >main.go
+  go mod init example.com/elsewhere 2>/dev/null
+  go mod edit -require=waveinfer@v0.2.0 -replace=waveinfer="$here"
+  go run . 2>version
+  grep -qE '^[0-9]+\.[0-9]+\.[0-9]+$' version
+}
+
+main "$@"
