@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Everything that holds the Rust binding to its word, against a built library: `rust/test.sh BUILD` with a CMake
+# build folder of the project. Formatting, lints, documentation, tests, the samples beside those in C, and a program
+# outside the checkout that finds an installed library. Takes Debian's Rust where there is none that is new enough.
+set -euo pipefail
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+[ $# = 1 ] || { echo "usage: rust/test.sh BUILD" >&2; exit 1; }
+build=$(cd "$1" && pwd)
+. "$top/samples/setup.sh"
+
+work=$build/rust
+model=$top/samples/model/needle-f16.gguf
+passed=0
+export WAVEINFER_BUILD_DIR=$build CARGO_TARGET_DIR=$work/target CARGO_TERM_COLOR=never LC_ALL=C
+
+main() {
+  set_up g++ cmake pkg-config xz-utils ca-certificates
+  has_new_cargo || set_up rustc-web cargo-web rust-web-clippy rustfmt-web
+  has_new_cargo || { echo "rust: needs cargo 1.78 or newer" >&2; exit 1; }
+  mkdir -p "$work"
+  cd "$top/rust"
+
+  if cargo fmt --version >/dev/null 2>&1; then
+    cargo fmt --check
+  else
+    echo "rust: no rustfmt here, formatting is not checked"
+  fi
+  if cargo clippy --version >/dev/null 2>&1; then
+    cargo clippy --locked --workspace --features stream --all-targets -- -D warnings
+    cargo clippy --locked --workspace -- -D warnings
+  else
+    echo "rust: no clippy here, lints are not checked"
+  fi
+  RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --features stream --no-deps
+
+  cargo test --locked --workspace --features stream 2>&1 | tee "$work/tests.log"
+  passed=$(awk '/^test result: ok/ { passed += $4 } END { print passed + 0 }' "$work/tests.log")
+
+  cargo build --locked --examples
+  head -c 30000 < <(xz -dc "$top/samples/text/kjv.txt.xz") >"$work/document.txt"
+  printf 'Hello there\nWho was Adam?\nno newline' >"$work/turns.txt"
+  compare chat "$model" <"$work/turns.txt"
+  compare long_document "$model" "$work/document.txt" "Who was Noah?" "What did God make?" "Who was Adam?"
+  compare save_load "$model" "In the beginning" "$work/session"
+  compare errors "$model"
+  use_from_outside
+  if [ -e "$build/lib/libwaveinfer.a" ] || [ -e "$build/bundled/lib/libwaveinfer.a" ]; then
+    use_as_a_part
+  fi
+  echo "Rust: $passed tests passed"
+}
+
+has_new_cargo() {
+  local version
+  version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || return
+  [ "$(printf '%s\n' 1.78 "$version" | sort -V | head -n 1)" = 1.78 ]
+}
+
+# compare SAMPLE ARGUMENT...: its standard output is that of the sample in C.
+compare() {
+  local sample=$1 input=$work/input.txt
+  shift
+  [ -t 0 ] && : >"$input" || cat >"$input"
+  "$build/bin/sample_$sample" "$@" <"$input" >"$work/$sample.c.txt" 2>"$work/$sample.c.log" ||
+    { cat "$work/$sample.c.log" >&2; exit 1; }
+  "$CARGO_TARGET_DIR/debug/examples/$sample" "$@" <"$input" >"$work/$sample.txt" 2>"$work/$sample.log" ||
+    { cat "$work/$sample.log" >&2; exit 1; }
+  cmp "$work/$sample.c.txt" "$work/$sample.txt" || exit 1
+  [ -s "$work/$sample.txt" ] || { echo "$sample: printed nothing" >&2; exit 1; }
+  echo "sample $sample ... ok"
+  passed=$((passed + 1))
+}
+
+# A crate of a user's, in a folder of its own, with the library that pkg-config knows.
+use_from_outside() {
+  local outside=$work/outside
+  rm -rf "$outside"
+  mkdir -p "$outside/src"
+  cmake --install "$build" --prefix "$outside/prefix" --component waveinfer >/dev/null
+  cat >"$outside/Cargo.toml" <<EOF
+[package]
+name = "outside"
+edition = "2021"
+[dependencies]
+waveinfer = { path = "$top/rust/waveinfer" }
+[workspace]
+EOF
+  cat >"$outside/src/main.rs" <<'EOF'
+fn main() -> waveinfer::Result<()> {
+    println!("{} {}", waveinfer::version(), waveinfer::Runtime::new()?.stats()?.sessions);
+    Ok(())
+}
+EOF
+  local config said
+  config=$(dirname "$(find "$outside/prefix" -name waveinfer.pc)")
+  said=$(cd "$outside" && env -u WAVEINFER_BUILD_DIR PKG_CONFIG_PATH="$config" CARGO_TARGET_DIR="$outside/target" \
+    cargo run --quiet)
+  [ "$said" = "0.2.0 0" ] || { echo "a program outside the checkout said: $said" >&2; exit 1; }
+  grep -rqs "$outside/prefix" "$outside/target"/debug/build/waveinfer-sys-*/output ||
+    { echo "the installed library was not found" >&2; exit 1; }
+  echo "an installed library is found by pkg-config ... ok"
+  passed=$((passed + 1))
+}
+
+# The feature `static`: a program that needs no libwaveinfer.so.
+use_as_a_part() {
+  local program
+  CARGO_TARGET_DIR=$work/static cargo build --locked --features static --example errors
+  program=$work/static/debug/examples/errors
+  "$program" "$model" >"$work/errors.static.txt"
+  cmp "$work/errors.c.txt" "$work/errors.static.txt" || exit 1
+  ! ldd "$program" | grep waveinfer || exit 1
+  echo "the library is a part of the program ... ok"
+  passed=$((passed + 1))
+}
+
+main "$@"
