@@ -1,0 +1,74 @@
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import waveinfer.ChatMessage;
+import waveinfer.ChatParams;
+import waveinfer.Model;
+import waveinfer.Session;
+import waveinfer.WaveInferException;
+import waveinfer.WaveRuntime;
+
+/**
+ * A conversation with a model: each line of standard input is a turn, the answer is streamed.
+ *
+ * <pre>java -cp waveinfer-0.2.0.jar Chat.java MODEL</pre>
+ *
+ * Before each answer the whole conversation is rendered in the model's own chat template; what the
+ * session has of it already is kept, the rest is read.
+ */
+public class Chat {
+  private static final PrintStream out = new PrintStream(System.out, true, UTF_8);
+
+  public static void main(String[] args) throws IOException {
+    if (args.length != 1) {
+      System.err.println("usage: Chat MODEL");
+      System.exit(1);
+    }
+    try (WaveRuntime runtime = WaveRuntime.create();
+        Model model = runtime.open(Path.of(args[0]));
+        Session session = model.newSession()) {
+      BufferedReader in = new BufferedReader(new InputStreamReader(System.in, UTF_8));
+      List<ChatMessage> turns = new ArrayList<>();
+      for (String line = in.readLine(); line != null; line = in.readLine()) {
+        turns.add(ChatMessage.user(line));
+        readConversation(model, session, turns);
+        turns.add(ChatMessage.assistant(answer(session)));
+      }
+    } catch (WaveInferException e) {
+      System.err.println("chat: " + e.status() + ": " + e.getMessage());
+      System.exit(1);
+    }
+  }
+
+  /** Brings the session to where the assistant's next answer begins. */
+  private static void readConversation(Model model, Session session, List<ChatMessage> turns) {
+    int[] wanted = model.chatTokens(turns, new ChatParams().addGenerationPrompt(true));
+    int[] had = session.tokens();
+    int differs = Arrays.mismatch(had, wanted);
+    int same = differs < 0 ? had.length : differs;
+    session.truncate(same);
+    session.prefill(Arrays.copyOfRange(wanted, same, wanted.length));
+  }
+
+  private static String answer(Session session) {
+    StringBuilder text = new StringBuilder();
+    session
+        .events()
+        .limit(256)
+        .forEach(
+            event -> {
+              out.print(event.text());
+              out.flush();
+              text.append(event.text());
+            });
+    out.println();
+    return text.toString();
+  }
+}

@@ -1,0 +1,63 @@
+package waveinfer;
+
+import java.nio.FloatBuffer;
+
+/** How tokens are read. What is not set is the default. Copied by the call. */
+public final class PrefillParams {
+  private int chunkTokens;
+  private Progress progress;
+  private FloatBuffer logits;
+
+  /** All defaults. */
+  public PrefillParams() {}
+
+  /**
+   * Tokens computed at once.
+   *
+   * @param chunkTokens at most 1048576; 0: chosen by the library
+   * @return this
+   */
+  public PrefillParams chunkTokens(int chunkTokens) {
+    this.chunkTokens = chunkTokens;
+    return this;
+  }
+
+  /**
+   * Hears of tokens done and tokens in this call, after each chunk.
+   *
+   * @param progress null: nobody
+   * @return this
+   */
+  public PrefillParams progress(Progress progress) {
+    this.progress = progress;
+    return this;
+  }
+
+  /**
+   * Gets the logits of every token of the call, (tokens, vocab), from its position on; a direct
+   * buffer in native byte order is written in place, another one is copied to. Unspecified after a
+   * failure.
+   *
+   * @param logits with room for at least tokens * vocab; null: none
+   * @return this
+   */
+  public PrefillParams logits(FloatBuffer logits) {
+    this.logits = logits;
+    return this;
+  }
+
+  static long write(PrefillParams from, Call call) {
+    if (from == null) return 0;
+    wi_prefill_params to = call.own(new wi_prefill_params());
+    to.setChunk_tokens(from.chunkTokens);
+    if (from.progress != null) {
+      to.setProgress(Native.callback(Callbacks.PROGRESS));
+      to.setProgress_user(call.callback(from.progress));
+    }
+    if (from.logits != null) {
+      to.setLogits(call.floatsOut(from.logits));
+      to.setLogits_capacity(from.logits.remaining());
+    }
+    return to.address();
+  }
+}

@@ -1,0 +1,288 @@
+package waveinfer;
+
+import java.lang.ref.WeakReference;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.LongConsumer;
+import java.util.stream.Stream;
+
+/**
+ * A prompt and its answer, worked on by the runtime beside the host's threads, together with all
+ * other tasks. {@link Session#submit} makes one; the host fetches events when it likes. It gets
+ * exactly the tokens that the same calls would have given its session alone. Closing it cancels it.
+ * All threads; events are fetched by one at a time.
+ */
+public final class Task extends Handle implements Iterable<Event> {
+  private static final int PIECE = 16; // events of a poll
+  private static final long SLICE_NS =
+      20_000_000; // of a wait, between looks at the interrupt status
+
+  private final Hooks hooks;
+  private final boolean setsSampling;
+  private final LogitsHook ownHook;
+  private final Bell bell;
+  private final AtomicInteger handles; // of the task
+  private volatile Throwable pending; // thrown by the next poll
+  private final ArrayDeque<Event> fetched = new ArrayDeque<>(); // by the iterators, not yet given
+
+  Task(
+      long address, Object keep, Hooks hooks, boolean setsSampling, LogitsHook ownHook, Bell bell) {
+    this(
+        address,
+        keep,
+        hooks,
+        setsSampling,
+        ownHook,
+        bell,
+        new AtomicBoolean(),
+        new AtomicInteger());
+  }
+
+  private Task(
+      long address,
+      Object keep,
+      Hooks hooks,
+      boolean setsSampling,
+      LogitsHook ownHook,
+      Bell bell,
+      AtomicBoolean taken,
+      AtomicInteger handles) {
+    super(address, release(keep != null, bell == null ? 0 : bell.id, handles), keep, taken);
+    handles.incrementAndGet();
+    this.hooks = hooks;
+    this.setsSampling = setsSampling;
+    this.ownHook = ownHook;
+    this.bell = bell;
+    this.handles = handles;
+  }
+
+  /** Where weights lie in memory of this VM, it must stay until the engine has left them. */
+  private static LongConsumer release(boolean settles, long bell, AtomicInteger handles) {
+    return task -> {
+      boolean last = handles.decrementAndGet() == 0;
+      if (last && settles) settle(task);
+      Native.wi_task_release(task);
+      if (last) Callbacks.remove(bell);
+    };
+  }
+
+  private static void settle(long task) {
+    Native.wi_task_cancel(task);
+    try (Call call = Call.enter()) {
+      wi_task_info info = call.own(new wi_task_info());
+      while (true) {
+        call.check(Native.wi_task_get_info(task, info.address(), call.error()));
+        if (TaskInfo.State.of(info.getState()).isEnd()) return;
+        LockSupport.parkNanos(200_000);
+      }
+    }
+  }
+
+  /**
+   * Another handle of this task, which is closed on its own: the task is cancelled when the last
+   * one is. Polls of the two share the task's events.
+   *
+   * @return a new one
+   */
+  public Task share() {
+    try (Call call = Call.enter()) {
+      long address = Native.wi_task_retain(call.use(this));
+      return new Task(address, kept(), hooks, setsSampling, ownHook, bell, taken(), handles);
+    }
+  }
+
+  /**
+   * Takes the events that have come since the last poll, oldest first; never waits. The last event
+   * of a task is the one that is not a {@link Event.Kind#TOKEN}. If it ends because a callback
+   * threw, that is thrown here when all events before are taken.
+   *
+   * @return none if there are none now
+   */
+  public List<Event> poll() {
+    List<Event> events = new ArrayList<>();
+    try (Call call = Call.enter()) {
+      long task = call.alone(this);
+      rethrowOfBell(task);
+      long size = wi_event.struct_bytes();
+      long array = call.allocate(PIECE * size);
+      for (int i = 0; i < PIECE; i++) {
+        new wi_event(array + i * size, false).setStruct_size((int) size);
+      }
+      long count;
+      do {
+        call.check(Native.wi_task_poll(task, array, PIECE, call.out(), call.error()));
+        count = call.outLong();
+        for (long i = 0; i < count; i++) {
+          events.add(Event.of(new wi_event(array + i * size, false)));
+        }
+      } while (count == PIECE);
+      if (!events.isEmpty()) ended(events);
+      return events;
+    }
+  }
+
+  private void ended(List<Event> events) {
+    Event last = events.get(events.size() - 1);
+    if (last.kind() == Event.Kind.CANCELLED || last.kind() == Event.Kind.FAILED) {
+      Throwable thrown = hooks.thrown();
+      if (thrown != null) {
+        if (events.size() == 1) throw Callbacks.<RuntimeException>sneaky(thrown);
+        events.remove(events.size() - 1);
+        pending = thrown;
+      }
+    } else if (last.isEnd() && setsSampling) {
+      hooks.set(ownHook); // nothing of the sampling before is left
+    }
+  }
+
+  private void rethrowOfBell(long task) {
+    Throwable thrown = pending;
+    pending = null;
+    if (thrown == null && bell != null) {
+      thrown = bell.takeThrown();
+      if (thrown != null) Native.wi_task_cancel(task);
+    }
+    if (thrown != null) throw Callbacks.<RuntimeException>sneaky(thrown);
+  }
+
+  /**
+   * Waits until there are events to poll, or the task has ended.
+   *
+   * @param timeout at most so long; null: for ever
+   * @return false if the time was over first
+   * @throws WaveInferException.Cancelled if the thread is interrupted; its interrupt status stays
+   *     set, and the task goes on
+   */
+  public boolean await(Duration timeout) {
+    long end = timeout == null ? 0 : System.nanoTime() + timeout.toNanos();
+    while (true) {
+      if (Thread.currentThread().isInterrupted()) {
+        throw new WaveInferException.Cancelled(0, "the thread was interrupted");
+      }
+      long left = timeout == null ? SLICE_NS : Math.max(0, end - System.nanoTime());
+      if (awaitNs(Math.min(left, SLICE_NS))
+          || bell != null && bell.rangWrong()
+          || pending != null) {
+        return true;
+      }
+      if (timeout != null && left == 0) return false;
+    }
+  }
+
+  private boolean awaitNs(long timeout) {
+    try (Call call = Call.enter()) {
+      call.check(Native.wi_task_wait(call.use(this), timeout, call.out(), call.error()));
+      return call.outInt() != 0;
+    }
+  }
+
+  /**
+   * The answer as it comes: waits for each event, and ends with the first that is not a {@link
+   * Event.Kind#TOKEN}. A failed task ends it with the exception that its calls would have thrown.
+   *
+   * @return events, in order
+   */
+  public Stream<Event> events() {
+    return EventIterator.stream(iterator());
+  }
+
+  /**
+   * The same as an iterator.
+   *
+   * @return events, in order
+   */
+  @Override
+  public Iterator<Event> iterator() {
+    return new EventIterator(this::next);
+  }
+
+  private Event next() {
+    while (fetched.isEmpty()) {
+      await(null);
+      fetched.addAll(poll());
+    }
+    Event event = fetched.remove();
+    if (event.kind() == Event.Kind.FAILED) {
+      TaskInfo info = info();
+      throw WaveInferException.of(info.status().code(), 0, info.message());
+    }
+    return event;
+  }
+
+  /**
+   * A file descriptor that is readable while there are events to poll, for epoll and every event
+   * loop. It is the task's and closed with it.
+   *
+   * @return to be watched, neither read nor closed
+   * @throws WaveInferException.Io if the system has none left
+   */
+  public int descriptor() {
+    try (Call call = Call.enter()) {
+      call.check(Native.wi_task_get_fd(call.use(this), call.out(), call.error()));
+      return call.outInt();
+    }
+  }
+
+  /**
+   * Ends the task within one step of the engine; it has its last event then, and its session is
+   * free. A task that has ended is left alone.
+   */
+  public void cancel() {
+    try (Call call = Call.enter()) {
+      Native.wi_task_cancel(call.use(this));
+    }
+  }
+
+  /**
+   * How far the task is.
+   *
+   * @return state and numbers
+   */
+  public TaskInfo info() {
+    try (Call call = Call.enter()) {
+      wi_task_info info = call.own(new wi_task_info());
+      call.check(Native.wi_task_get_info(call.use(this), info.address(), call.error()));
+      return TaskInfo.of(info);
+    }
+  }
+
+  /** Tells the host of news, on the engine's thread, and keeps what that threw. */
+  static final class Bell {
+    private final Runnable whenReady;
+    private final long id;
+    private Throwable thrown;
+
+    Bell(Runnable whenReady) {
+      this.whenReady = whenReady;
+      id = Callbacks.add(new WeakReference<>(this));
+    }
+
+    long id() {
+      return id;
+    }
+
+    void ring() {
+      whenReady.run();
+    }
+
+    synchronized void threw(Throwable what) {
+      thrown = what;
+    }
+
+    synchronized boolean rangWrong() {
+      return thrown != null;
+    }
+
+    synchronized Throwable takeThrown() {
+      Throwable what = thrown;
+      thrown = null;
+      return what;
+    }
+  }
+}

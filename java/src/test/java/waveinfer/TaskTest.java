@@ -1,0 +1,197 @@
+package waveinfer;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Semaphore;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+@Timeout(60)
+class TaskTest {
+  private static TaskParams some(long maxTokens) {
+    return new TaskParams().maxTokens(maxTokens);
+  }
+
+  @Test
+  void tasksAnswerAtTheSameTime() {
+    List<Integer> expected;
+    try (Session session = Sample.session()) {
+      expected = Sample.answer(session, 30);
+    }
+    List<Task> tasks = new ArrayList<>();
+    try (Session session = Sample.session()) {
+      for (int i = 0; i < 8; i++) {
+        try (Session fork = session.fork()) { // the task keeps it
+          tasks.add(fork.submit(some(30).priority(i - 4)));
+        }
+      }
+    }
+    for (Task task : tasks) {
+      try (task) {
+        List<Event> events = task.events().toList();
+        assertEquals(Event.Kind.LIMIT, events.get(30).kind());
+        assertEquals(-1, events.get(30).token());
+        assertEquals(expected, events.subList(0, 30).stream().map(Event::token).toList());
+        TaskInfo info = task.info();
+        assertEquals(TaskInfo.State.DONE, info.state());
+        assertTrue(info.state().isEnd());
+        assertEquals(30, info.answerTokens());
+        assertTrue(info.firstTokenNs() > 0);
+      }
+    }
+  }
+
+  @Test
+  void eventsArePolledWhenTheBellRings() throws InterruptedException {
+    Semaphore bell = new Semaphore(0);
+    try (Session session = Sample.session();
+        Task task = session.submit(some(10).whenReady(bell::release))) {
+      List<Event> events = new ArrayList<>();
+      while (events.isEmpty() || !events.get(events.size() - 1).isEnd()) {
+        bell.acquire();
+        events.addAll(task.poll());
+      }
+      assertEquals(11, events.size());
+      assertEquals(List.of(), task.poll());
+      assertTrue(task.await(Duration.ZERO)); // it has ended
+      assertEquals(Event.Kind.TOKEN, session.decode().kind());
+    }
+  }
+
+  @Test
+  void aSessionIsBusyUntilItsTaskEnds() {
+    try (Session session = Sample.session();
+        Task task = session.submit(some(1_000_000))) {
+      assertThrows(WaveInferException.Busy.class, session::decode);
+      assertThrows(WaveInferException.Busy.class, () -> session.submit(null));
+      session.stats();
+      task.cancel();
+      List<Event> events = task.events().toList();
+      assertEquals(Event.Kind.CANCELLED, events.get(events.size() - 1).kind());
+      assertEquals(TaskInfo.State.CANCELLED, task.info().state());
+      assertEquals(Event.Kind.TOKEN, session.decode().kind());
+    }
+  }
+
+  @Test
+  void closingTheLastHandleCancels() throws InterruptedException {
+    try (Session session = Sample.session()) {
+      Task task = session.submit(some(1_000_000));
+      Task shared = task.share();
+      task.close();
+      assertFalse(shared.info().state().isEnd());
+      shared.close();
+      for (int i = 0; ; i++) {
+        try {
+          session.decode();
+          return;
+        } catch (WaveInferException.Busy e) {
+          assertTrue(i < 1000);
+          Thread.sleep(5);
+        }
+      }
+    }
+  }
+
+  @Test
+  void aSharedTaskGoesOnWhenOneHandleIsClosed() throws InterruptedException {
+    Semaphore bell = new Semaphore(0);
+    byte[] file = Sample.bytes();
+    ByteBuffer direct = ByteBuffer.allocateDirect(file.length).put(file).flip();
+    try (Model model = Sample.runtime.open(direct, new ModelParams(), null);
+        Session session = model.newSession()) {
+      session.prefill(1, 2, 3);
+      Task task = session.submit(some(300).whenReady(bell::release));
+      try (Task shared = task.share()) {
+        task.close();
+        bell.drainPermits();
+        bell.acquire();
+        List<Event> events = shared.events().toList();
+        assertEquals(Event.Kind.LIMIT, events.get(300).kind());
+      }
+    }
+  }
+
+  @Test
+  void aWaitEndsWithItsTime() {
+    // One that reads for seconds has no events.
+    TaskParams reads = new TaskParams().tokens(Sample.tokens(100_000)).maxTokens(1);
+    try (Session session = Sample.model.newSession();
+        Task task = session.submit(reads)) {
+      assertFalse(task.await(Duration.ZERO));
+      assertFalse(task.await(Duration.ofMillis(50)));
+      task.cancel();
+      assertTrue(task.await(null));
+    }
+  }
+
+  @Test
+  @SuppressWarnings("try")
+  void whatAProcessorThrowsInATaskIsThrownByItsPoll() {
+    IllegalArgumentException oops = new IllegalArgumentException();
+    int[] calls = new int[1];
+    SamplingParams failing =
+        new SamplingParams()
+            .logitsProcessor(
+                logits -> {
+                  if (++calls[0] == 4) throw oops;
+                });
+    List<Event> events = new ArrayList<>();
+    try (Session session = Sample.session();
+        Task task = session.submit(some(100).sampling(failing))) {
+      session.close();
+      System.gc(); // the task has the processor
+      assertEquals(
+          oops, assertThrows(IllegalArgumentException.class, () -> task.forEach(events::add)));
+      assertEquals(3, events.size());
+    }
+  }
+
+  @Test
+  void whatABellThrowsCancelsItsTask() {
+    IllegalArgumentException oops = new IllegalArgumentException();
+    try (Session session = Sample.session();
+        Task task =
+            session.submit(
+                some(1_000_000)
+                    .whenReady(
+                        () -> {
+                          throw oops;
+                        }))) {
+      assertEquals(
+          oops, assertThrows(IllegalArgumentException.class, () -> task.events().forEach(e -> {})));
+      while (!task.info().state().isEnd()) Thread.onSpinWait();
+      assertEquals(TaskInfo.State.CANCELLED, task.info().state());
+    }
+  }
+
+  @Test
+  void aFailedTaskThrowsWhatACallWouldHave() {
+    SessionParams small = new SessionParams().kvBudgetBytes(200_000);
+    try (Session session = Sample.model.newSession(small);
+        Task task = session.submit(new TaskParams().tokens(Sample.tokens(5000)).maxTokens(1))) {
+      WaveInferException e = assertThrows(WaveInferException.class, () -> task.events().toList());
+      assertEquals(Status.BUDGET, e.status());
+      assertEquals(TaskInfo.State.FAILED, task.info().state());
+      assertEquals(e.getMessage(), task.info().message());
+    }
+  }
+
+  @Test
+  void aTaskHasADescriptor() {
+    try (Session session = Sample.session();
+        Task task = session.submit(some(1))) {
+      assertTrue(Files.exists(Path.of("/proc/self/fd/" + task.descriptor())));
+      assertEquals(2, task.events().toList().size());
+    }
+  }
+}

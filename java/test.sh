@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Tests the Java binding against a build of the library: java/test.sh BUILD, a CMake build folder. Installs what
+# is missing, builds under BUILD/java, checks format and documentation, runs all tests and the samples.
+set -euo pipefail
+[ $# = 1 ] || { echo "usage: java/test.sh BUILD" >&2; exit 1; }
+build=$(cd "$1" && pwd)
+java=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+top=$(dirname "$java")
+. "$top/samples/setup.sh"
+
+target=$build/java
+formatter=com.google.googlejavaformat:google-java-format:1.17.0:jar:all-deps
+export LC_ALL=C.UTF-8 CMAKE_GENERATOR=Ninja
+
+main() {
+  set_up openjdk-17-jdk-headless maven swig gcc libc6-dev cmake ninja-build pkg-config clang-format-14 xz-utils
+  mkdir -p "$target"
+  check_format
+  echo "== Java: build, tests and documentation"
+  maven package || exit 1
+  no_jni_rule_is_broken
+  the_samples_print_what_those_in_c_print
+  echo "Java: $tests tests passed"
+}
+
+# What -Xcheck:jni says lands in the log or, as it is not Surefire's own, in files beside the reports.
+no_jni_rule_is_broken() {
+  local found
+  found=$(grep -hE 'WARNING in native method|WARNING: JNI|FATAL ERROR in native' "$target/maven.log" \
+    $(find "$target/surefire-reports" -name '*.dump*')) || return 0
+  echo "$found" >&2
+  return 1
+}
+
+# maven ARGUMENT...: says only what went wrong, and counts tests.
+maven() {
+  local log=$target/maven.log
+  if ! mvn -B -Dstyle.color=never -f "$java/pom.xml" -Dwaveinfer.build="$build" -Dwaveinfer.target="$target" "$@" \
+    >"$log" 2>&1; then
+    grep -E '^\[(ERROR|WARNING)\]' "$log" | head -n 60 >&2
+    echo "the whole log is $log" >&2
+    return 1
+  fi
+  tests=$(sed -n 's/^\[\(INFO\|WARNING\)\] Tests run: \([0-9]*\), Failures: 0, Errors: 0, Skipped: 0$/\2/p' "$log")
+}
+
+check_format() {
+  echo "== Java: format"
+  local jar=$target/google-java-format-1.17.0-all-deps.jar
+  [ -e "$jar" ] || maven dependency:copy -Dartifact="$formatter" -DoutputDirectory="$target"
+  find "$java" -name target -prune -o -name '*.java' -print0 |
+    xargs -0 java -jar "$jar" --dry-run --set-exit-if-changed
+  clang-format-14 --dry-run --Werror "$top"/swig/*.[ch] "$java"/bench/*.c
+}
+
+the_samples_print_what_those_in_c_print() {
+  local model=$top/samples/model/needle-f16.gguf work=$target/samples
+  local first="What is the secret ingredient of the river harbor?" second="Who was Adam, and naïve?"
+  mkdir -p "$work"
+  xz -dc "$top/samples/text/kjv.txt.xz" | head -c 60000 >"$work/document.txt" || true
+  printf 'Hello there, naïve\nWhat is the secret?\n\nAnd then?' >"$work/turns.txt"
+  compare Errors errors "$model"
+  compare SaveLoad save_load "$model" "In the beginning" "$work/session.wi"
+  compare Chat chat "$model" <"$work/turns.txt"
+  compare LongDocument long_document "$model" "$work/document.txt" "$first" "$second"
+}
+
+# compare JAVA C ARGUMENT...: the two get the same standard input.
+compare() {
+  local sample=$1 program=sample_$2 work=$target/samples input
+  shift 2
+  input=$(cat; echo .)
+  echo "== Java: $sample.java prints what $program prints"
+  [ -x "$build/bin/$program" ] || { echo "$build/bin/$program is missing" >&2; return 1; }
+  printf %s "${input%.}" | "$build/bin/$program" "$@" >"$work/$sample.c.txt" 2>"$work/$sample.err"
+  printf %s "${input%.}" |
+    java -cp "$target/waveinfer-0.2.0.jar" "$java/examples/$sample.java" "$@" >"$work/$sample.txt" 2>"$work/$sample.err" ||
+    { cat "$work/$sample.err" >&2; return 1; }
+  cmp "$work/$sample.c.txt" "$work/$sample.txt"
+  tests=$((tests + 1))
+}
+
+main </dev/null
