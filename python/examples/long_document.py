@@ -1,0 +1,70 @@
+"""Reads a long document once, then answers several questions about it at the same time, each from a fork.
+
+    long_document.py MODEL DOCUMENT QUESTION...
+
+Ctrl-C ends the reading. Progress and statistics go to standard error.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import waveinfer
+
+
+def show_progress(done: int, total: int) -> None:
+    print(f"\rreading: {100 * done / total:3.0f} %", end="", file=sys.stderr, flush=True)
+
+
+def same(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+    """How many tokens two prompts begin with in common."""
+    shorter = min(a.size, b.size)
+    different = np.flatnonzero(a[:shorter] != b[:shorter])
+    return int(different[0]) if different.size else shorter
+
+
+async def ask(document: waveinfer.Session, question: list[int]) -> str:
+    with document.fork() as fork:
+        return "".join([event.text async for event in fork.stream_async(question, max_tokens=128)])
+
+
+async def ask_all(document: waveinfer.Session, questions: list[list[int]]) -> list[str]:
+    return await asyncio.gather(*(ask(document, question) for question in questions))
+
+
+def main(path: str, document_path: str, *questions: str) -> None:
+    with waveinfer.Runtime() as runtime, runtime.open(path) as model, model.session() as document:
+        text = Path(document_path).read_bytes() + b"\n\n"
+
+        def user_turn(content: bytes) -> NDArray[np.int32]:
+            return model.chat_tokens([{"role": "user", "content": content}], add_generation_prompt=True)
+
+        # What all these conversations begin with is the document: it is read once.
+        opening = user_turn(text)
+        asked = [user_turn(text + question.encode()) for question in questions]
+        shared = min(same(opening, turn) for turn in asked)
+        document.prefill(opening[:shared], progress=show_progress)
+        print(file=sys.stderr)
+
+        answers = asyncio.run(ask_all(document, [turn[shared:].tolist() for turn in asked]))
+        for question, answer in zip(questions, answers, strict=True):
+            print(f"{question}\n  {answer}")
+
+        stats = document.stats()
+        print(
+            f"{stats.tokens} tokens read in {stats.prefill_ns / 1e9:.1f} s, {stats.segments} segments, "
+            f"{stats.kv_bytes / 1e6:.1f} MB of KV cache, {stats.index_bytes / 1e6:.1f} MB of it index",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit("usage: long_document.py MODEL DOCUMENT QUESTION...")
+    try:
+        main(*sys.argv[1:])
+    except (waveinfer.Error, KeyboardInterrupt) as error:
+        sys.exit(f"\nlong_document: {error or 'interrupted'}")

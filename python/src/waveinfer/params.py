@@ -1,0 +1,239 @@
+"""What models, sessions and stores are made with. As in the ABI zero means default in every number."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._abi import ffi
+from ._calls import Target, on_logits
+from ._values import Arguments, Text, encoded
+
+UNLIMITED = 2**64 - 1
+"""kv_budget_bytes of a session that is loaded: no budget, whatever was saved."""
+
+
+class LogLevel(enum.IntEnum):
+    """How much is logged; as a parameter NONE is the default, WARNING."""
+
+    NONE = 0
+    ERROR = 1
+    WARNING = 2
+    INFO = 3
+    DEBUG = 4
+
+
+class HugePages(enum.IntEnum):
+    """AUTO: ask the system for them, for large pieces of KV and copied weights."""
+
+    AUTO = 0
+    OFF = 1
+
+
+class BindThreads(enum.IntEnum):
+    """AUTO: pin the runtime's threads to cores on machines of several NUMA nodes."""
+
+    AUTO = 0
+    OFF = 1
+
+
+class BufferManager(enum.IntEnum):
+    """Which clusters of a slow tier make room for others: the least recently used exactly, or by age."""
+
+    AUTO = 0
+    LRU = 1
+    BUCKETED = 2
+
+
+class Precision(enum.IntEnum):
+    """How prefill multiplies by weights, keys and values narrower than f32; INT8 is decoding's too."""
+
+    FAST = 0
+    F32 = 1
+    HIGH = 2
+    INT8 = 3
+
+
+class Weights(enum.IntEnum):
+    """Where weights lie: in the file, which must not change while the model lives, or in memory."""
+
+    MAPPED = 0
+    COPIED = 1
+
+
+class KvType(enum.IntEnum):
+    """Type of stored keys and values."""
+
+    F16 = 0
+    BF16 = 1
+    F32 = 2
+
+
+class PrefixReuse(enum.IntEnum):
+    """Whether a prompt takes over segments of another session's that begins likewise.
+
+    AUTO: when a session is loaded as saved, else ON.
+    """
+
+    AUTO = 0
+    OFF = 1
+    ON = 2
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the past is indexed and what a query reads of it (wi_policy_params)."""
+
+    name: str | None = None
+    """"wave", "full", "streaming" or "blocks". None: "wave"."""
+    segment_tokens: int = 0
+    """Tokens of the longest segments, a multiple of 64 in [64, 1048576]. 0: 8192."""
+    decode_segment_tokens: int = 0
+    """Tokens of the shortest ones, and of those that are sealed while decoding. 0: 1024."""
+    tokens_per_centroid: int = 0
+    """Mean cluster size, 1 to 1024. 0: 16."""
+    kmeans_iterations: int = 0
+    """1 to 100. 0: 10."""
+    local_window: int = 0
+    """Most recent tokens that are never sealed. 0: 64; negative: none."""
+    budget: float = 0.0
+    """Share of the indexed tokens read exactly, in (0, 1]. 0: 0.018."""
+    estimation: float = 0.0
+    """Share of the clusters estimated, at most 1. 0: 0.232; negative: none."""
+    target_mass: float = 0.0
+    """Above 0: read until this share of the attention mass is covered exactly, instead of a fixed budget."""
+    budget_floor: float = 0.0
+    """With target_mass: at least this share. 0: budget / 8."""
+    budget_ceiling: float = 0.0
+    """With target_mass: at most this share. 0: budget * 4, at most 1."""
+    repeats: int = 0
+    """Places where the newest tokens stood before, whose continuation is read, at most 8. 0: 2; negative: none."""
+
+
+LogitsCallback = Callable[[NDArray[np.float32]], object]
+"""Changes the logits that a token is about to be sampled from, in place: (vocab) f32, after logit_bias, before
+penalty and temperature; -inf forbids a token. An exception ends the call and is raised by it. The array is
+used again for the next token: copy what is to be kept."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How decode picks a token: logit_bias, logits, penalty, temperature, top_k, min_p, top_p, in this order.
+
+    The same seed and the same logits give the same tokens, on every machine.
+    """
+
+    temperature: float = 0.0
+    """0 to 100. 0: greedy, always the best token."""
+    top_k: int = 0
+    """Keep so many best tokens. 0: all."""
+    top_p: float = 0.0
+    """(0, 1]: keep the best tokens that have this probability together. 0: all."""
+    min_p: float = 0.0
+    """[0, 1): drop tokens less likely than this share of the best one. 0: off."""
+    repetition_penalty: float = 0.0
+    """(0, 100]: recent tokens' positive logits are divided by it, negative ones multiplied. 0: 1, off."""
+    repetition_window: int = 0
+    """Recent tokens that it looks at. 0: 64."""
+    seed: int = 0
+    """Of the random numbers, 64 bits."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these tokens; -inf forbids one."""
+    logits: LogitsCallback | None = None
+    """Called before each token is sampled, on the thread that decodes; in a task, on the engine's."""
+    stops: Sequence[Text] = ()
+    """Texts that end an answer, at most 64 of 1 to 1024 bytes. They are never told, not even in part."""
+    top_logprobs: int = 0
+    """0 to 64: how many of the likeliest tokens an event lists."""
+
+
+class Sampler:
+    """What a logits callback reaches: it works on a copy, so that it may keep the array without harm."""
+
+    def __init__(self, function: LogitsCallback) -> None:
+        self._function = function
+        self._logits = np.empty(0, np.float32)
+        self.failures: list[BaseException] = []
+
+    def change(self, logits: Any, vocab: int) -> None:
+        """Shows the user a copy of logits, (vocab) f32, and takes back what became of it."""
+        if self._logits.size != vocab:
+            self._logits = np.empty(vocab, np.float32)
+        copy = ffi.from_buffer("float[]", self._logits, require_writable=True)
+        ffi.memmove(copy, logits, 4 * vocab)
+        self._function(self._logits)
+        ffi.memmove(logits, copy, 4 * vocab)
+
+
+class SessionOptions(TypedDict, total=False):
+    """What a session is made with; what is not given is default."""
+
+    kv_type: KvType
+    """Type of stored keys and values. Default: F16."""
+    policy: Policy
+    """How the past is indexed and read. Default: "wave" as in RetroInfer."""
+    sampling: Sampling
+    """How tokens are picked. Default: greedy."""
+    kv_budget_bytes: int
+    """Most bytes of this session's KV and index. Default: only the runtime's budget counts."""
+    sparse_read_tokens: int
+    """Appended chunks of at most so many tokens read the past through the policy. Default: none do."""
+    prefix_reuse: PrefixReuse
+    """Take over segments of another session's prompt that begins likewise. Default: ON."""
+    kv_fast_share: float
+    """With a slow tier: the share of the sealed keys and values that may stay in fast memory, in (0, 1]."""
+
+
+def policy_struct(arguments: Arguments, policy: Policy | None) -> Any:
+    """A wi_policy_params; NULL for None."""
+    if policy is None:
+        return ffi.NULL
+    given = {each.name: getattr(policy, each.name) for each in fields(policy)}
+    given["name"] = arguments.name("policy", policy.name)
+    return arguments.struct("wi_policy_params", **given)
+
+
+def sampling_struct(arguments: Arguments, sampling: Sampling | None) -> tuple[Any, tuple[object, ...]]:
+    """The struct, and what must live as long as sessions that have it."""
+    if sampling is None:
+        return ffi.NULL, ()
+    plain = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "repetition_window", "seed"}
+    struct = arguments.struct(
+        "wi_sampling_params",
+        top_logprobs=sampling.top_logprobs,
+        **{name: getattr(sampling, name) for name in plain},
+    )
+    if sampling.logit_bias:
+        biases = arguments.keep(ffi.new("wi_logit_bias[]", len(sampling.logit_bias)))
+        for bias, (token, value) in zip(biases, sampling.logit_bias.items(), strict=True):
+            bias.token, bias.bias = token, value
+        struct.logit_bias, struct.logit_bias_count = biases, len(biases)
+    if sampling.stops:
+        stops = arguments.keep(ffi.new("wi_text[]", len(sampling.stops)))
+        for stop, text in zip(stops, map(encoded, sampling.stops), strict=True):
+            stop.text, stop.length = arguments.text(text), len(text)
+        struct.stops, struct.stop_count = stops, len(stops)
+    if sampling.logits is None:
+        return struct, ()
+    sampler = Sampler(sampling.logits)
+    target = Target(sampler)
+    struct.logits_callback, struct.logits_user = on_logits, target.user
+    return struct, (sampler, target)
+
+
+def session_struct(arguments: Arguments, options: SessionOptions) -> tuple[Any, tuple[object, ...]]:
+    """As sampling_struct; NULL where nothing is given."""
+    if not options:
+        return ffi.NULL, ()
+    given: dict[str, Any] = {**options}
+    policy = policy_struct(arguments, given.pop("policy", None))
+    sampling, keeps = sampling_struct(arguments, given.pop("sampling", None))
+    unknown = given.keys() - SessionOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"a session has no option {', '.join(sorted(unknown))}")
+    return arguments.struct("wi_session_params", policy=policy, sampling=sampling, **given), keeps

@@ -1,0 +1,274 @@
+"""Tasks: sessions that the runtime works on by itself, and whose events are polled, waited for or awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ._abi import ffi
+from ._calls import Handle, Owner, Target, call, on_task
+from ._library import lib
+from ._values import Arguments, Text, Tokens, encoded, int32_pointer, read, result, token_array
+from .errors import Status, error_of
+from .params import Sampler, Sampling, sampling_struct
+from .session import Event, EventKind, event_of
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_EVENTS = 64  # fetched at a time
+_WAIT_NS = 50_000_000  # a wait is cut in pieces, between which signals are handled
+
+
+class TaskState(enum.IntEnum):
+    """Where a task is."""
+
+    QUEUED = 0
+    """Waits for memory."""
+    READING = 1
+    """Its prompt."""
+    WRITING = 2
+    """Its answer."""
+    DONE = 3
+    """The answer has ended, or has max_tokens tokens."""
+    CANCELLED = 4
+    """By `Task.cancel`, or because it was closed."""
+    FAILED = 5
+    """status and message say why."""
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """How far a task is (wi_task_info)."""
+
+    state: TaskState
+    """Where it is."""
+    status: Status
+    """Of a failed task."""
+    prompt_tokens: int
+    """0 while a text is not tokenised yet."""
+    prompt_done: int
+    """Of them: read."""
+    answer_tokens: int
+    """Written, fetched or not."""
+    queued_ns: int
+    """From submission to admission; 0: not admitted yet."""
+    first_token_ns: int
+    """From submission to the first token; 0: none yet."""
+    message: str
+    """Of a failed task: what a call would have said."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", TaskState(self.state))
+        object.__setattr__(self, "status", Status(self.status))
+
+
+class Task(Owner):
+    """A prompt and its answer, worked on beside the host's threads; made by `Session.submit`.
+
+    Iterate over it, `for` or `async for`, to get its events; or `poll` it, `wait` for it, or give it to a
+    selector: it has a `fileno`, which is readable while there are events. Closing it cancels it. Any thread,
+    one at a time.
+    """
+
+    def __init__(self, handle: Handle, failures: _Failures) -> None:
+        super().__init__(handle)
+        self._lock = threading.Lock()
+        self._failures = failures
+        self._ended = False
+        self._last: Event | None = None
+        self._events = ffi.new("wi_event[]", _EVENTS)
+        for event in self._events:
+            event.struct_size = ffi.sizeof("wi_event")
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last event was fetched."""
+        return self._ended
+
+    def poll(self) -> list[Event]:
+        """Events that have come since the last call, oldest first; never waits. The last one is not of kind
+        TOKEN. A task that failed raises what went wrong, with the events before it fetched already; so does
+        one whose callback raised.
+        """
+        events = self._take()
+        if self._failures.notified:
+            self.cancel()
+        if events and events[-1].kind != EventKind.TOKEN:
+            self._ended = True
+            if events[-1].kind == EventKind.FAILED or self._failures.any():
+                if len(events) > 1:
+                    # What was written is not lost: the end comes with the next call.
+                    self._last = events.pop()
+                    return events
+                self._raise()
+        elif not events and self._ended and self._last is not None:
+            self._raise()
+        return events
+
+    def _take(self) -> list[Event]:
+        task, count = self._use(), ffi.new("uint64_t*")
+        with self._lock:
+            call(lambda _, error: lib.wi_task_poll(task.cell[0], self._events, _EVENTS, count, error))
+            return [event_of(event) for event in self._events[0 : count[0]]]
+
+    def _raise(self) -> None:
+        self._last = None
+        exception = self._failures.take()
+        if exception is not None:
+            raise exception
+        info = self.info()
+        raise error_of(info.status, info.message)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until there are events to poll, or the task has ended; at most `timeout` seconds. Returns
+        whether there are.
+        """
+        task, ready = self._use(), ffi.new("int32_t*")
+        end = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
+        while True:
+            nap = _WAIT_NS if end is None else max(0, min(_WAIT_NS, end - time.monotonic_ns()))
+            call(lambda _, error, nap=nap: lib.wi_task_wait(task.cell[0], nap, ready, error))  # type: ignore[misc]
+            if ready[0] or (end is not None and time.monotonic_ns() >= end):
+                return bool(ready[0])
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable while there are events to poll; the task's own, neither to be
+        read nor closed. Errors: FileError if the system has none left.
+        """
+        task, number = self._use(), ffi.new("int32_t*")
+        call(lambda _, error: lib.wi_task_get_fd(task.cell[0], number, error))
+        return int(number[0])
+
+    def cancel(self) -> None:
+        """Ends the task within one step of the engine: its last event is of kind CANCELLED then, and its session
+        is free. One that has ended stays as it is.
+        """
+        lib.wi_task_cancel(self._use().cell[0])
+
+    def info(self) -> TaskInfo:
+        """How far it is."""
+        task, info = self._use(), result("wi_task_info")
+        call(lambda _, error: lib.wi_task_get_info(task.cell[0], info, error))
+        return read(info, TaskInfo)
+
+    def __iter__(self) -> Iterator[Event]:
+        """Its events, waited for, the one that ends it included."""
+        while not self._finished():
+            self.wait()
+            yield from self.poll()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Its events, awaited, the one that ends it included. Cancelling the asyncio task cancels it."""
+        try:
+            while not self._finished():
+                events = self.poll()
+                for event in events:
+                    yield event
+                if not events:
+                    await self._readable()
+        except BaseException:
+            if not self.closed:
+                self.cancel()
+            raise
+
+    def _finished(self) -> bool:
+        return self._ended and self._last is None
+
+    async def _readable(self) -> None:
+        loop, number = asyncio.get_running_loop(), self.fileno()
+        ready = loop.create_future()
+        loop.add_reader(number, _set, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(number)
+
+    async def end_async(self) -> None:
+        """Cancels it if it has not ended, and waits until its session is free."""
+        if self.closed or self._ended:
+            return
+        self.cancel()
+        while self.info().state < TaskState.DONE:
+            await self._readable()
+            self._take()
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+class _Failures:
+    """Exceptions of callbacks that ran on the engine's thread."""
+
+    def __init__(self) -> None:
+        self.notified: list[BaseException] = []
+        self.samplers: list[Sampler] = []
+
+    def any(self) -> bool:
+        return bool(self.notified) or any(sampler.failures for sampler in self.samplers)
+
+    def take(self) -> BaseException | None:
+        for failures in (self.notified, *(sampler.failures for sampler in self.samplers)):
+            if failures:
+                return failures.pop(0)
+        return None
+
+
+def submit(
+    owner: Session,
+    prompt: Text | Tokens | None,
+    *,
+    max_tokens: int | None,
+    priority: int,
+    flags: int,
+    sampling: Sampling | None,
+    notify: Callable[[], object] | None,
+) -> Task:
+    """See Session.submit."""
+    session, arguments, failures = owner._use_alone(), Arguments(), _Failures()
+    sampler, keeps = sampling_struct(arguments, sampling)
+    params = arguments.struct(
+        "wi_task_params",
+        priority=priority,
+        tokenize_flags=flags,
+        max_tokens=max_tokens or 0,
+        sampling=sampler,
+    )
+    if isinstance(prompt, str | bytes):
+        content = encoded(prompt)
+        params.text, params.text_length = arguments.text(content), len(content)
+    elif prompt is not None:
+        ids = arguments.keep(token_array(prompt))
+        params.tokens, params.token_count = arguments.keep(int32_pointer(ids)), ids.size
+    target = None
+    if notify is not None:
+        function = notify
+
+        def notified() -> None:
+            try:
+                function()
+            except BaseException as exception:
+                failures.notified.append(exception)
+
+        target = Target(notified)
+        params.notify, params.notify_user = on_task, target.user
+    kept = session.keeps if sampling is None else (session.keeps[0], keeps, session.keeps[1])
+    failures.samplers = _samplers(kept[:2])
+    handle = Handle("wi_task", lib.wi_task_release, session, kept, target)
+    with owner._lock:
+        call(lambda _, error: lib.wi_task_submit(session.cell[0], params, handle.cell, error), into=handle)
+        session.keeps = kept
+    return Task(handle, failures)
+
+
+def _samplers(keeps: object) -> list[Sampler]:
+    if isinstance(keeps, Sampler):
+        return [keeps]
+    return [found for each in keeps for found in _samplers(each)] if isinstance(keeps, tuple) else []

@@ -1,0 +1,207 @@
+"""Tasks, polled, waited for and awaited."""
+
+import asyncio
+import select
+import threading
+import time
+
+import pytest
+from conftest import MODEL, answer, some_tokens
+
+import waveinfer
+from waveinfer import Event, EventKind, Model, Runtime, Sampling, Session, TaskState
+
+
+def expected(model: Model, seed: int, count: int) -> list[int]:
+    with model.session() as session:
+        session.prefill(some_tokens(300, seed))
+        tokens = [event.token for event in session.stream(count)]
+        return [*tokens, -1] if len(tokens) == count else tokens
+
+
+def test_a_task_gives_the_tokens_of_plain_calls(model: Model, session: Session) -> None:
+    with session.submit(some_tokens(300), max_tokens=10) as task:
+        events = list(task)
+        assert [event.token for event in events] == expected(model, 1, 10)
+        assert (events[-1].kind, events[-1].token) == (EventKind.LIMIT, -1)
+        info = task.info()
+        assert (info.state, info.prompt_tokens, info.answer_tokens) == (TaskState.DONE, 300, 10)
+        assert task.ended
+        assert task.poll() == []
+        assert list(task) == []
+    assert session.stats().tokens == 310
+    session.decode()
+
+
+def test_texts_are_prompts_too(model: Model, session: Session) -> None:
+    with session.submit("In the beginning", add_bos=True, max_tokens=3) as task:
+        list(task)
+    assert session.tokens()[:-3].tolist() == model.tokenize("In the beginning", add_bos=True).tolist()
+    with session.submit(max_tokens=2, priority=8, sampling=Sampling(top_logprobs=3)) as task:
+        assert len(next(iter(task)).top) == 3
+        list(task)
+    with pytest.raises(waveinfer.ArgumentError):
+        session.submit(priority=9)
+    with pytest.raises(waveinfer.ArgumentError):
+        session.submit(priority=2**40)
+
+
+def test_a_session_is_busy_until_its_task_has_ended(session: Session) -> None:
+    with session.submit(some_tokens(300)) as task:
+        with pytest.raises(waveinfer.BusyError):
+            session.decode()
+        with pytest.raises(waveinfer.BusyError):
+            session.submit()
+        task.cancel()
+        assert [event.kind for event in task][-1] is EventKind.CANCELLED
+        assert task.info().state is TaskState.CANCELLED
+
+
+def test_a_task_is_waited_for_by_selectors(session: Session) -> None:
+    with session.submit(some_tokens(300), max_tokens=5) as task:
+        poll = select.poll()
+        poll.register(task, select.POLLIN)
+        events: list[Event] = []
+        while not task.ended:
+            assert poll.poll(60_000)
+            events += task.poll()
+        assert len(events) == 6
+
+
+def test_a_wait_ends_with_its_time(session: Session) -> None:
+    with session.submit(some_tokens(100_000)) as task:
+        started = time.monotonic()
+        assert not task.wait(0)
+        assert not task.wait(0.12)
+        assert 0.1 < time.monotonic() - started < 5
+
+
+def test_notify_wakes_the_host(session: Session) -> None:
+    woken = threading.Event()
+    with session.submit(some_tokens(10), max_tokens=3, notify=woken.set) as task:
+        assert woken.wait(60)
+        list(task)
+
+
+class Mine(Exception):
+    """Of a callback's own."""
+
+
+def fail(*_: object) -> None:
+    raise Mine
+
+
+def test_exceptions_of_callbacks_end_a_task_and_are_raised_by_it(session: Session) -> None:
+    with session.submit(some_tokens(10), notify=fail) as task, pytest.raises(Mine):
+        list(task)
+    with session.submit(some_tokens(10), sampling=Sampling(logits=fail)) as task, pytest.raises(Mine):
+        list(task)
+    session.set_sampling()
+    session.decode()
+
+
+def test_a_task_that_fails_raises_what_a_call_would_have_raised(model: Model) -> None:
+    with model.session(kv_budget_bytes=1_000_000) as session:
+        with session.submit(some_tokens(20_000)) as task, pytest.raises(waveinfer.BudgetError):
+            list(task)
+        assert task.closed
+
+
+def test_an_empty_session_needs_a_prompt(session: Session) -> None:
+    with pytest.raises(waveinfer.StateError):
+        session.submit()
+
+
+def test_many_answers_are_awaited_at_once(model: Model) -> None:
+    async def ask(seed: int) -> list[int]:
+        with model.session() as session:
+            return [
+                event.token async for event in session.stream_async(some_tokens(300, seed), max_tokens=20)
+            ]
+
+    async def ask_all() -> list[list[int]]:
+        return await asyncio.gather(*(ask(seed) for seed in range(8)))
+
+    for seed, tokens in enumerate(asyncio.run(ask_all())):
+        assert tokens == expected(model, seed, 20)
+
+
+def test_cancelling_an_asyncio_task_cancels_the_native_one(model: Model) -> None:
+    async def run() -> None:
+        session = model.session()
+
+        async def endless() -> None:
+            async for _ in session.stream_async(some_tokens(300)):
+                pass
+
+        asking = asyncio.create_task(endless())
+        await asyncio.sleep(0.2)
+        with pytest.raises(waveinfer.BusyError):
+            session.decode()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        session.decode()  # free at once
+
+        reading = asyncio.create_task(consume(session.submit(some_tokens(200_000))))
+        await asyncio.sleep(0.2)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(reading, 0.1)
+        session.close()
+
+    asyncio.run(run())
+
+
+async def consume(task: waveinfer.Task) -> list[Event]:
+    return [event async for event in task]
+
+
+def test_leaving_a_stream_early_frees_its_session(session: Session) -> None:
+    async def run() -> None:
+        stream = session.stream_async(some_tokens(300))
+        async for _ in stream:
+            break
+        await stream.aclose()  # type: ignore[attr-defined]
+        session.decode()
+
+    asyncio.run(run())
+
+
+def test_blocking_calls_have_variants_beside_the_loop(session: Session, tmp_path: object) -> None:
+    async def run() -> None:
+        with Runtime() as runtime, await runtime.open_async(MODEL) as model, model.session() as mine:
+            await mine.append_text_async("In the beginning", add_bos=True)
+            await mine.prefill_async(some_tokens(100))
+            await mine.save_async(f"{tmp_path}/saved")
+            with await model.load_async(f"{tmp_path}/saved") as loaded, await mine.fork_as_async() as fork:
+                assert answer(loaded) == answer(fork) == answer(mine)
+
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        reading = asyncio.create_task(session.prefill_async(some_tokens(200_000)))
+        await asyncio.sleep(0.3)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert ticks > 5
+        assert session.stats().tokens == 0
+        session.prefill([1])
+        ticking.cancel()
+
+    asyncio.run(run())
+
+
+def test_an_exception_of_a_callback_is_raised_where_events_are_awaited(session: Session) -> None:
+    async def run() -> None:
+        with pytest.raises(Mine):
+            async for _ in session.stream_async(some_tokens(10), sampling=Sampling(logits=fail)):
+                pass
+
+    asyncio.run(run())
