@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// chat is POST /v1/chat/completions.
+func (s *service) chat(w http.ResponseWriter, r *http.Request) error {
+	var q struct {
+		writing
+		Messages []message `json:"messages"`
+		Document string    `json:"document"` // its id: the conversation is about it
+	}
+	if err := readJSON(w, r, s.documentBytes, &q); err != nil {
+		return err
+	}
+	if err := s.checkModel(q.Model); err != nil {
+		return err
+	}
+	if err := checkMessages(q.Messages); err != nil {
+		return err
+	}
+	if q.Document != "" {
+		return s.answerAbout(w, r, q.Document, q.Messages, &q.writing, 1)
+	}
+	return s.answer(w, r, &chatForm, &q.writing, 1, func(context.Context) (*asked, error) {
+		prompt, err := s.engine.chatTokens(q.Messages, time.Now())
+		return &asked{prompt: prompt, param: "messages", most: usualAnswer}, err
+	})
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// documentCard is a document as clients see it.
+type documentCard struct {
+	facts
+	Object  string `json:"object"`
+	Saved   bool   `json:"saved"`
+	Loaded  bool   `json:"loaded"`   // in memory; if not, the next question loads it
+	KVBytes uint64 `json:"kv_bytes"` // in memory: keys, values and index
+	New     *bool  `json:"new,omitempty"`
+}
+
+func (d *document) card() documentCard {
+	held := d.held.Load()
+	return documentCard{facts: d.facts, Object: "document", Saved: d.saved.Load(), Loaded: held > 0, KVBytes: held}
+}
+
+// readDocument is POST /v1/documents: a text as it is, with name and stream in the address, or as JSON.
+func (s *service) readDocument(w http.ResponseWriter, r *http.Request) error {
+	var q struct {
+		Text   string `json:"text"`
+		Name   string `json:"name"`
+		Stream bool   `json:"stream"`
+	}
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" {
+		if err := readJSON(w, r, s.documentBytes, &q); err != nil {
+			return err
+		}
+	} else {
+		body, err := readBody(w, r, s.documentBytes)
+		if err != nil {
+			return err
+		}
+		q.Text, q.Name, q.Stream = string(body), r.URL.Query().Get("name"), r.URL.Query().Get("stream") == "true"
+	}
+	if q.Text = strings.TrimSpace(q.Text); q.Text == "" {
+		return badRequest("text", "invalid_value", "the document is empty")
+	}
+	if !utf8.ValidString(q.Text) || strings.ContainsRune(q.Text, 0) {
+		return badRequest("text", "invalid_value", "the document is no text in UTF-8")
+	}
+	ctx := r.Context()
+	if q.Stream {
+		return s.streamReading(ctx, w, q.Name, q.Text)
+	}
+	d, isNew, err := s.library.read(ctx, q.Name, q.Text, func(int, int) {})
+	if err != nil {
+		return err
+	}
+	card, status := d.card(), http.StatusOK
+	if card.New = &isNew; isNew {
+		status = http.StatusCreated
+	}
+	writeJSON(w, status, card)
+	return nil
+}
+
+// readingProgress is how far a text has been read.
+type readingProgress struct {
+	Object string `json:"object"`
+	Done   int    `json:"done"`  // tokens
+	Total  int    `json:"total"` // 0: it waits for its turn
+}
+
+// streamReading sends progress, then the document, then [DONE].
+func (s *service) streamReading(ctx context.Context, w http.ResponseWriter, name, text string) error {
+	events := newEventStream(w)
+	var last readingProgress
+	var sent time.Time
+	d, isNew, err := s.library.read(ctx, name, text, func(done, total int) {
+		now := readingProgress{Object: "document.progress", Done: done, Total: total}
+		if now != last || time.Since(sent) > aliveEvery {
+			events.send(now) // a client that is gone ends ctx
+			last, sent = now, time.Now()
+		}
+	})
+	if err != nil && !events.begun {
+		return err
+	}
+	if err != nil {
+		events.fail(err)
+		return nil
+	}
+	card := d.card()
+	card.New = &isNew
+	if events.send(card) == nil {
+		events.done()
+	}
+	return nil
+}
+
+// listDocuments is GET /v1/documents.
+func (s *service) listDocuments(w http.ResponseWriter, r *http.Request) error {
+	cards := []documentCard{}
+	for _, d := range s.library.all() {
+		cards = append(cards, d.card())
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": cards})
+	return nil
+}
+
+// oneDocument is GET /v1/documents/{id}.
+func (s *service) oneDocument(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.library.get(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, d.card())
+	return nil
+}
+
+// deleteDocument is DELETE /v1/documents/{id}.
+func (s *service) deleteDocument(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := s.library.delete(r.Context(), id); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"id": id, "object": "document", "deleted": true})
+	return nil
+}
+
+// ask is POST /v1/documents/{id}/ask: a conversation of one question. Without a temperature its answer is the
+// likeliest one.
+func (s *service) ask(w http.ResponseWriter, r *http.Request) error {
+	var q struct {
+		writing
+		Question string `json:"question"`
+	}
+	if err := readJSON(w, r, s.documentBytes, &q); err != nil {
+		return err
+	}
+	if q.Model != "" {
+		if err := s.checkModel(q.Model); err != nil {
+			return err
+		}
+	}
+	if strings.TrimSpace(q.Question) == "" {
+		return badRequest("question", "missing_parameter", "question is missing")
+	}
+	return s.answerAbout(w, r, r.PathValue("id"), []message{{Role: "user", Content: content(q.Question)}}, &q.writing, 0)
+}
+
+// answerAbout answers a conversation about a document from a fork of its session.
+func (s *service) answerAbout(w http.ResponseWriter, r *http.Request, id string, messages []message, q *writing, temperature float32) error {
+	d, err := s.library.get(id)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, r, &chatForm, q, temperature, func(ctx context.Context) (*asked, error) {
+		session, text, err := d.fork(ctx, s.engine)
+		if err != nil {
+			return nil, err
+		}
+		s.library.trim() // it may have been loaded
+		a := &asked{session: session, param: "messages", most: usualAnswer}
+		a.prompt, err = s.engine.aboutTokens(&d.facts, text, messages)
+		if err == nil {
+			a.read, err = rewind(a)
+		}
+		if err != nil {
+			session.Close()
+			return nil, err
+		}
+		return a, nil
+	})
+}
+
+// rewind cuts a session back to what it has in common with the prompt, and says how much that is.
+func rewind(a *asked) (int, error) {
+	have, err := a.session.Tokens()
+	if err != nil {
+		return 0, err
+	}
+	same := min(commonPrefix(have, a.prompt), len(a.prompt)-1)
+	if same == len(have) {
+		return same, nil
+	}
+	return same, a.session.Truncate(same)
+}

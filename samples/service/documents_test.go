@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// read has the service read a text.
+func (r *running) read(text string) (id string, document object) {
+	r.t.Helper()
+	document = r.post("/v1/documents?name=book", text)
+	id, _ = document["id"].(string)
+	return id, document
+}
+
+func (r *running) ask(id string) object {
+	r.t.Helper()
+	return r.post("/v1/documents/"+id+"/ask", object{"question": question})
+}
+
+func TestADocumentIsReadOnceAndAskedFromForks(t *testing.T) {
+	r := start(t, nil)
+	id, document := r.read(someText(random(t), 100))
+	if document["name"] != "book" || document["new"] != true || document["loaded"] != true {
+		t.Errorf("the document is %v", document)
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			answer := r.ask(id)
+			if at(answer, "choices/0/message/content") != fact {
+				t.Errorf("the answer is %v", answer)
+			}
+			if at(answer, "usage/prompt_tokens_details/cached_tokens") != document["tokens"] {
+				t.Errorf("of %v tokens read before: %v", document["tokens"], answer["usage"])
+			}
+		}()
+	}
+	all.Wait()
+	r.idle()
+}
+
+func TestAConversationMayBeAboutADocument(t *testing.T) {
+	r := start(t, nil)
+	id, document := r.read(someText(random(t), 100))
+	for _, messages := range [][]object{
+		{{"role": "user", "content": question}},
+		{{"role": "system", "content": "Be short."}, {"role": "user", "content": question}},
+		{{"role": "user", "content": question}, {"role": "assistant", "content": fact}, {"role": "user", "content": question}},
+	} {
+		body := object{"model": "needle-f16", "document": id, "temperature": 0, "messages": messages}
+		answer := r.post("/v1/chat/completions", body)
+		if at(answer, "usage/prompt_tokens_details/cached_tokens") != document["tokens"] {
+			t.Errorf("%v: the document is read again: %v", messages, answer["usage"])
+		}
+		if len(messages) == 1 && at(answer, "choices/0/message/content") != fact {
+			t.Errorf("the answer is %v", answer)
+		}
+		if events, done := r.stream("/v1/chat/completions", body); !done || written(events) != at(answer, "choices/0/message/content") {
+			t.Errorf("%v: the stream says %q, the whole %v", messages, written(events), answer)
+		}
+	}
+	if status, _ := r.call("POST", "/v1/chat/completions", object{"model": "needle-f16", "document": id,
+		"messages": []object{{"role": "assistant", "content": "hello"}}}); status != 400 {
+		t.Errorf("a conversation that the assistant begins: status %d", status)
+	}
+}
+
+func TestTheSameTextIsReadOnce(t *testing.T) {
+	r := start(t, nil)
+	text := someText(random(t), 200)
+	var all sync.WaitGroup
+	ids := make([]string, 4)
+	for i := range ids {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			ids[i], _ = r.read(text)
+		}()
+	}
+	all.Wait()
+	again, document := r.read("\n" + text + "\n")
+	for _, id := range ids {
+		if id != again {
+			t.Errorf("the ids are %q and %q", ids, again)
+		}
+	}
+	if read := float64(r.service.metrics.promptTokens.Load()); document["new"] != false || read != document["tokens"] {
+		t.Errorf("%g tokens were read for a document of %v", read, document)
+	}
+}
+
+func TestReadingTellsItsProgress(t *testing.T) {
+	r := start(t, nil)
+	response, err := r.send(context.Background(), "POST", "/v1/documents?stream=true", someText(random(t), 500))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	events, done := eventsOf(t, response.Body)
+	document := events[len(events)-1]
+	if !done || document["object"] != "document" || len(events) < 3 {
+		t.Fatalf("done %v, events %v", done, events)
+	}
+	before := 0.0
+	for _, event := range events[:len(events)-1] {
+		now := event["done"].(float64)
+		if total := event["total"].(float64); now < before || now > total || (total > 0 && total != document["tokens"]) {
+			t.Errorf("the document is %v, progress %v", document, events)
+		}
+		before = now
+	}
+}
+
+func TestAReadingThatNobodyWaitsForEnds(t *testing.T) {
+	r := start(t, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	r.begin(ctx, "/v1/documents?stream=true", someText(random(t), 2000))
+	cancel()
+	r.idle()
+	if list := r.service.library.all(); len(list) > 0 {
+		t.Errorf("there are %d documents", len(list))
+	}
+}
+
+func TestDocumentsComeBackAfterARestart(t *testing.T) {
+	folder := t.TempDir()
+	text := someText(random(t), 200)
+	first := start(t, func(o *options) { o.documents = folder })
+	id, document := first.read(text)
+	before := first.ask(id)
+	first.stop()
+
+	second := start(t, func(o *options) { o.documents = folder })
+	_, found := second.call("GET", "/v1/documents/"+id, nil)
+	if found["saved"] != true || found["loaded"] != false || found["tokens"] != document["tokens"] || found["name"] != "book" {
+		t.Errorf("found again is %v of %v", found, document)
+	}
+	again, known := second.read(text)
+	if again != id || known["new"] != false {
+		t.Errorf("the same text is %v", known)
+	}
+	after := second.ask(id)
+	if at(after, "choices/0/message/content") != at(before, "choices/0/message/content") {
+		t.Errorf("before %v, after %v", before, after)
+	}
+	if read := float64(second.service.metrics.promptTokens.Load()); read >= 100 {
+		t.Errorf("%g tokens were read: the document was not loaded", read)
+	}
+}
+
+func TestADamagedSessionIsReadAgainFromItsText(t *testing.T) {
+	folder := t.TempDir()
+	first := start(t, func(o *options) { o.documents = folder })
+	id, _ := first.read(someText(random(t), 100))
+	first.stop()
+	file := filepath.Join(folder, id+".session")
+	if err := os.Truncate(file, 1000); err != nil {
+		t.Fatal(err)
+	}
+	second := start(t, func(o *options) { o.documents = folder })
+	if got := at(second.ask(id), "choices/0/message/content"); got != fact {
+		t.Errorf("the answer is %v", got)
+	}
+	second.stop()
+	if info, err := os.Stat(file); err != nil || info.Size() < 2000 {
+		t.Errorf("it is not saved again: %v, %v", info, err)
+	}
+}
+
+func TestADocumentThatIsLostIsAnErrorOfItsOwn(t *testing.T) {
+	folder := t.TempDir()
+	first := start(t, func(o *options) { o.documents = folder })
+	text := someText(random(t), 30)
+	id, _ := first.read(text)
+	first.stop()
+	if err := os.WriteFile(filepath.Join(folder, id+".txt"), []byte("another text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "nonsense.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second := start(t, func(o *options) { o.documents = folder })
+	status, answer := second.call("POST", "/v1/documents/"+id+"/ask", object{"question": question})
+	if status != 500 || at(answer, "error/code") != "document_lost" {
+		t.Errorf("status %d, %v", status, answer)
+	}
+	if status, _ := second.call("DELETE", "/v1/documents/"+id, nil); status != 200 {
+		t.Errorf("it cannot be deleted: %d", status)
+	}
+	second.read(text) // and read anew
+	if got := at(second.ask(id), "choices/0/message/content"); got != fact {
+		t.Errorf("the answer is %v", got)
+	}
+}
+
+func TestADeletedDocumentIsGone(t *testing.T) {
+	folder := t.TempDir()
+	r := start(t, func(o *options) { o.documents = folder })
+	id, _ := r.read(someText(random(t), 50))
+	if status, answer := r.call("DELETE", "/v1/documents/"+id, nil); status != 200 || answer["deleted"] != true {
+		t.Errorf("status %d, %v", status, answer)
+	}
+	for _, method := range []string{"GET", "DELETE"} {
+		if status, _ := r.call(method, "/v1/documents/"+id, nil); status != http.StatusNotFound {
+			t.Errorf("%s: status %d", method, status)
+		}
+	}
+	_, list := r.call("GET", "/v1/documents", nil)
+	if data := list["data"].([]any); len(data) != 0 {
+		t.Errorf("the list is %v", list)
+	}
+	r.stop()
+	if files, _ := os.ReadDir(folder); len(files) != 0 {
+		t.Errorf("the folder has %v", files)
+	}
+}
+
+func TestDocumentsLeaveMemoryWhenOthersNeedIt(t *testing.T) {
+	r := start(t, func(o *options) { o.kvBudget = 40 << 20 })
+	random := random(t)
+	var ids []string
+	for range 6 { // some 10 MB each
+		id, _ := r.read(someText(random, 200))
+		ids = append(ids, id)
+	}
+	r.service.library.work.Wait()
+	held, loaded := r.service.library.held()
+	if loaded == len(ids) || held > 20<<20 {
+		t.Errorf("%d documents of %d bytes are in memory", loaded, held)
+	}
+	for _, at := range random.Perm(len(ids)) {
+		r.ask(ids[at])
+	}
+	r.idle()
+}
+
+func TestADocumentThatCouldNotBeSavedIsSavedAtTheEnd(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "documents")
+	r := start(t, func(o *options) { o.documents = folder })
+	if err := os.RemoveAll(folder); err != nil {
+		t.Fatal(err)
+	}
+	id, _ := r.read(someText(random(t), 50))
+	r.service.library.work.Wait()
+	if _, document := r.call("GET", "/v1/documents/"+id, nil); document["saved"] != false {
+		t.Errorf("the document is %v", document)
+	}
+	if r.service.library.makeRoom() {
+		t.Error("it left memory")
+	}
+	if got := at(r.ask(id), "choices/0/message/content"); got != fact {
+		t.Errorf("the answer is %v", got)
+	}
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	if files, _ := os.ReadDir(folder); len(files) != 3 {
+		t.Errorf("the folder has %v", files)
+	}
+}
+
+func TestWhatCannotBeSavedAtTheEndIsSaid(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "documents")
+	r := start(t, func(o *options) { o.documents = folder })
+	if err := os.RemoveAll(folder); err != nil {
+		t.Fatal(err)
+	}
+	r.read(fact)
+	r.stopped = true
+	if err := r.service.shutdown(r.server.Config); err == nil {
+		t.Error("the shutdown says nothing")
+	}
+}
+
+// A document that is deleted while it is saved leaves nothing behind.
+func TestADocumentMayBeDeletedAtAnyTime(t *testing.T) {
+	folder := t.TempDir()
+	r := start(t, func(o *options) { o.documents = folder })
+	random := random(t)
+	for range 10 {
+		id, _ := r.read(someText(random, 60))
+		time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
+		go r.askInVain(id)
+		r.call("DELETE", "/v1/documents/"+id, nil)
+	}
+	r.idle()
+	r.stop()
+	if files, _ := os.ReadDir(folder); len(files) != 0 {
+		t.Errorf("the folder has %v", files)
+	}
+}
+
+// askInVain asks a document that may be gone.
+func (r *running) askInVain(id string) {
+	response, err := r.send(context.Background(), "POST", "/v1/documents/"+id+"/ask", object{"question": question})
+	if err == nil {
+		response.Body.Close()
+	}
+}

@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// library is the documents: those in memory, and those in the folder only.
+type library struct {
+	engine *engine
+	folder string
+	most   uint64 // bytes of documents in memory that nobody is using
+	base   context.Context
+	work   sync.WaitGroup // readings and saves
+
+	mu        sync.Mutex
+	documents map[string]*document
+	readings  map[string]*reading
+	closed    bool // nothing new is read
+}
+
+// reading is a text that is being read, for all who have sent it. It ends when all of them are gone.
+type reading struct {
+	waiting     int // guarded by library.mu
+	cancel      context.CancelFunc
+	done, total atomic.Int64 // tokens
+	ended       chan struct{}
+	document    *document // once it has ended
+	err         error
+}
+
+// openLibrary finds what earlier runs have saved. base ends what is being read.
+func openLibrary(base context.Context, e *engine, folder string) (*library, error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	stats, err := e.runtime.Stats()
+	if err != nil {
+		return nil, err
+	}
+	l := &library{
+		engine: e, folder: folder, base: base, most: stats.KVBudgetBytes / 2,
+		documents: map[string]*document{}, readings: map[string]*reading{},
+	}
+	e.makeRoom = l.makeRoom
+	return l, l.find()
+}
+
+func (l *library) find() error {
+	entries, err := os.ReadDir(l.folder)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		path := filepath.Join(l.folder, entry.Name())
+		if strings.HasPrefix(entry.Name(), temporary) {
+			os.Remove(path) // of a process that was killed
+		}
+		if filepath.Ext(path) != ".json" {
+			continue
+		}
+		var known facts
+		body, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(body, &known)
+		}
+		if err == nil && known.ID+".json" != entry.Name() {
+			err = fmt.Errorf("it is of document %q", known.ID)
+		}
+		if err != nil {
+			slog.Warn("a saved document is left alone", "file", path, "error", err)
+			continue
+		}
+		d := newDocument(l.folder, known)
+		d.saved.Store(true)
+		l.documents[d.ID] = d
+	}
+	return nil
+}
+
+// read reads a text, or finds it: then it is not new. progress is told now and then how far that is.
+func (l *library) read(ctx context.Context, name, text string, progress func(done, total int)) (d *document, isNew bool, err error) {
+	id := documentID(text)
+	l.mu.Lock()
+	if d := l.documents[id]; d != nil {
+		l.mu.Unlock()
+		return d, false, nil
+	}
+	if l.closed {
+		l.mu.Unlock()
+		return nil, false, errStopping
+	}
+	r := l.readings[id]
+	if r == nil {
+		work, cancel := context.WithCancel(l.base)
+		r = &reading{cancel: cancel, ended: make(chan struct{})}
+		l.readings[id] = r
+		l.work.Add(1)
+		go l.run(work, r, id, name, text)
+	}
+	r.waiting++
+	l.mu.Unlock()
+	return l.await(ctx, r, progress)
+}
+
+func (l *library) await(ctx context.Context, r *reading, progress func(done, total int)) (*document, bool, error) {
+	tick := time.NewTicker(lookAfter)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.ended:
+			return r.document, true, r.err
+		case <-tick.C:
+			progress(int(r.done.Load()), int(r.total.Load()))
+		case <-ctx.Done():
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if r.waiting--; r.waiting == 0 {
+				r.cancel()
+			}
+			return nil, false, context.Cause(ctx)
+		}
+	}
+}
+
+// run reads a text, for whoever waits, and saves it.
+func (l *library) run(ctx context.Context, r *reading, id, name, text string) {
+	defer l.work.Done()
+	defer r.cancel()
+	now := time.Now()
+	d, err := l.readNew(ctx, r, facts{ID: id, Name: name, Bytes: len(text), CreatedAt: now.Unix()}, text)
+	l.mu.Lock()
+	if err == nil {
+		l.documents[id] = d
+	}
+	delete(l.readings, id)
+	l.mu.Unlock()
+	r.document, r.err = d, err
+	close(r.ended)
+	if err != nil {
+		return
+	}
+	slog.Info("read", "document", id, "name", name, "tokens", d.Tokens, "took", time.Since(now).Round(time.Millisecond))
+	l.save(l.base, d)
+	l.trim()
+}
+
+func (l *library) readNew(ctx context.Context, r *reading, known facts, text string) (*document, error) {
+	leave, err := l.engine.gate.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	session, err := l.engine.readText(ctx, text, time.Unix(known.CreatedAt, 0), func(done, total int) {
+		r.done.Store(int64(done))
+		r.total.Store(int64(total))
+	})
+	if err != nil {
+		return nil, err
+	}
+	stats, err := session.Stats()
+	if err != nil {
+		session.Close()
+		return nil, err
+	}
+	known.Tokens = stats.Tokens
+	d := newDocument(l.folder, known)
+	d.keep(text, session)
+	return d, nil
+}
+
+// save is tried again when the service ends. A document that is not saved stays in memory.
+func (l *library) save(ctx context.Context, d *document) error {
+	err := d.save(ctx)
+	if err != nil && !errors.Is(err, errStopping) {
+		slog.Error("a document is not saved", "document", d.ID, "error", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.documents[d.ID] == nil { // deleted meanwhile
+		d.removeFiles()
+	}
+	return err
+}
+
+func noDocument(id string) error {
+	return newProblem(http.StatusNotFound, "invalid_request_error", "document", "document_not_found", "there is no document "+id)
+}
+
+func (l *library) get(id string) (*document, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d := l.documents[id]; d != nil {
+		return d, nil
+	}
+	return nil, noDocument(id)
+}
+
+// all lists the documents, the newest first.
+func (l *library) all() []*document {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]*document, 0, len(l.documents))
+	for _, d := range l.documents {
+		list = append(list, d)
+	}
+	sort.Slice(list, func(i, j int) bool {
+		if list[i].CreatedAt != list[j].CreatedAt {
+			return list[i].CreatedAt > list[j].CreatedAt
+		}
+		return list[i].ID < list[j].ID
+	})
+	return list
+}
+
+// delete forgets a document. Questions that are being answered go on.
+func (l *library) delete(ctx context.Context, id string) error {
+	d, err := l.get(id)
+	if err != nil {
+		return err
+	}
+	if err := d.acquire(ctx); err != nil {
+		return err
+	}
+	defer d.release()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d.deleted {
+		return noDocument(id)
+	}
+	if err := d.removeFiles(); err != nil {
+		return err
+	}
+	delete(l.documents, id)
+	d.deleted = true
+	d.drop()
+	return nil
+}
+
+// makeRoom takes the document out of memory that nobody has used for the longest time. False: there is none
+// that is saved and that nobody is using now.
+func (l *library) makeRoom() bool {
+	list := l.all()
+	sort.Slice(list, func(i, j int) bool { return list[i].usedAt.Load() < list[j].usedAt.Load() })
+	for _, d := range list {
+		if d.held.Load() == 0 || !d.saved.Load() {
+			continue
+		}
+		select {
+		case d.lock <- struct{}{}:
+			d.drop()
+			d.release()
+			return true
+		default: // it is being used, or loaded
+		}
+	}
+	return false
+}
+
+// trim makes room until documents hold no more than they may.
+func (l *library) trim() {
+	for held, _ := l.held(); held > l.most && l.makeRoom(); held, _ = l.held() {
+	}
+}
+
+// held is the bytes of documents in memory, and how many they are.
+func (l *library) held() (bytes uint64, count int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.documents {
+		if held := d.held.Load(); held > 0 {
+			bytes += held
+			count++
+		}
+	}
+	return bytes, count
+}
+
+// close waits for what is being read and saved, saves what is not saved yet, and lets go of all.
+func (l *library) close(ctx context.Context) error {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.work.Wait()
+	var failed error
+	for _, d := range l.all() {
+		if err := l.save(ctx, d); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("document %s is not saved: %w", d.ID, err))
+		}
+		if d.acquire(ctx) == nil {
+			d.drop()
+			d.release()
+		}
+	}
+	return failed
+}

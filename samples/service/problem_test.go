@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// with is a request that is right but for these fields.
+func with(fields object) object {
+	body := chatAbout(fact, question)
+	for name, value := range fields {
+		body[name] = value
+	}
+	return body
+}
+
+func TestWrongRequestsAreRefusedInOpenAIsWords(t *testing.T) {
+	r := start(t, func(o *options) { o.context, o.maxTokens, o.documentBytes = 500, 100, 20000 })
+	const chat, completions, documents = "/v1/chat/completions", "/v1/completions", "/v1/documents"
+	long := strings.Repeat("word ", 600)
+	for _, test := range []struct {
+		name, path string
+		body       any
+		status     int
+		code       any
+		param      any
+	}{
+		{"broken JSON", chat, `{"model": "needle-f16", `, 400, "invalid_json", nil},
+		{"two JSONs", chat, `{} {}`, 400, "invalid_json", nil},
+		{"nothing", chat, ``, 400, "invalid_json", nil},
+		{"a list", chat, `[]`, 400, "invalid_type", nil},
+		{"no model", chat, object{"messages": []object{}}, 400, "missing_parameter", "model"},
+		{"another model", chat, with(object{"model": "gpt-4"}), 404, "model_not_found", "model"},
+		{"no messages", chat, with(object{"messages": []object{}}), 400, "invalid_value", "messages"},
+		{"messages of another type", chat, with(object{"messages": "hello"}), 400, "invalid_type", "messages"},
+		{"an unknown role", chat, with(object{"messages": []object{{"role": "end|>", "content": "x"}}}), 400, "unsupported_value", "messages"},
+		{"a picture", chat, with(object{"messages": []object{{"role": "user", "content": []object{{"type": "image_url"}}}}}), 400, "unsupported_value", "messages"},
+		{"content of another type", chat, with(object{"messages": []object{{"role": "user", "content": 5}}}), 400, "invalid_type", "messages"},
+		{"temperature as text", chat, with(object{"temperature": "hot"}), 400, "invalid_type", "temperature"},
+		{"temperature too high", chat, with(object{"temperature": 3}), 400, "invalid_value", "temperature"},
+		{"top_p too high", chat, with(object{"top_p": 1.5}), 400, "invalid_value", "top_p"},
+		{"a fraction of a token", chat, with(object{"max_tokens": 1.5}), 400, "invalid_type", "max_tokens"},
+		{"no tokens", chat, with(object{"max_tokens": 0}), 400, "invalid_value", "max_tokens"},
+		{"too many tokens", chat, with(object{"max_tokens": 101}), 400, "invalid_value", "max_tokens"},
+		{"seed as text", chat, with(object{"seed": "x"}), 400, "invalid_type", "seed"},
+		{"stop as a number", chat, with(object{"stop": 5}), 400, "invalid_type", "stop"},
+		{"an empty stop", chat, with(object{"stop": ""}), 400, "invalid_value", "stop"},
+		{"a bias of no token", chat, with(object{"logit_bias": object{"x": 1}}), 400, "invalid_value", "logit_bias"},
+		{"a bias beyond the vocabulary", chat, with(object{"logit_bias": object{"99999": 1}}), 400, nil, nil},
+		{"two answers", chat, with(object{"n": 2}), 400, "unsupported_parameter", "n"},
+		{"tools", chat, with(object{"tools": []object{{"type": "function"}}}), 400, "unsupported_parameter", "tools"},
+		{"an unknown field", chat, with(object{"temperatur": 1}), 400, "unsupported_parameter", "temperatur"},
+		{"an unknown document", chat, with(object{"document": "doc-0"}), 404, "document_not_found", "document"},
+		{"too long a conversation", chat, chatAbout(long, question), 400, "context_length_exceeded", "messages"},
+		{"too long a prompt", completions, object{"model": "needle-f16", "prompt": long}, 400, "context_length_exceeded", "prompt"},
+		{"no prompt", completions, object{"model": "needle-f16", "prompt": []int{}}, 400, "invalid_value", "prompt"},
+		{"a prompt of another type", completions, object{"model": "needle-f16", "prompt": object{}}, 400, "invalid_type", "prompt"},
+		{"several prompts", completions, object{"model": "needle-f16", "prompt": []string{"a", "b"}}, 400, "unsupported_value", "prompt"},
+		{"no token", completions, object{"model": "needle-f16", "prompt": []int{99999}}, 400, "invalid_value", "prompt"},
+		{"too long a request", chat, chatAbout(strings.Repeat("x", 30000), question), 413, "request_too_large", nil},
+		{"an empty document", documents, " \n", 400, "invalid_value", "text"},
+		{"no text", documents, "\xff\xfe\x00", 400, "invalid_value", "text"},
+		{"too long a document", documents, long, 400, "context_length_exceeded", "text"},
+		{"no question", documents + "/doc-0/ask", object{}, 400, "missing_parameter", "question"},
+		{"a question to no document", documents + "/doc-0/ask", object{"question": "?"}, 404, "document_not_found", "document"},
+		{"nothing there", "/v1/embeddings", object{}, 404, "not_found", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			status, answer := r.call("POST", test.path, test.body)
+			message, _ := at(answer, "error/message").(string)
+			if status != test.status || at(answer, "error/code") != test.code || at(answer, "error/param") != test.param ||
+				at(answer, "error/type") != "invalid_request_error" || message == "" {
+				t.Errorf("status %d, %v", status, answer)
+			}
+		})
+	}
+	if status, _ := r.call("DELETE", chat, nil); status != http.StatusMethodNotAllowed {
+		t.Errorf("the wrong method: status %d", status)
+	}
+	r.post(chat, chatAbout(fact, question)) // and it goes on
+	r.idle()
+}
+
+func TestFieldsThatChangeNothingAreIgnored(t *testing.T) {
+	r := start(t, nil)
+	body := with(object{"user": "me", "metadata": object{"a": "b"}, "n": 1, "presence_penalty": 0, "logprobs": false, "tools": nil,
+		"response_format": object{"type": "text"}, "stop": nil, "seed": nil, "max_tokens": nil})
+	if got := at(r.post("/v1/chat/completions", body), "choices/0/message/content"); got != fact {
+		t.Errorf("the answer is %v", got)
+	}
+}
+
+func TestAModelWithoutATemplateAnswersPromptsOnly(t *testing.T) {
+	model, err := os.ReadFile(modelPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "bare.gguf")
+	bare := bytes.Replace(model, []byte("tokenizer.chat_template"), []byte("tokenizer.none_template"), 1)
+	if err := os.WriteFile(path, bare, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, func(o *options) { o.model, o.name = path, "bare" })
+	body := with(object{"model": "bare"})
+	if status, answer := r.call("POST", "/v1/chat/completions", body); status != 400 || at(answer, "error/code") != "no_chat_template" {
+		t.Errorf("chat: status %d, %v", status, answer)
+	}
+	r.post("/v1/completions", object{"model": "bare", "prompt": "In the beginning"})
+	document := r.post("/v1/documents", someText(random(t), 20))
+	answer := r.post("/v1/documents/"+document["id"].(string)+"/ask", object{"question": question, "max_tokens": 5})
+	if at(answer, "usage/prompt_tokens_details/cached_tokens").(float64) < document["tokens"].(float64)-1 {
+		t.Errorf("the document has %v tokens; %v", document["tokens"], answer)
+	}
+}
+
+func TestAnotherSitesPageIsRefused(t *testing.T) {
+	r := start(t, nil)
+	for site, want := range map[string]int{"cross-site": 403, "same-origin": 201} {
+		request, _ := http.NewRequest("POST", r.server.URL+"/v1/documents", strings.NewReader(fact+" "+site))
+		request.Header.Set("Sec-Fetch-Site", site)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("%s: status %d, want %d", site, response.StatusCode, want)
+		}
+	}
+}
+
+func TestARequestThatBreaksOffIsForgotten(t *testing.T) {
+	r := start(t, nil)
+	connection, err := net.Dial("tcp", r.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(connection, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"model\":")
+	connection.Close()
+	r.post("/v1/chat/completions", chatAbout(fact, question))
+	r.idle()
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for _, wrong := range [][]string{{}, {"--model", "x", "y"}, {"--model", "x", "--parallel", "0"},
+		{"--model", "x", "--kv-budget", "8X"}, {"--model", "x", "--kv-budget", ""}, {"--unknown"}} {
+		if _, err := parseOptions(wrong, io.Discard); err == nil {
+			t.Errorf("%q is taken", wrong)
+		}
+	}
+	o, err := parseOptions([]string{"--model", "/a/b.gguf", "--kv-budget", "8G"}, io.Discard)
+	if err != nil || o.name != "b" || o.kvBudget != 8<<30 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestAModelThatIsNotThereIsAnError(t *testing.T) {
+	o, _ := parseOptions([]string{"--model", "/nowhere.gguf", "--documents", t.TempDir()}, io.Discard)
+	if _, err := newService(context.Background(), o); err == nil || !strings.Contains(err.Error(), "/nowhere.gguf") {
+		t.Errorf("the error is %v", err)
+	}
+}
