@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # All tests in one command: sets up, builds, runs them.
 #
-#   tests/run.sh          every test, optimised build; without a CUDA 13 toolkit, it loads one
+#   tests/run.sh          every test, optimised build; without a CUDA 13 toolkit, it loads one; then the tests of
+#                         the bindings and of samples in other languages, each with its language's own tools, which
+#                         it installs where they are missing
 #   tests/run.sh --all    also: every test under ASan and UBSan, the concurrent ones under TSan, and
 #                         every fuzz target for a few seconds
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$top/samples/setup.sh"
 jobs=$(nproc)
+languages=(go rust java python samples/service samples/ffi)
 
 main() {
   local all=
@@ -23,6 +26,7 @@ main() {
   toolkit=$("$top/tests/cuda_toolkit.sh" "$top/build-cuda-toolkit")
   configure "$top/build" -DCUDAToolkit_ROOT="$toolkit"
   build_and_test "optimised" "$top/build"
+  test_languages "$top/build"
   [ -z "$all" ] || check_with_sanitizers
   echo
   printf '%s\n' "${summary[@]}"
@@ -45,10 +49,36 @@ build_and_test() {
     /^\[  PASSED  \] [0-9]+ test/ { passed += $4 } END { print passed + 0 }' "$log") tests passed")
 }
 
+# Each one's own test.sh, two at a time: they load as much as they compute.
+test_languages() {
+  local build=$1 failed= at
+  echo "== other languages: ${languages[*]}"
+  for ((at = 0; at < ${#languages[@]}; at += 2)); do
+    local language pids=()
+    for language in "${languages[@]:at:2}"; do
+      # A shell has what it runs beside itself ignore Ctrl-C, which some of these tests send.
+      env --default-signal=INT "$top/$language/test.sh" "$build" >"$build/${language#*/}.log" 2>&1 &
+      pids+=($!)
+    done
+    for language in "${languages[@]:at:2}"; do
+      if wait "${pids[0]}"; then
+        summary+=("$(tail -n 1 "$build/${language#*/}.log")")
+      else
+        echo "== $language/test.sh failed:" >&2
+        tail -n 60 "$build/${language#*/}.log" >&2
+        failed=1
+      fi
+      pids=("${pids[@]:1}")
+    done
+  done
+  [ -z "$failed" ]
+}
+
 check_with_sanitizers() {
   local flags=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
+  # assert_in_time() claims nothing here; what CUDA's kernels touch, the emulation sees better without.
   configure "$top/build-asan" "${flags[@]}" -DWAVEINFER_SANITIZE=address,undefined
-  build_and_test "ASan + UBSan" "$top/build-asan" -j "$jobs" # assert_in_time() claims nothing here
+  build_and_test "ASan + UBSan" "$top/build-asan" -j "$jobs" -LE emulated_kernels
 
   configure "$top/build-tsan" "${flags[@]}" -DWAVEINFER_SANITIZE=thread
   mapfile -t targets < <(ctest --test-dir "$top/build-tsan" -N -L concurrent | sed -n 's/^ *Test *#[0-9]*: //p')
