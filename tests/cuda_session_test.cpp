@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "src/pipeline/attention.h"
 #include "tests/support/device_world.h"
 #include "tests/support/folder.h"
 
@@ -149,6 +150,32 @@ void refused_memory_is_a_status_and_the_next_call_works(void**) {
   assert_true(answer(*session, 3) == answer(*again, 3));
 }
 
+// However many rows a step has: a launch takes 65,535 lookups at most.
+void lookups_of_many_rows_come_in_passes(void**) {
+  World device(cuda_backend());
+  const auto session = device.session();
+  session->prefill(prompt(20), {}, nullptr);
+  Sequence sequence = session->sequence();
+  Row row;
+  row.sequence = &sequence;
+  row.position = sequence.tokens() - 1;
+  row.policy = device.session_params.policy;
+  row.params = &device.session_params.policy_params;
+  const std::vector<Row> rows(40'000, row);
+  Queue queue(device.runtime->device);
+  float numbers[1] = {};
+  Attention attention;
+  attention.begin(rows, 2, nullptr, &queue);
+  attention.open(0, numbers, numbers, numbers);
+  int64_t lookups = 0;
+  while (attention.next_pass()) {
+    assert_true(attention.args().count <= 65535);
+    lookups += attention.args().count;
+  }
+  assert_int_equal(lookups, int64_t{sequence.shape().kv_heads} * 40'000);
+  queue.finish();
+}
+
 void a_fault_of_a_kernel_loses_the_device_and_not_the_process(void**) {
   for (const int64_t nth : {int64_t{0}, int64_t{3}, int64_t{25}}) {
     cuda_emulation::reset(test::seed());
@@ -213,6 +240,7 @@ int main() {
       cmocka_unit_test_setup(a_session_of_a_batch_has_the_logits_that_it_has_alone, reset),
       cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
       cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
+      cmocka_unit_test_setup(lookups_of_many_rows_come_in_passes, reset),
       cmocka_unit_test_setup(what_a_device_does_not_do_is_refused_by_name, reset),
       cmocka_unit_test_setup(devices_that_cannot_be_used_say_why, reset),
       cmocka_unit_test_setup(a_fault_of_a_kernel_loses_the_device_and_not_the_process, reset),
