@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "src/memory_plan.h"
 #include "src/pipeline/attention.h"
 #include "tests/support/device_world.h"
 #include "tests/support/folder.h"
@@ -176,6 +177,21 @@ void lookups_of_many_rows_come_in_passes(void**) {
   queue.finish();
 }
 
+// Unless the host says how much keys and values may take, they have what weights leave.
+void weights_are_taken_off_the_default_budget(void**) {
+  World device(cuda_backend(), {.budget_bytes = 0});
+  const uint64_t most = device.runtime->device->description.free_bytes / 10 * 8,
+                 weights = device.runtime->device_weights_pool->used();
+  assert_true(weights > 0);
+  assert_int_equal(device.runtime->pool->budget(), most - weights);
+  const wi_memory_plan plan = plan_memory(*device.runtime, *device.model, device.session_params, 1000);
+  assert_true(plan.fits);
+  device.session()->prefill(prompt(20), {}, nullptr);
+  device.model.reset();
+  assert_int_equal(device.runtime->pool->budget(), most);
+  assert_int_equal(World(cuda_backend()).runtime->pool->budget(), Shape().budget_bytes);
+}
+
 void a_fault_of_a_kernel_loses_the_device_and_not_the_process(void**) {
   for (const int64_t nth : {int64_t{0}, int64_t{3}, int64_t{25}}) {
     cuda_emulation::reset(test::seed());
@@ -241,6 +257,7 @@ int main() {
       cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
       cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
       cmocka_unit_test_setup(lookups_of_many_rows_come_in_passes, reset),
+      cmocka_unit_test_setup(weights_are_taken_off_the_default_budget, reset),
       cmocka_unit_test_setup(what_a_device_does_not_do_is_refused_by_name, reset),
       cmocka_unit_test_setup(devices_that_cannot_be_used_say_why, reset),
       cmocka_unit_test_setup(a_fault_of_a_kernel_loses_the_device_and_not_the_process, reset),
