@@ -203,9 +203,10 @@ typedef struct wi_runtime_params {
    * libwaveinfer_cuda.so, which is looked for beside this library, then where the system looks for libraries.
    * wi_device_get_info says whether it can be used. On a device weights, indexes and recent tokens are in its memory,
    * and as much of the other keys and values as kv_budget_bytes, which counts that memory, has room for (0: 80 % of
-   * what is free); the rest is in pinned memory of the host's, which the device reads, and which is the slow tier of
-   * its sessions (kv_fast_share, spill_bytes, statistics). Policies are "wave", without target_mass, and "full"; there
-   * is no spill_folder and no wi_kv yet, and weights are f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K. */
+   * what is free, less what models' weights take then); the rest is in pinned memory of the host's, which the device
+   * reads, and which is the slow tier of its sessions (kv_fast_share, spill_bytes, statistics). Policies are "wave",
+   * without target_mass, and "full"; there is no spill_folder and no wi_kv yet, and weights are f32, f16, bf16, q8_0,
+   * q4_0, q4_K, q5_K or q6_K. */
   const char* device;
   /* Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights and
    * scratch do not count. 0: 80 % of the memory this process may use. */

@@ -58,8 +58,9 @@ Plugin open_plugin() {
   return plugin;
 }
 
+// Never destroyed: threads and handles of a host's may outlive whatever goes at exit().
 const Plugin& plugin() {
-  static const Plugin opened = open_plugin();
+  static const Plugin& opened = *new Plugin(open_plugin());
   return opened;
 }
 

@@ -55,10 +55,14 @@ KvPools make_kv_pools(const RuntimeParams& params, const Topology& topology,
           device ? HostPool::create(topology.memory_bytes, params.huge_pages) : pool};
 }
 
-std::shared_ptr<HostPool> make_device_weights_pool(const std::shared_ptr<const Device>& device) {
+// Weights come after the runtime: of what was free then, keys and values have what is left.
+std::shared_ptr<HostPool> make_device_weights_pool(const RuntimeParams& params, const HostPool& kv_pool,
+                                                   const std::shared_ptr<const Device>& device) {
   if (!device) return nullptr;
-  return HostPool::create(std::make_shared<MemoryBudget>(device->description.memory_bytes),
-                          std::make_shared<DeviceMemory>(device));
+  return HostPool::create(
+      std::make_shared<MemoryBudget>(device->description.memory_bytes,
+                                     params.kv_budget_bytes ? nullptr : kv_pool.shared_budget()),
+      std::make_shared<DeviceMemory>(device));
 }
 
 }  // namespace
@@ -82,7 +86,7 @@ Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
           params.huge_pages)),
       kv_pools(make_kv_pools(params, topology, pool, device)),
       weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
-      device_weights_pool(make_device_weights_pool(device)),
+      device_weights_pool(make_device_weights_pool(params, *pool, device)),
       residency(pool),
       buffer(open_buffer(params, topology, pool, device)),
       params_(params) {

@@ -6,6 +6,8 @@
 #include <functional>
 #include <vector>
 
+#include "src/memory_plan.h"
+#include "src/pipeline/attention.h"
 #include "tests/support/device_world.h"
 #include "tests/support/folder.h"
 
@@ -149,6 +151,47 @@ void refused_memory_is_a_status_and_the_next_call_works(void**) {
   assert_true(answer(*session, 3) == answer(*again, 3));
 }
 
+// However many rows a step has: a launch takes 65,535 lookups at most.
+void lookups_of_many_rows_come_in_passes(void**) {
+  World device(cuda_backend());
+  const auto session = device.session();
+  session->prefill(prompt(20), {}, nullptr);
+  Sequence sequence = session->sequence();
+  Row row;
+  row.sequence = &sequence;
+  row.position = sequence.tokens() - 1;
+  row.policy = device.session_params.policy;
+  row.params = &device.session_params.policy_params;
+  const std::vector<Row> rows(40'000, row);
+  Queue queue(device.runtime->device);
+  float numbers[1] = {};
+  Attention attention;
+  attention.begin(rows, 2, nullptr, &queue);
+  attention.open(0, numbers, numbers, numbers);
+  int64_t lookups = 0;
+  while (attention.next_pass()) {
+    assert_true(attention.args().count <= 65535);
+    lookups += attention.args().count;
+  }
+  assert_int_equal(lookups, int64_t{sequence.shape().kv_heads} * 40'000);
+  queue.finish();
+}
+
+// Unless the host says how much keys and values may take, they have what weights leave.
+void weights_are_taken_off_the_default_budget(void**) {
+  World device(cuda_backend(), {.budget_bytes = 0});
+  const uint64_t most = device.runtime->device->description.free_bytes / 10 * 8,
+                 weights = device.runtime->device_weights_pool->used();
+  assert_true(weights > 0);
+  assert_int_equal(device.runtime->pool->budget(), most - weights);
+  const wi_memory_plan plan = plan_memory(*device.runtime, *device.model, device.session_params, 1000);
+  assert_true(plan.fits);
+  device.session()->prefill(prompt(20), {}, nullptr);
+  device.model.reset();
+  assert_int_equal(device.runtime->pool->budget(), most);
+  assert_int_equal(World(cuda_backend()).runtime->pool->budget(), Shape().budget_bytes);
+}
+
 void a_fault_of_a_kernel_loses_the_device_and_not_the_process(void**) {
   for (const int64_t nth : {int64_t{0}, int64_t{3}, int64_t{25}}) {
     cuda_emulation::reset(test::seed());
@@ -159,6 +202,9 @@ void a_fault_of_a_kernel_loses_the_device_and_not_the_process(void**) {
     cuda_emulation::fail_launch(nth);
     assert_int_equal(status_of([&] { answer(*session, 2); }), WI_E_DEVICE_LOST);
     assert_int_equal(status_of([&] { session->decode(nullptr); }), WI_E_DEVICE_LOST);
+    // What wants memory first is no different: a lost device has no lack of it.
+    assert_int_equal(status_of([&] { session->prefill(prompt(200), {}, nullptr); }), WI_E_DEVICE_LOST);
+    assert_int_equal(status_of([&] { device.session()->prefill(prompt(5), {}, nullptr); }), WI_E_DEVICE_LOST);
     assert_int_equal(status_of([&] { World(cuda_backend()).session(); }), WI_E_DEVICE);
     answer(*beside, 2);  // other runtimes live on
     if (!cuda_emulation::kForgetsFaults) break;
@@ -210,6 +256,8 @@ int main() {
       cmocka_unit_test_setup(a_session_of_a_batch_has_the_logits_that_it_has_alone, reset),
       cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
       cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
+      cmocka_unit_test_setup(lookups_of_many_rows_come_in_passes, reset),
+      cmocka_unit_test_setup(weights_are_taken_off_the_default_budget, reset),
       cmocka_unit_test_setup(what_a_device_does_not_do_is_refused_by_name, reset),
       cmocka_unit_test_setup(devices_that_cannot_be_used_say_why, reset),
       cmocka_unit_test_setup(a_fault_of_a_kernel_loses_the_device_and_not_the_process, reset),

@@ -241,6 +241,17 @@ void selects_as_the_cpu(void**) {
   assert_true(different * 200 <= all);
 }
 
+void segments_may_be_more_than_a_grid_is_high(void**) {
+  Scene scene = random_scene(3);
+  cuda_emulation::reset(test::seed());
+  DeviceStream stream;
+  DeviceScene device(stream, scene);
+  device.workspace.most_segments = 70'000;
+  assert_cuda(cuda::wave_score(stream, device.args, device.workspace));
+  stream.finish();
+  assert_true(cuda_emulation::report().empty());
+}
+
 // Scores are off by rounding, by some 1e-6 of the products that they sum, and exponentials of them as much more
 // as they are large.
 constexpr float kTolerance = 3e-4f;
@@ -313,6 +324,8 @@ void estimates_as_the_cpu(void**) {
 }  // namespace
 
 int main() {
-  const CMUnitTest tests[] = {cmocka_unit_test(selects_as_the_cpu), cmocka_unit_test(estimates_as_the_cpu)};
+  const CMUnitTest tests[] = {cmocka_unit_test(selects_as_the_cpu),
+                              cmocka_unit_test(segments_may_be_more_than_a_grid_is_high),
+                              cmocka_unit_test(estimates_as_the_cpu)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

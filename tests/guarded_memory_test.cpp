@@ -242,6 +242,43 @@ void stores_live_the_same_in_guarded_memory(void**) {
                   life_of_a_store(runtime_with(threads, true), policy));
 }
 
+// A copy from or to a device takes a few microseconds, however small: they are planes and blocks, and not tokens of
+// which a partition's neighbours lie apart.
+void copies_are_few(void**) {
+  const auto runtime = runtime_with(1, true);
+  const auto model = test::random_model(test::shape_named("tiny"), DType::f32, 7);
+  SessionParams params;
+  params.policy = find_policy(runtime->backend, "wave");
+  params.prefix_reuse = false;
+  small_segments(params);
+  std::mt19937_64 random(test::seed());
+  std::vector<int32_t> ids(1500);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % 100);
+  const auto session = Session::create(runtime, model, params);
+  session->prefill(ids, {}, nullptr);
+  const Sequence& sequence = session->sequence();
+  assert_true(sequence.segments().size() > 4);
+
+  const uint64_t planes = static_cast<uint64_t>(sequence.shape().layers * sequence.shape().kv_heads),
+                 blocks = 1500 / kBlockTokens + 2;
+  const auto few = [&](const char* what, const auto& work) {
+    const uint64_t before = test::GuardedMemory::copied;
+    work();
+    const uint64_t copies = test::GuardedMemory::copied - before;
+    std::printf("  %s: %zu copies for %zu blocks of %zu planes\n", what, size_t{copies}, size_t{blocks},
+                size_t{planes});
+    assert_true(copies <= 3 * blocks * planes);
+  };
+  Bytes file;
+  few("save", [&] { session->save(file, nullptr); });
+  const auto as_saved = [](const SessionParams& saved) { return saved; };
+  few("load", [&] { Session::load(runtime, model, file, as_saved, nullptr); });
+  SessionParams other = params;
+  other.policy = find_policy(runtime->backend, "full");
+  few("fork_as", [&] { session->fork_as(other, nullptr); });
+  few("truncate", [&] { session->truncate(600); });
+}
+
 }  // namespace
 
 int main() {
@@ -250,6 +287,7 @@ int main() {
       cmocka_unit_test(the_guard_stands_before_every_policy),
       cmocka_unit_test(sessions_live_the_same_in_guarded_memory),
       cmocka_unit_test(stores_live_the_same_in_guarded_memory),
+      cmocka_unit_test(copies_are_few),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

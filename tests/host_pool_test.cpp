@@ -90,6 +90,26 @@ void pools_may_share_a_budget(void**) {
   assert_int_equal(one->peak(), 1000);
 }
 
+// What one budget has in use is not there for another that it is a part of; nor is it in use there.
+void a_budget_may_be_what_another_leaves(void**) {
+  const auto rest = std::make_shared<MemoryBudget>(1000);
+  const auto memory = std::make_shared<HostMemory>(false);
+  const auto first = HostPool::create(std::make_shared<MemoryBudget>(5000, rest), memory),
+             second = HostPool::create(rest, memory);
+  {
+    const HostBuffer held = first->allocate(900, "first");
+    assert_int_equal(second->used(), 0);
+    assert_int_equal(second->budget(), 100);
+    assert_error(WI_E_BUDGET, "second wants 101 bytes, 0 of the budget of 100 are used",
+                 second->allocate(101, "second"));
+    const HostBuffer small = second->allocate(100, "second"), more = first->allocate(4000, "first");
+    assert_int_equal(second->budget(), 0);
+    assert_error(WI_E_BUDGET, "100 of the budget of 0 are used", second->allocate(1, "second"));
+  }
+  assert_int_equal(second->budget(), 1000);
+  assert_int_equal(second->used(), 0);
+}
+
 void copies_are_of_all_pieces(void**) {
   const auto pool = HostPool::create(HostPool::kUnlimited, false);
   const HostBuffer from = pool->allocate(1000, "from"), to = pool->allocate(1000, "to");
@@ -234,6 +254,7 @@ int main() {
       cmocka_unit_test(used_and_peak_follow_the_buffers),
       cmocka_unit_test(charge_counts_memory_that_lives_elsewhere),
       cmocka_unit_test(pools_may_share_a_budget),
+      cmocka_unit_test(a_budget_may_be_what_another_leaves),
       cmocka_unit_test(copies_are_of_all_pieces),
       cmocka_unit_test(over_budget_names_purpose_and_figures_and_changes_nothing),
       cmocka_unit_test(a_refusal_of_the_system_is_an_error_and_is_not_charged),

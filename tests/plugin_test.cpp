@@ -1,9 +1,15 @@
 // libwaveinfer with its plugin as a host has them: two libraries in a folder, found by each other. The folders are
 // made by the build: one with the CUDA backend's kernels run on the CPU, one with a plugin of another build, one
 // with one that is no library, one with none.
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <functional>
+#include <malloc.h>
 #include <string>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 #include "tests/test.h"
@@ -142,6 +148,38 @@ void names_that_no_device_has_are_refused(void**) {
   assert_non_null(std::strstr(refusal(library, "cuda:7", WI_E_DEVICE).c_str(), "cuda:7"));
 }
 
+// What a host has not let go by exit() is used by its other threads and by what it registered before.
+void a_device_is_there_until_the_process_is_not(void**) {
+  static std::function<int()> at_the_end;
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    std::signal(SIGSEGV, SIG_DFL);
+    mallopt(M_PERTURB, 0x5A);  // what is freed is not what it was
+    std::atexit([] { _exit(at_the_end()); });
+    const Library library("plugins/emulated");
+    wi_runtime_params params{};
+    params.struct_size = sizeof params;
+    params.device = "cuda:0";
+    params.threads = 1;
+    wi_runtime* runtime = nullptr;
+    wi_error error = blank();
+    if (library.WI_CALL(wi_runtime_create)(&params, &runtime, &error)) _exit(1);
+    auto* const ask = library.WI_CALL(wi_runtime_policy);
+    at_the_end = [ask, runtime] {
+      wi_policy_info info{};
+      info.struct_size = sizeof info;
+      return ask(runtime, 0, &info, nullptr) == WI_OK && std::strcmp(info.name, "full") == 0 ? 0 : 2;
+    };
+    std::exit(3);
+  }
+  int status = 0;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 void a_plugin_beside_the_library_runs_a_model_with_the_tokens_of_the_processor(void**) {
   const Library library("plugins/emulated");
   const wi_device_info cuda = device_info(library, 1);
@@ -156,6 +194,8 @@ void a_plugin_beside_the_library_runs_a_model_with_the_tokens_of_the_processor(v
 
 int main() {
   const CMUnitTest tests[] = {
+      // First: its child is to open the library by itself.
+      cmocka_unit_test(a_device_is_there_until_the_process_is_not),
       cmocka_unit_test(without_a_plugin_there_is_the_processor_and_the_reason),
       cmocka_unit_test(a_plugin_of_another_build_is_not_used),
       cmocka_unit_test(a_plugin_that_does_not_load_says_why),

@@ -12,6 +12,13 @@ namespace {
   throw_error(status, concat(device.description.name, ": ", error.message), error.native_code);
 }
 
+// What an allocation was refused with: null for no room, as Memory says it; a device that failed or is lost is no
+// matter of room.
+std::byte* allocated(const Device& device, void* data, const DeviceError& error) {
+  if (!data && error.fault != DeviceFault::memory) throw_fault(device, error);
+  return static_cast<std::byte*>(data);
+}
+
 void copy_by(const Device& device, std::span<const CopyPiece> pieces) {
   DeviceError error;
   for (const CopyPiece& piece : pieces)
@@ -34,7 +41,8 @@ Device::Device(const DeviceTable& table_in, int32_t index_in)
 
 std::byte* DeviceMemory::allocate(uint64_t bytes, HostPages) {
   DeviceError error;
-  return static_cast<std::byte*>(device_->table.allocate(device_->index, bytes, &error));
+  void* const data = device_->table.allocate(device_->index, bytes, &error);
+  return allocated(*device_, data, error);
 }
 
 void DeviceMemory::free(std::byte* data, uint64_t) noexcept { device_->table.free(device_->index, data); }
@@ -61,7 +69,8 @@ std::byte* PinnedMemory::allocate(uint64_t bytes, HostPages) {
     give_back();  // there may be no more to be had with them
   }
   DeviceError error;
-  return static_cast<std::byte*>(device_->table.allocate_pinned(device_->index, bytes, &error));
+  void* const data = device_->table.allocate_pinned(device_->index, bytes, &error);
+  return allocated(*device_, data, error);
 }
 
 void PinnedMemory::free(std::byte* data, uint64_t bytes) noexcept {

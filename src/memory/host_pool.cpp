@@ -8,10 +8,11 @@ namespace wi {
 void MemoryBudget::charge(uint64_t bytes, const char* purpose) {
   uint64_t used = used_.load(std::memory_order_relaxed);
   do {
-    if (used > bytes_ || bytes > bytes_ - used)
-      fail(WI_E_BUDGET, purpose, " wants ", bytes, " bytes, ", used, " of the budget of ", bytes_,
-           " are used");
+    const uint64_t most = this->bytes();
+    if (used > most || bytes > most - used)
+      fail(WI_E_BUDGET, purpose, " wants ", bytes, " bytes, ", used, " of the budget of ", most, " are used");
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  if (rest_) rest_->elsewhere_.fetch_add(bytes, std::memory_order_relaxed);
   uint64_t peak = peak_.load(std::memory_order_relaxed);
   while (peak < used + bytes && !peak_.compare_exchange_weak(peak, used + bytes, std::memory_order_relaxed)) {
   }

@@ -59,16 +59,26 @@ class HostBuffer {
 // What may be used in all, by every pool that shares it. Thread-safe.
 class MemoryBudget {
  public:
-  explicit MemoryBudget(uint64_t bytes) : bytes_(bytes) {}
+  // rest: a budget that has so much less as this one has in use; null: none.
+  explicit MemoryBudget(uint64_t bytes, std::shared_ptr<MemoryBudget> rest = nullptr)
+      : bytes_(bytes), rest_(std::move(rest)) {}
   void charge(uint64_t bytes, const char* purpose);  // throws WI_E_BUDGET: purpose, wanted, used and budget
-  void refund(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void refund(uint64_t bytes) noexcept {
+    used_.fetch_sub(bytes, std::memory_order_relaxed);
+    if (rest_) rest_->elsewhere_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
 
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const {
+    const uint64_t elsewhere = elsewhere_.load(std::memory_order_relaxed);
+    return bytes_ > elsewhere ? bytes_ - elsewhere : 0;
+  }
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
 
  private:
   const uint64_t bytes_;
+  const std::shared_ptr<MemoryBudget> rest_;
+  std::atomic<uint64_t> elsewhere_{0};  // of bytes_, used by those that this is the rest of
   std::atomic<uint64_t> used_{0};
   std::atomic<uint64_t> peak_{0};
 };

@@ -27,7 +27,7 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
   virtual ~Memory() = default;
 
-  // 64-byte aligned, its content unspecified. bytes > 0. Null: the system refused.
+  // 64-byte aligned, its content unspecified. bytes > 0. Null: the system refused; what else went wrong is thrown.
   virtual std::byte* allocate(uint64_t bytes, HostPages pages) = 0;
   virtual void free(std::byte* data, uint64_t bytes) noexcept = 0;  // bytes: as allocated
 

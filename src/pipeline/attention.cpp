@@ -7,6 +7,9 @@ namespace wi {
 namespace {
 
 constexpr size_t kPassBytes = size_t{64} << 20;  // of lists and scores; at least one row always runs
+// Of a device's pass: a launch has 65,535 of them at most, and each has room there for partial results of its chunks,
+// half a megabyte in an 8B model.
+constexpr size_t kMostLookups = 512;
 
 template <class T>
 T* grown(std::vector<T>& buffer, size_t count) {
@@ -60,6 +63,7 @@ bool Attention::next_pass() {
     if (row.policy != head_row.policy || row.sequence->shape().dtype != kv_) break;
     bytes += list_bytes(row);
     if (count_ && bytes > kPassBytes) break;
+    if (count_ && queue_ && (count_ + 1) * static_cast<size_t>(kv_heads_) > kMostLookups) break;
     steady += static_cast<size_t>(steady_room(row)) * static_cast<size_t>(kv_heads_);
     for (int32_t head = 0; head < kv_heads_; ++head) room += static_cast<size_t>(partitions(row, head));
     slow_ = slow_ || (!window_ && row.sequence->slow_segments() > 0);

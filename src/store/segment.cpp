@@ -78,11 +78,18 @@ void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t co
   const int32_t* const from = places(layer, head) + (first - first_position_);
   const std::byte *own_keys = nullptr, *own_values = nullptr;
   std::optional<PlaneCopy> plane_copy;
+  std::vector<std::byte> host_copy;
+  const bool host_loads = pool_->memory().host_loads();
   if (const SlowKv* const there = slow()) {
     plane_copy.emplace(*there, plane(layer, head), static_cast<size_t>(tokens_) * row);
     own_keys = plane_copy->keys(), own_values = plane_copy->values();
   } else {
-    own_keys = keys(layer, head), own_values = values(layer, head);
+    own_keys = keys(layer, head), own_values = own_keys + static_cast<size_t>(tokens_) * row;
+    if (!host_loads) {  // neighbours lie apart: a copy from a device for each token would take seconds
+      host_copy.resize(2 * static_cast<size_t>(tokens_) * row);
+      pool_->memory().copy(host_copy.data(), own_keys, host_copy.size());
+      own_keys = host_copy.data(), own_values = own_keys + host_copy.size() / 2;
+    }
   }
   CopyPiece pieces[128];
   size_t filled = 0;
@@ -90,6 +97,11 @@ void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t co
     for (together = 1; i + together < count && from[i + together] == from[i] + together;) ++together;
     const size_t at = static_cast<size_t>(from[i]) * row, to = static_cast<size_t>(i) * row,
                  bytes = static_cast<size_t>(together) * row;
+    if (!host_loads) {
+      std::memcpy(to_keys + to, own_keys + at, bytes);
+      std::memcpy(to_values + to, own_values + at, bytes);
+      continue;
+    }
     pieces[filled++] = {to_keys + to, own_keys + at, bytes};
     pieces[filled++] = {to_values + to, own_values + at, bytes};
     if (filled == std::size(pieces)) {

@@ -47,7 +47,7 @@ class Segment {
   SegmentView view_on_device(int32_t layer, int32_t head) const;
 
   // Keys and values (count, head_dim) of one head's positions [first, first + count), all of them the
-  // segment's, in order of position.
+  // segment's, in order of position. To the host's memory, if the host does not read this one.
   void copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t count, std::byte* keys,
                    std::byte* values) const;
   // Bytes of all keys and values as they are stored: (layers, kv_heads, {K, V}, tokens, head_dim).

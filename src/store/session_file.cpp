@@ -114,30 +114,52 @@ void each_chunk(const PlaneLayout& plane, size_t row_bytes, const Visit& visit) 
   visit(begin, plane.tokens());
 }
 
-// Between pages of a chunk, which begins with the row `begin`, and where a segment's memory has them.
-template <class Copy>  // copy(place in the page's memory, place in the segment's)
-class PageCopies {
+// Between pages of a chunk and its rows, keys and values each (end - begin, head_dim): copy(page's, rows', bytes).
+template <class Copy>
+void each_half(const PlaneLayout& plane, int32_t begin, int32_t end, size_t row_bytes, std::byte* packed,
+               std::byte* keys, std::byte* values, const Copy& copy) {
+  each_page(plane, begin, end, [&](const PlanePage& page) {
+    const size_t at = static_cast<size_t>(page.first - begin) * row_bytes,
+                 half = static_cast<size_t>(page.tokens) * row_bytes;
+    copy(packed, keys + at, half);
+    copy(packed + half, values + at, half);
+    packed += 2 * half;
+  });
+}
+
+// A chunk's rows, keys and values, where the host reads and writes them: in the segment's memory or, where that is
+// for kernels alone, in room of its own, for a copy from or to a device takes as long for a page as for a thousand.
+class ChunkRows {
  public:
-  PageCopies(Memory& memory, std::byte* keys, std::byte* values, size_t row_bytes, Copy copy)
-      : memory_(memory), keys_(keys), values_(values), row_(row_bytes), copy_(copy) {}
-  void add(const PlanePage& page, std::byte* packed) {
-    const size_t at = static_cast<size_t>(page.first) * row_, half = static_cast<size_t>(page.tokens) * row_;
-    pieces_[filled_++] = copy_(packed, keys_ + at, half);
-    pieces_[filled_++] = copy_(packed + half, values_ + at, half);
-    if (filled_ == std::size(pieces_)) flush();
+  void open(const Segment& segment, size_t plane, int32_t begin, int32_t end) {
+    const KvShape& shape = segment.shape();
+    const auto layer = static_cast<int32_t>(plane) / shape.kv_heads,
+               head = static_cast<int32_t>(plane) % shape.kv_heads;
+    const size_t offset = static_cast<size_t>(begin) * shape.head_bytes();
+    memory_ = &segment.memory();
+    half_ = static_cast<size_t>(end - begin) * shape.head_bytes();
+    own_keys_ = segment.keys(layer, head) + offset;
+    own_values_ = segment.values(layer, head) + offset;
+    if (!memory_->host_loads() && room_.size() < 2 * half_) room_.resize(2 * half_);
   }
-  void flush() {
-    memory_.copy({pieces_, filled_});
-    filled_ = 0;
+  std::byte* keys() { return memory_->host_loads() ? own_keys_ : room_.data(); }
+  std::byte* values() { return memory_->host_loads() ? own_values_ : room_.data() + half_; }
+  void fetch() {
+    if (memory_->host_loads()) return;
+    const CopyPiece pieces[] = {{keys(), own_keys_, half_}, {values(), own_values_, half_}};
+    memory_->copy(pieces);
+  }
+  void store() {
+    if (memory_->host_loads()) return;
+    const CopyPiece pieces[] = {{own_keys_, keys(), half_}, {own_values_, values(), half_}};
+    memory_->copy(pieces);
   }
 
  private:
-  Memory& memory_;
-  std::byte *const keys_, *const values_;
-  const size_t row_;
-  const Copy copy_;
-  CopyPiece pieces_[128];
-  size_t filled_ = 0;
+  Memory* memory_ = nullptr;
+  std::byte *own_keys_ = nullptr, *own_values_ = nullptr;
+  size_t half_ = 0;
+  std::vector<std::byte> room_;
 };
 
 // Keys and values as they are to lie in a file. What is in a slow tier lies so already, and is read once.
@@ -182,20 +204,14 @@ class PageSource {
       });
       return;
     }
-    const auto layer = static_cast<int32_t>(plane) / shape.kv_heads,
-               head = static_cast<int32_t>(plane) % shape.kv_heads;
-    PageCopies copies(segment.memory(), segment.keys(layer, head), segment.values(layer, head), row,
-                      [](std::byte* page, std::byte* own, size_t bytes) {
-                        return CopyPiece{page, own, bytes};
-                      });
-    each_page(layout, begin, end, [&](const PlanePage& page) {
-      copies.add(page, at);
-      at += 2 * row * static_cast<size_t>(page.tokens);
-    });
-    copies.flush();
+    rows_.open(segment, plane, begin, end);
+    rows_.fetch();
+    each_half(layout, begin, end, row, at, rows_.keys(), rows_.values(),
+              [](std::byte* page, const std::byte* rows, size_t bytes) { std::memcpy(page, rows, bytes); });
   }
 
   std::vector<std::byte> room_;
+  ChunkRows rows_;
   std::unique_ptr<SpillReader> reader_;
   std::shared_ptr<SpillFile> of_;  // reader_'s
 };
@@ -595,15 +611,10 @@ std::vector<uint32_t> SessionFile::unpack_pages(Segment& segment, size_t slots) 
   const size_t row = shape.head_bytes();
   std::vector<uint32_t> checksums(slots);
   std::vector<std::byte> room;
+  ChunkRows rows;
   uint32_t* of_plane = checksums.data();
   for (size_t plane = 0; plane < segment.heads().size(); ++plane) {
     const PlaneLayout layout = segment.layout(plane);
-    const auto layer = static_cast<int32_t>(plane) / shape.kv_heads,
-               head = static_cast<int32_t>(plane) % shape.kv_heads;
-    PageCopies copies(segment.memory(), segment.keys(layer, head), segment.values(layer, head), row,
-                      [](std::byte* page, std::byte* own, size_t bytes) {
-                        return CopyPiece{own, page, bytes};
-                      });
     each_chunk(layout, row, [&](int32_t begin, int32_t end) {
       const size_t bytes = 2 * row * static_cast<size_t>(end - begin);
       if (room.size() < bytes) room.resize(bytes);
@@ -613,10 +624,12 @@ std::vector<uint32_t> SessionFile::unpack_pages(Segment& segment, size_t slots) 
       each_page(layout, begin, end, [&](const PlanePage& page) {
         const size_t page_bytes = 2 * row * static_cast<size_t>(page.tokens);
         of_plane[page.slot] = page_checksum(at, page_bytes);
-        copies.add(page, at);
         at += page_bytes;
       });
-      copies.flush();
+      rows.open(segment, plane, begin, end);
+      each_half(layout, begin, end, row, room.data(), rows.keys(), rows.values(),
+                [](const std::byte* page, std::byte* into, size_t bytes) { std::memcpy(into, page, bytes); });
+      rows.store();
     });
     of_plane += page_slots(segment.tokens(), layout.partitions);
   }

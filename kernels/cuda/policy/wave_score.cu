@@ -13,6 +13,7 @@ constexpr int kScoreThreads = 128;
 constexpr int kScoreWarps = kScoreThreads / kWarp;
 constexpr int kScoreHeads = 4;  // at a time
 constexpr int kMostGroup = 64;
+constexpr int32_t kMostSegments = 1024;  // at a time; a grid has 65,535 blocks that way at most
 
 // Shared memory; then the queries as integers: (group, quads) high bytes, then low ones.
 struct ScoreMemory {
@@ -169,7 +170,8 @@ cudaError_t wave_score(cudaStream_t stream, const LookupArgs& args, const WaveSe
   const size_t quads = (static_cast<size_t>(args.head_dim) + kWaveQuad - 1) / kWaveQuad;
   const size_t shared = sizeof(ScoreMemory) + 2 * static_cast<size_t>(args.group) * quads * sizeof(int32_t);
   // Eight blocks to a segment of 8,192 tokens.
-  const dim3 grid(8, static_cast<unsigned>(args.count), static_cast<unsigned>(workspace.most_segments));
+  const int32_t segments = workspace.most_segments < kMostSegments ? workspace.most_segments : kMostSegments;
+  const dim3 grid(8, static_cast<unsigned>(args.count), static_cast<unsigned>(segments));
   return launch(wave_score_kernel, grid, kScoreThreads, shared, stream, args, workspace);
 }
 
