@@ -14,7 +14,8 @@ import (
 type cancel struct {
 	token *C.wi_cancel
 	stop  func() bool
-	fired chan struct{} // has one element when the token has been triggered
+	fired chan struct{} // has one element when the token has been triggered by trigger
+	hurry bool          // it has been triggered by hasten
 }
 
 var cancels sync.Pool
@@ -51,14 +52,24 @@ func (c *cancel) trigger() {
 	c.fired <- struct{}{}
 }
 
+// hasten triggers the token for who knows that the context has ended: the goroutine that says so may be late. For the
+// goroutine that will call end.
+func (c *cancel) hasten() {
+	C.wi_cancel_trigger(c.token)
+	c.hurry = true
+}
+
 func (c *cancel) end() {
 	if c == nil {
 		return
 	}
-	if !c.stop() { // triggered, or about to be
+	stopped := c.stop()
+	if !stopped { // triggered, or about to be
 		<-c.fired
+	}
+	if !stopped || c.hurry { // a context that is not Go's own may have ended, and yet be stopped in time
 		C.wi_cancel_reset(c.token)
 	}
-	c.stop = nil
+	c.stop, c.hurry = nil, false
 	cancels.Put(c)
 }

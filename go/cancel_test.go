@@ -108,6 +108,42 @@ func TestAContextThatEndsEndsTheEvents(t *testing.T) {
 	must(s.Decode(background))(t)
 }
 
+// foreign is a context that is none of Go's own, which hears of its end from a goroutine.
+type foreign struct {
+	context.Context
+	done chan struct{}
+}
+
+func (f foreign) Done() <-chan struct{} { return f.done }
+
+func (f foreign) Err() error {
+	select {
+	case <-f.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+func TestAContextThatEndsTheEventsEndsNoLaterCall(t *testing.T) {
+	s := reading(t, openModel(t), nil)
+	prompt := len(must(s.Tokens())(t))
+	for range 300 {
+		ctx := foreign{background, make(chan struct{})}
+		var last error
+		for _, err := range s.Events(ctx) {
+			if last = err; err == nil {
+				close(ctx.done)
+			}
+		}
+		wantError(t, last, waveinfer.ErrCancelled, context.Canceled)
+		later, cancel := context.WithCancel(background)
+		must(s.Decode(later))(t)
+		cancel()
+		succeed(t, s.Truncate(prompt))
+	}
+}
+
 func TestContextsThatEndAtAnyMomentLoseNoToken(t *testing.T) {
 	m, numbers := openModel(t), random(t)
 	s := reading(t, m, nil)

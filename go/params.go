@@ -90,7 +90,7 @@ type SamplingParams struct {
 	// infinity forbids a token. The slice must not be used after it returns. Model logits, those that
 	// Session.Logits gives and log-probabilities come from, stay as they are. An error ends the call. It may be
 	// called again for the same token if the call fails after it. Forks inherit it, Save does not save it, and
-	// tasks call it on a goroutine of its own while all tasks of the runtime wait.
+	// tasks call it on a goroutine of its own while all tasks of the runtime wait: it must not close one.
 	LogitsCallback func(logits []float32) error
 	// Stops are strings that end an answer, at most 64 of 1 to 1024 bytes. Text that may yet become one is held
 	// back until that is decided; when one is complete the event is EventStop, and neither it nor what its last

@@ -198,8 +198,8 @@ func (s *Session) step(ctx context.Context, cancel *cancel) (Event, error) {
 	}
 	defer c.end()
 	c.ctx, c.cancel, c.borrows = ctx, cancel, true
-	if ctx.Err() != nil { // the goroutine that says so may be late
-		C.wi_cancel_trigger(c.token())
+	if ctx.Err() != nil && cancel != nil {
+		cancel.hasten()
 	}
 	return s.decode(c)
 }

@@ -17,7 +17,7 @@ main() {
   work=$build/go
   mkdir -p "$work/bin"
 
-  set_up gcc libc6-dev pkg-config ca-certificates xz-utils
+  set_up gcc libc6-dev cmake pkg-config ca-certificates xz-utils
   command -v go >/dev/null || set_up golang-go
   use_fixed_go
   use_build_folder
@@ -37,8 +37,8 @@ main() {
   echo "== Go: samples print what those in C print"
   go build -o "$work/bin/" ./examples/...
   samples_print_what_those_in_c_print
-  echo "== Go: a module elsewhere uses the binding"
-  a_module_elsewhere_uses_the_binding
+  echo "== Go: a module elsewhere uses an installed library"
+  a_module_elsewhere_uses_an_installed_library
 
   echo "Go: $((passed + 5)) tests passed"
 }
@@ -64,7 +64,14 @@ Version: 0
 Cflags: -I$top/include
 Libs: -L$build/lib -lwaveinfer -Wl,-rpath,$build/lib
 END
-  export PKG_CONFIG_PATH=$work
+  find_library_in "$work"
+}
+
+# Go's cache does not know what pkg-config said: with a flag of its own, each folder's is another build.
+find_library_in() {
+  export PKG_CONFIG_PATH=$1
+  export CGO_CPPFLAGS
+  CGO_CPPFLAGS=-DFOUND_$(cksum <<<"$1" | cut -d ' ' -f 1)
 }
 
 samples_print_what_those_in_c_print() {
@@ -89,16 +96,45 @@ same() {
   cmp "$work/$sample.c.out" "$work/$sample.go.out"
 }
 
-# By the two commands that the package's documentation gives.
-a_module_elsewhere_uses_the_binding() {
-  rm -rf "$work/elsewhere"
-  mkdir "$work/elsewhere"
-  cd "$work/elsewhere"
-  printf 'package main\n\nimport "waveinfer"\n\nfunc main() { println(waveinfer.Version()) }\n' >main.go
+# By the command that the package's documentation gives, with the library as packages have it, installed into an empty
+# prefix: the program finds it when it is built and when it runs.
+a_module_elsewhere_uses_an_installed_library() {
+  local elsewhere=$work/elsewhere component=waveinfer
+  rm -rf "$elsewhere"
+  mkdir "$elsewhere"
+  cd "$elsewhere"
+  [ ! -e "$build/bundled/lib" ] || component=bundled
+  cmake --install "$build" --prefix "$elsewhere/prefix" --component $component >/dev/null
+  find_library_in "$(dirname "$(find "$elsewhere/prefix" -name waveinfer.pc)")"
+  cat >main.go <<'END'
+package main
+
+import (
+	"fmt"
+	"log"
+
+	"waveinfer"
+)
+
+func main() {
+	runtime, err := waveinfer.NewRuntime(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer runtime.Close()
+	stats, err := runtime.Stats()
+	fmt.Println(waveinfer.Version(), stats.Sessions, err)
+}
+END
   go mod init example.com/elsewhere 2>/dev/null
   go mod edit -require=waveinfer@v0.2.0 -replace=waveinfer="$here"
-  go run . 2>version
-  grep -qE '^[0-9]+\.[0-9]+\.[0-9]+$' version
+  go build -o elsewhere .
+  local said loads
+  said=$(env -u LD_LIBRARY_PATH ./elsewhere)
+  [ "$said" = "0.2.0 0 <nil>" ] || { echo "a module elsewhere said: $said" >&2; exit 1; }
+  loads=$(env -u LD_LIBRARY_PATH ldd elsewhere)
+  grep -q "=> $elsewhere/prefix/.*libwaveinfer" <<<"$loads" ||
+    { echo "it does not load the installed library: $loads" >&2; exit 1; }
 }
 
 main "$@"

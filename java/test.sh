@@ -20,6 +20,8 @@ main() {
   maven package || exit 1
   no_jni_rule_is_broken
   the_samples_print_what_those_in_c_print
+  the_jar_has_what_it_needs
+  a_jar_of_an_installed_library_is_used_elsewhere
   echo "Java: $tests tests passed"
 }
 
@@ -72,12 +74,63 @@ compare() {
   input=$(cat; echo .)
   echo "== Java: $sample.java prints what $program prints"
   [ -x "$build/bin/$program" ] || { echo "$build/bin/$program is missing" >&2; return 1; }
-  printf %s "${input%.}" | "$build/bin/$program" "$@" >"$work/$sample.c.txt" 2>"$work/$sample.err"
+  # With the jar's own library: the other one's products round otherwise.
+  printf %s "${input%.}" |
+    LD_LIBRARY_PATH=$build/bundled/lib "$build/bin/$program" "$@" >"$work/$sample.c.txt" 2>"$work/$sample.err"
   printf %s "${input%.}" |
     java -cp "$target/waveinfer-0.2.0.jar" "$java/examples/$sample.java" "$@" >"$work/$sample.txt" 2>"$work/$sample.err" ||
     { cat "$work/$sample.err" >&2; return 1; }
   cmp "$work/$sample.c.txt" "$work/$sample.txt"
   tests=$((tests + 1))
+}
+
+# Where there is a bundled library, the jar is to run where nothing but the C library is.
+the_jar_has_what_it_needs() {
+  local folder=$target/unpacked needed
+  echo "== Java: what is in the jar"
+  rm -rf "$folder"
+  mkdir "$folder"
+  (cd "$folder" && jar -xf "$target/waveinfer-0.2.0.jar")
+  [ -s "$folder/META-INF/LICENSE" ] || { echo "the jar has no licence" >&2; return 1; }
+  if [ -e "$build/bundled/lib" ]; then
+    needed=$(readelf -d "$folder"/waveinfer/native/linux-*/*.so* | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+      grep -vE '^(libc|libm|libpthread|libdl|libwaveinfer)\.so|^ld-linux' || true)
+    [ -z "$needed" ] || { echo "the jar's libraries need" $needed >&2; return 1; }
+    cmp "$build/bundled/lib/LICENSES" "$folder/META-INF/LICENSES"
+  fi
+  tests=$((tests + 1))
+}
+
+# A user's program in a folder of its own, with a jar that was made of the library in an empty prefix, as packages
+# have it.
+a_jar_of_an_installed_library_is_used_elsewhere() {
+  local elsewhere=$target/elsewhere component=waveinfer config passed=$tests said
+  echo "== Java: a program elsewhere uses an installed library"
+  rm -rf "$elsewhere"
+  mkdir "$elsewhere"
+  [ ! -e "$build/bundled/lib" ] || component=bundled
+  cmake --install "$build" --prefix "$elsewhere/prefix" --component $component >/dev/null
+  config=$(dirname "$(find "$elsewhere/prefix" -name waveinfer.pc)")
+  PKG_CONFIG_PATH=$config maven -Dwaveinfer.build= -Dwaveinfer.target="$elsewhere/target" -DskipTests \
+    -Dmaven.javadoc.skip=true package
+  cat >"$elsewhere/Elsewhere.java" <<'END'
+import waveinfer.WaveRuntime;
+
+public class Elsewhere {
+  public static void main(String[] arguments) {
+    try (WaveRuntime runtime = WaveRuntime.create()) {
+      System.out.println(WaveRuntime.libraryVersion() + " " + runtime.stats().sessions());
+    }
+  }
+}
+END
+  grep -q "^bound_library:FILEPATH=$elsewhere/prefix/" "$elsewhere/target/native/CMakeCache.txt" ||
+    { echo "the jar was made of another library" >&2; return 1; }
+  said=$(cd "$elsewhere" && java -cp target/waveinfer-0.2.0.jar Elsewhere.java)
+  [ "$said" = "0.2.0 0" ] || { echo "a program elsewhere said: $said" >&2; return 1; }
+  (cd "$elsewhere" && jar -xf target/waveinfer-0.2.0.jar waveinfer/native)
+  cmp "$elsewhere"/waveinfer/native/linux-*/libwaveinfer.so.2 "$config/../libwaveinfer.so.2"
+  tests=$((passed + 1))
 }
 
 main </dev/null

@@ -29,9 +29,12 @@ class Hook(BuildHookInterface[Any]):
         build_data["force_include" if version == "standard" else "force_include_editable"] = {
             str(module): "waveinfer/_abi.py"
         }
-        library = os.environ.get("WAVEINFER_LIBRARY")
+        library = find_library(Path(self.root))
         if library and version == "standard":
-            build_data["force_include"][str(Path(library).resolve())] = "waveinfer/libwaveinfer.so"
+            build_data["force_include"][str(library)] = "waveinfer/libwaveinfer.so"
+            licenses = library.with_name("LICENSES")
+            if licenses.is_file():
+                build_data["force_include"][str(licenses)] = "waveinfer/LICENSES"
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["tag"] = f"py3-none-{platform}"
 
@@ -47,6 +50,15 @@ def find_header(root: Path) -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError("waveinfer.h: neither in ../include nor beside hatch_build.py")
+
+
+def find_library(root: Path) -> Path | None:
+    """What the package is to carry."""
+    named = os.environ.get("WAVEINFER_LIBRARY")
+    if named is not None:
+        return Path(named).resolve() if named else None
+    bundled = root.parent / "build" / "bundled" / "lib" / "libwaveinfer.so"
+    return bundled.resolve() if bundled.is_file() else None
 
 
 def write_module(header: str, to: Path) -> None:

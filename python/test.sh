@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The Python package's checks in one command: installs it into a fresh environment under BUILD, formats, lints
 # and type-checks it, runs its tests, and compares its samples with the C programs.
-#   python/test.sh BUILD    a CMake build folder of this project, with libwaveinfer.so and the C samples
+#   python/test.sh BUILD [--transformers]    a CMake build folder of this project, with libwaveinfer.so and the C samples
+#   --transformers   also: a model of transformers with this store as its cache; loads PyTorch, some gigabytes
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$top/samples/setup.sh"
-[ $# = 1 ] || { echo "usage: python/test.sh BUILD" >&2; exit 1; }
+[ $# -ge 1 ] && [ "${2---transformers}" = --transformers ] ||
+  { echo "usage: python/test.sh BUILD [--transformers]" >&2; exit 1; }
 build=$(cd "$1" && pwd)
 work=$build/python
 library=$build/lib/libwaveinfer.so
@@ -19,6 +21,7 @@ main() {
   pytest -q -p no:cacheprovider --junit-xml "$work/tests.xml"
   compare_samples
   wheel_carries_the_library
+  [ $# = 1 ] || transformers_writes_the_same_tokens
   local tests
   tests=$(python -c 'import sys, xml.etree.ElementTree as t
 print(sum(not list(case) for case in t.parse(sys.argv[1]).iter("testcase")))' "$work/tests.xml")
@@ -69,20 +72,58 @@ compare_samples() {
   same_output chat "$model" < <(printf '%s\n' "$asked" "Grüße, 世界" "")
 }
 
-wheel_carries_the_library() {
-  rm -rf "$work/wheels" "$work/bundled"
-  WAVEINFER_LIBRARY=$library pip wheel -q --no-deps -w "$work/wheels" "$top/python"
-  pip install -q --no-deps --target "$work/bundled" "$work"/wheels/waveinfer-*-py3-none-linux_*.whl
-  (
-    cd "$work" && unset WAVEINFER_LIBRARY
-    LD_LIBRARY_PATH=$build/lib PYTHONPATH=$work/bundled python -c '
-import waveinfer
-with waveinfer.Runtime() as runtime:
-    assert runtime.device_info().name == "cpu"
-maps = open("/proc/self/maps").read()
-assert "/bundled/waveinfer/libwaveinfer.so" in maps, maps'
-  )
+transformers_writes_the_same_tokens() {
+  [ -e "$work/transformers/bin/python" ] || python3 -m venv "$work/transformers"
+  "$work/transformers/bin/pip" install -q "$top/python" torch==2.15.0 transformers==5.23.0
+  "$work/transformers/bin/python" "$top/python/examples/transformers_cache.py" >"$work/transformers.out"
+  grep '^full: .* the same tokens as its own: yes$' "$work/transformers.out"
   checks=$((checks + 1))
 }
 
-main
+# From a checkout whose build folder has a bundled library, and with one that is named.
+wheel_carries_the_library() {
+  local checkout=$work/checkout bundled=$build/bundled/lib
+  rm -rf "$work/wheels" "$checkout"
+  mkdir -p "$checkout/build/bundled"
+  cp -r "$top/python" "$top/include" "$checkout"
+  if [ -e "$bundled/libwaveinfer.so" ]; then
+    ln -s "$bundled" "$checkout/build/bundled/lib"
+    (unset WAVEINFER_LIBRARY && pip wheel -q --no-deps -w "$work/wheels" "$checkout/python")
+    install_wheel
+    cmp "$bundled/LICENSES" "$work/unpacked/waveinfer/LICENSES"
+    runs_with_what_it_carries '^(libc|libm|libpthread|libdl|libgcc_s|libmimalloc|libwaveinfer)\b'
+  fi
+  WAVEINFER_LIBRARY=$library pip wheel -q --no-deps -w "$work/wheels" "$checkout/python"
+  install_wheel
+  cmp "$library" "$work/unpacked/waveinfer/libwaveinfer.so"
+  LD_LIBRARY_PATH=$build/lib runs_with_what_it_carries .
+  checks=$((checks + 1))
+}
+
+install_wheel() {
+  rm -rf "$work/unpacked"
+  pip install -q --no-deps --target "$work/unpacked" "$work"/wheels/waveinfer-*-py3-none-linux_*.whl
+  rm -r "$work/wheels"
+}
+
+# runs_with_what_it_carries LIBRARIES: what the import adds to the process is those alone.
+runs_with_what_it_carries() {
+  (
+    cd "$work" && unset WAVEINFER_LIBRARY
+    PYTHONPATH=$work/unpacked python -c '
+import re, sys, asyncio, logging, _cffi_backend, numpy
+def loaded():
+    return {line.split()[5] for line in open("/proc/self/maps") if ".so" in line}
+before = loaded()
+import waveinfer
+with waveinfer.Runtime() as runtime:
+    assert runtime.device_info().name == "cpu"
+added = loaded() - before
+assert any(path.endswith("/unpacked/waveinfer/libwaveinfer.so") for path in added), added
+native = [path for path in added if "/lib-dynload/" not in path] # not the modules that Python itself has
+others = [path for path in native if not re.match(sys.argv[1], path.rsplit("/", 1)[-1])]
+assert not others, others' "$1"
+  )
+}
+
+main "$@"

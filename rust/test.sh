@@ -71,12 +71,14 @@ compare() {
   passed=$((passed + 1))
 }
 
-# A crate of a user's, in a folder of its own, with the library that pkg-config knows.
+# A crate of a user's, in a folder of its own, with the library as packages have it, in an empty prefix that pkg-config
+# knows.
 use_from_outside() {
-  local outside=$work/outside
+  local outside=$work/outside component=waveinfer
   rm -rf "$outside"
   mkdir -p "$outside/src"
-  cmake --install "$build" --prefix "$outside/prefix" --component waveinfer >/dev/null
+  [ ! -e "$build/bundled/lib" ] || component=bundled
+  cmake --install "$build" --prefix "$outside/prefix" --component $component >/dev/null
   cat >"$outside/Cargo.toml" <<EOF
 [package]
 name = "outside"

@@ -1,6 +1,6 @@
 // The host's process and threads: what the library takes of them, what it must not take over, and what it
-// leaves. Threads that the system refuses, several runtimes, a thousand of them one after the other, fork(),
-// rounding modes, locales, and the log's user data.
+// leaves. Threads that the system refuses, several runtimes, a thousand of them one after the other, ten thousand
+// sessions, fork(), rounding modes, locales, and the log's user data.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -214,23 +214,48 @@ int64_t resident_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-void runtimes_come_and_go_without_a_trace(void**) {
+// Once for what stays: pools, workspaces, the log's buffers. A hundred bytes for each of the runs would show; resident
+// memory may settle by a few pages of the allocators' own.
+template <class Run>
+void leaves_no_trace(const char* what, int runs, Run&& run) {
 #ifdef WI_SANITIZED
-  std::printf("skipped: the sanitizer keeps what is freed\n");
+  (void)runs, (void)run;
+  std::printf("%s: skipped, the sanitizer keeps what is freed\n", what);
 #else
-  for (int i = 0; i < 100; ++i) use_a_runtime_once();
+  for (int i = 0; i < runs / 10; ++i) run();
   const auto heap_before = static_cast<int64_t>(mallinfo2().uordblks);
   const int64_t resident_before = resident_bytes();
-  constexpr int kRuns = 1000;
-  for (int i = 0; i < kRuns; ++i) use_a_runtime_once();
+  for (int i = 0; i < runs; ++i) run();
   const int64_t heap = static_cast<int64_t>(mallinfo2().uordblks) - heap_before;
   const int64_t resident = resident_bytes() - resident_before;
-  std::printf("%d runtimes: heap %lld bytes, resident %lld bytes\n", kRuns, static_cast<long long>(heap),
+  std::printf("%d %s: heap %lld bytes, resident %lld bytes\n", runs, what, static_cast<long long>(heap),
               static_cast<long long>(resident));
-  // A hundred bytes for each would show; resident memory may settle by a few pages of the allocators' own.
-  assert_true(heap < kRuns * 100);
+  assert_true(heap < runs * 100);
   assert_true(resident < (4 << 20));
 #endif
+}
+
+void runtimes_come_and_go_without_a_trace(void**) { leaves_no_trace("runtimes", 1000, use_a_runtime_once); }
+
+void sessions_come_and_go_without_a_trace(void**) {
+  const auto runtime_params = params_with(2);
+  const Runtime runtime = create_runtime(&runtime_params);
+  const Model model = open_tiny_model(runtime.get());
+  const wi_text stop{"never", 5};
+  auto sampling = sized<wi_sampling_params>();
+  sampling.stops = &stop;
+  sampling.stop_count = 1;
+  auto params = sized<wi_session_params>();
+  params.sampling = &sampling;
+  leaves_no_trace("sessions", 10000, [&] {
+    const Session session = create_session(model.get(), &params);
+    const int32_t tokens[] = {1, 2, 3, 4}, none[] = {-1};
+    auto event = sized<wi_event>();
+    assert_works(wi_session_prefill(session.get(), tokens, 4, nullptr, nullptr, error));
+    assert_works(wi_session_decode(session.get(), nullptr, &event, error));
+    assert_fails(WI_E_ARGUMENT, "-1", wi_session_prefill(session.get(), none, 1, nullptr, nullptr, error));
+    const Session copy = fork(session.get());
+  });
 }
 
 // ---- fork() ----
@@ -479,6 +504,7 @@ int main() {
       cmocka_unit_test(a_limit_of_processes_is_survived),
       cmocka_unit_test(each_runtime_has_the_threads_it_asked_for),
       cmocka_unit_test(runtimes_come_and_go_without_a_trace),
+      cmocka_unit_test(sessions_come_and_go_without_a_trace),
       cmocka_unit_test(a_child_is_told_that_handles_are_its_parents_and_makes_its_own),
       cmocka_unit_test(the_hosts_rounding_and_denormals_do_not_reach_results),
       cmocka_unit_test(numbers_in_messages_and_files_know_no_locale),

@@ -239,6 +239,37 @@ def test_a_process_ends_well_with_everything_open_and_running() -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), done
 
 
+IN_MEMORY = """
+import mmap, sys, time
+import waveinfer
+runtime = waveinfer.Runtime()
+for how in ("drop",) * 30 + ("close", "end"):
+    with open(sys.argv[1], "rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    model = runtime.open_memory(memory)
+    endless = waveinfer.Sampling(logit_bias={model.info.eos_token: -float("inf")})
+    session = model.session(sampling=endless)
+    task = session.submit([1, 2, 3])
+    while task.info().state != waveinfer.TaskState.WRITING:
+        time.sleep(0.001)
+    time.sleep(0.01)
+    if how == "drop":
+        del task, session, model, memory
+    elif how == "close":
+        task.close()
+        session.close()
+        model.close()
+        memory.close()  # nobody has it any more
+"""
+
+
+def test_memory_of_a_model_stays_until_the_engine_has_left_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_MEMORY, str(MODEL)], capture_output=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), done
+
+
 CTRL_C = """
 import signal, sys, threading, os
 import waveinfer

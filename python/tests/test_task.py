@@ -100,6 +100,78 @@ def test_exceptions_of_callbacks_end_a_task_and_are_raised_by_it(session: Sessio
     session.decode()
 
 
+def test_what_a_callback_raised_in_one_task_is_none_of_the_next_one_s(session: Session) -> None:
+    failing = True
+
+    def logits(_: object) -> None:
+        if failing:
+            raise Mine
+
+    session.set_sampling(Sampling(logits=logits))
+    with session.submit(some_tokens(10)) as task:
+        while task.info().state < TaskState.DONE:
+            time.sleep(0.001)
+    failing = False
+    with session.submit(max_tokens=2) as task:
+        assert len(list(task)) == 3
+
+
+def test_closing_a_task_ends_who_waits_for_it(model: Model) -> None:
+    async def run() -> None:
+        with model.session() as session:
+            task = session.submit(some_tokens(200_000))
+            waiting = asyncio.create_task(consume(task))
+            await asyncio.sleep(0.2)
+            task.close()
+            with pytest.raises(waveinfer.ClosedError):
+                await asyncio.wait_for(waiting, 20)
+
+    asyncio.run(run())
+
+    ended: list[type] = []
+
+    def work(task: waveinfer.Task) -> None:
+        try:
+            list(task)
+        except waveinfer.Error as error:
+            ended.append(type(error))
+
+    with model.session() as session:
+        task = session.submit(some_tokens(200_000))
+        thread = threading.Thread(target=work, args=(task,), daemon=True)
+        thread.start()
+        time.sleep(0.2)
+        task.close()
+        thread.join(20)
+        assert ended == [waveinfer.ClosedError]
+
+
+def test_a_task_is_closed_by_what_the_engine_calls(runtime: Runtime) -> None:
+    made, closed = threading.Event(), threading.Event()
+    task: waveinfer.Task
+
+    def close(*_: object) -> None:
+        made.wait(60)
+        task.close()
+        closed.set()
+
+    with runtime.open_memory(MODEL.read_bytes(), weights=waveinfer.Weights.MAPPED) as model:
+        for by_notice in (True, False):
+            made.clear()
+            closed.clear()
+            with model.session() as session:
+                session.prefill([1, 2, 3])
+                if by_notice:
+                    task = session.submit(notify=close)
+                else:
+                    task = session.submit(sampling=Sampling(logits=close))
+                made.set()
+                assert closed.wait(20), "the engine waits for itself"
+                task.close()
+    with runtime.open(MODEL) as model, model.session() as session:
+        assert len(list(session.submit([1, 2, 3], max_tokens=2))) == 3
+
+
 def test_a_task_that_fails_raises_what_a_call_would_have_raised(model: Model) -> None:
     with model.session(kv_budget_bytes=1_000_000) as session:
         with session.submit(some_tokens(20_000)) as task, pytest.raises(waveinfer.BudgetError):

@@ -130,6 +130,28 @@ func TestAReadingThatNobodyWaitsForEnds(t *testing.T) {
 	}
 }
 
+func TestATextWhoseReadingWasGivenUpIsReadAnew(t *testing.T) {
+	r := start(t, nil)
+	l, text := r.service.library, someText(random(t), 500)
+	ctx, cancel := context.WithCancel(context.Background())
+	var begun sync.Once
+	_, _, err := l.read(ctx, "book", text, func(done, total int) {
+		if total > 0 {
+			begun.Do(cancel)
+		}
+	})
+	if err == nil {
+		t.Fatal("the reading was not given up")
+	}
+	d, isNew, err := l.read(context.Background(), "book", text, func(int, int) {})
+	if err != nil || !isNew || d.Tokens == 0 {
+		t.Fatalf("new %v, error %v", isNew, err)
+	}
+	if count := len(l.all()); count != 1 {
+		t.Errorf("there are %d documents", count)
+	}
+}
+
 func TestDocumentsComeBackAfterARestart(t *testing.T) {
 	folder := t.TempDir()
 	text := someText(random(t), 200)

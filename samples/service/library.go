@@ -30,7 +30,8 @@ type library struct {
 	closed    bool // nothing new is read
 }
 
-// reading is a text that is being read, for all who have sent it. It ends when all of them are gone.
+// reading is a text that is being read, for all who have sent it. It ends when all of them are gone: whoever sends
+// the text then has it read anew.
 type reading struct {
 	waiting     int // guarded by library.mu
 	cancel      context.CancelFunc
@@ -111,10 +112,10 @@ func (l *library) read(ctx context.Context, name, text string, progress func(don
 	}
 	r.waiting++
 	l.mu.Unlock()
-	return l.await(ctx, r, progress)
+	return l.await(ctx, id, r, progress)
 }
 
-func (l *library) await(ctx context.Context, r *reading, progress func(done, total int)) (*document, bool, error) {
+func (l *library) await(ctx context.Context, id string, r *reading, progress func(done, total int)) (*document, bool, error) {
 	tick := time.NewTicker(lookAfter)
 	defer tick.Stop()
 	for {
@@ -128,9 +129,17 @@ func (l *library) await(ctx context.Context, r *reading, progress func(done, tot
 			defer l.mu.Unlock()
 			if r.waiting--; r.waiting == 0 {
 				r.cancel()
+				l.forget(id, r)
 			}
 			return nil, false, context.Cause(ctx)
 		}
+	}
+}
+
+// forget lets nobody wait for a reading any more; l.mu is held.
+func (l *library) forget(id string, r *reading) {
+	if l.readings[id] == r {
+		delete(l.readings, id)
 	}
 }
 
@@ -141,10 +150,14 @@ func (l *library) run(ctx context.Context, r *reading, id, name, text string) {
 	now := time.Now()
 	d, err := l.readNew(ctx, r, facts{ID: id, Name: name, Bytes: len(text), CreatedAt: now.Unix()}, text)
 	l.mu.Lock()
-	if err == nil {
+	switch known := l.documents[id]; {
+	case err == nil && known != nil: // by a reading that was given up too late
+		d.drop()
+		d = known
+	case err == nil:
 		l.documents[id] = d
 	}
-	delete(l.readings, id)
+	l.forget(id, r)
 	l.mu.Unlock()
 	r.document, r.err = d, err
 	close(r.ended)

@@ -19,7 +19,7 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -316,11 +316,14 @@ class Calling:
 
 
 class _Local(threading.local):
-    """A thread's calls: the one that it is in, and some that may be used again."""
+    """A thread's calls: the one that it is in, and some that may be used again; and whether it is the engine's,
+    within a callback.
+    """
 
     def __init__(self) -> None:
         self.current: Calling | None = None
         self.free: list[Calling] = []
+        self.engine = False
 
 
 _local = _Local()
@@ -387,6 +390,20 @@ async def call_async(function: Callable[[Cancel], T]) -> T:
 # The library is given numbers instead of pointers to objects of Python's: one that is gone is found by nobody.
 
 
+@contextlib.contextmanager
+def _as_engine() -> Iterator[None]:
+    before, _local.engine = _local.engine, True
+    try:
+        yield
+    finally:
+        _local.engine = before
+
+
+def is_engine() -> bool:
+    """Whether this thread would wait for itself if it waited for the engine."""
+    return _local.engine
+
+
 class Target:
     """What a callback reaches, as long as this lives."""
 
@@ -446,9 +463,10 @@ def on_logits(user: Any, logits: Any, vocab: int) -> int:
     if _local.current is not None:
         return _local.current.run(sampler.change, logits, vocab)
     try:
-        sampler.change(logits, vocab)  # on the engine's thread
+        with _as_engine():
+            sampler.change(logits, vocab)
     except BaseException as exception:
-        sampler.failures.append(exception)
+        sampler.failure = exception
         return 1
     return 0
 
@@ -481,4 +499,5 @@ def keep_log(target: Target) -> None:
 def on_task(user: Any) -> None:
     notify = _target(user)
     if notify is not None:
-        notify()
+        with _as_engine():
+            notify()

@@ -158,7 +158,7 @@ class Sampler:
     def __init__(self, function: LogitsCallback) -> None:
         self._function = function
         self._logits = np.empty(0, np.float32)
-        self.failures: list[BaseException] = []
+        self.failure: BaseException | None = None  # the last one on the engine's thread
 
     def change(self, logits: Any, vocab: int) -> None:
         """Shows the user a copy of logits, (vocab) f32, and takes back what became of it."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import enum
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._abi import ffi
-from ._calls import Handle, Owner, Target, call, on_task
+from ._calls import Handle, Owner, Target, call, is_engine, on_task
 from ._library import lib
 from ._values import Arguments, Text, Tokens, encoded, int32_pointer, read, result, token_array
 from .errors import Status, error_of
@@ -72,8 +74,7 @@ class Task(Owner):
     """A prompt and its answer, worked on beside the host's threads; made by `Session.submit`.
 
     Iterate over it, `for` or `async for`, to get its events; or `poll` it, `wait` for it, or give it to a
-    selector: it has a `fileno`, which is readable while there are events. Closing it cancels it. Any thread,
-    one at a time.
+    selector: it has a `fileno`, which is readable while there are events. Any thread, one at a time.
     """
 
     def __init__(self, handle: Handle, failures: _Failures) -> None:
@@ -85,6 +86,18 @@ class Task(Owner):
         self._events = ffi.new("wi_event[]", _EVENTS)
         for event in self._events:
             event.struct_size = ffi.sizeof("wi_event")
+
+    def close(self) -> None:
+        """Cancels it if it has not ended, and gives it back; who iterates over it gets `ClosedError`. Where
+        weights lie in memory of the host's, this waits until the engine has left them, which takes a step.
+        """
+        handle = self._handle
+        if handle is not None:
+            lib.wi_task_cancel(handle.cell[0])  # now: who waits for it holds the handle
+        super().close()
+        if isinstance(handle, _Borrower) and not is_engine():
+            handle.loan.wait()
+            _take_back()
 
     @property
     def ended(self) -> bool:
@@ -101,7 +114,7 @@ class Task(Owner):
             self.cancel()
         if events and events[-1].kind != EventKind.TOKEN:
             self._ended = True
-            if events[-1].kind == EventKind.FAILED or self._failures.any():
+            if events[-1].kind == EventKind.FAILED or self._failures.notified:
                 if len(events) > 1:
                     # What was written is not lost: the end comes with the next call.
                     self._last = events.pop()
@@ -119,10 +132,15 @@ class Task(Owner):
 
     def _raise(self) -> None:
         self._last = None
-        exception = self._failures.take()
-        if exception is not None:
-            raise exception
+        if self._failures.notified:
+            raise self._failures.notified.pop(0)
         info = self.info()
+        # Only a callback makes a task fail as cancelled. The sampler may be one of other tasks' too: what it has
+        # raised in those is none of this one's.
+        if info.status == Status.CANCELLED:
+            for sampler in self._failures.samplers:
+                if sampler.failure is not None:
+                    raise sampler.failure
         raise error_of(info.status, info.message)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -181,6 +199,7 @@ class Task(Owner):
         return self._ended and self._last is None
 
     async def _readable(self) -> None:
+        task = self._use()  # its descriptor stays open so long: closing the task ends it, which is an event
         loop, number = asyncio.get_running_loop(), self.fileno()
         ready = loop.create_future()
         loop.add_reader(number, _set, ready)
@@ -188,6 +207,7 @@ class Task(Owner):
             await ready
         finally:
             loop.remove_reader(number)
+            del task
 
     async def end_async(self) -> None:
         """Cancels it if it has not ended, and waits until its session is free."""
@@ -211,14 +231,66 @@ class _Failures:
         self.notified: list[BaseException] = []
         self.samplers: list[Sampler] = []
 
-    def any(self) -> bool:
-        return bool(self.notified) or any(sampler.failures for sampler in self.samplers)
 
-    def take(self) -> BaseException | None:
-        for failures in (self.notified, *(sampler.failures for sampler in self.samplers)):
-            if failures:
-                return failures.pop(0)
-        return None
+# ------------------------------------------ Memory of the host's ------------------------------------------
+# A task that is dropped is cancelled, but the engine may be within a step: what the weights lie in must stay
+# until that is over. Nothing of Python's runs when an object goes (see Handle), so the memory is kept here, with a
+# second reference to the task, which is looked at when another one comes or goes.
+
+
+class _Loan:
+    """Memory that weights lie in, and the task that reads them."""
+
+    def __init__(self, memory: object) -> None:
+        self.memory = memory
+        self.task: Any = None
+
+    def over(self) -> bool:
+        """Whether the engine has left the task. Unknown where an exception came between: then never."""
+        if self.task is None:
+            return False
+        info = result("wi_task_info")
+        return bool(lib.wi_task_get_info(self.task, info, ffi.NULL)) or info.state >= TaskState.DONE
+
+    def wait(self) -> None:
+        while self.task is not None and not self.over():
+            time.sleep(0.0002)
+
+
+class _Borrower(Handle):
+    """The handle of a task whose model's weights lie in memory of the host's."""
+
+    __slots__ = ("loan",)
+
+    def __init__(self, loan: _Loan, *keeps: object) -> None:
+        super().__init__("wi_task", lib.wi_task_release, *keeps)
+        self.loan = loan
+
+    def own(self) -> None:
+        """As of others, but it is not the last reference: it cancels, then releases."""
+        if self.cell[0] and self._owned is None:
+            self.loan.task = ffi.gc(lib.wi_task_retain(self.cell[0]), lib.wi_task_release)
+            self._owned = ffi.gc(ffi.gc(self.cell[0], lib.wi_task_release), lib.wi_task_cancel)
+
+
+_loans: list[_Loan] = []
+
+
+def _take_back() -> None:
+    """Gives memory back that the engine has left."""
+    for loan in tuple(_loans):
+        if loan.over():
+            with contextlib.suppress(ValueError):  # another thread has
+                _loans.remove(loan)
+
+
+@atexit.register
+def _end_all() -> None:
+    """The engine must not be in such memory when Python gives everything back."""
+    for loan in tuple(_loans):  # of which threads that are left may take some
+        if loan.task is not None:
+            lib.wi_task_cancel(loan.task)
+            loan.wait()
 
 
 def submit(
@@ -261,11 +333,28 @@ def submit(
         params.notify, params.notify_user = on_task, target.user
     kept = session.keeps if sampling is None else (session.keeps[0], keeps, session.keeps[1])
     failures.samplers = _samplers(kept[:2])
-    handle = Handle("wi_task", lib.wi_task_release, session, kept, target)
+    model = session.keeps[0]
+    assert isinstance(model, Handle)
+    if not model.keeps:
+        handle = Handle("wi_task", lib.wi_task_release, session, kept, target)
+        _submit(owner, session, params, handle, kept)
+        return Task(handle, failures)
+    _take_back()
+    loan = _Loan(model.keeps)
+    handle = _Borrower(loan, session, kept, target)
+    _loans.append(loan)
+    try:
+        _submit(owner, session, params, handle, kept)
+    finally:
+        if not handle.cell[0]:
+            _loans.remove(loan)
+    return Task(handle, failures)
+
+
+def _submit(owner: Session, session: Handle, params: Any, handle: Handle, kept: tuple[object, ...]) -> None:
     with owner._lock:
         call(lambda _, error: lib.wi_task_submit(session.cell[0], params, handle.cell, error), into=handle)
         session.keeps = kept
-    return Task(handle, failures)
 
 
 def _samplers(keeps: object) -> list[Sampler]:

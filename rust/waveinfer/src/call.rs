@@ -20,6 +20,8 @@ thread_local! {
     static CALLS: Cell<u32> = const { Cell::new(0) };
     /// What a callback of the innermost of them panicked with.
     static PANIC: Cell<Option<Panic>> = const { Cell::new(None) };
+    /// Whether this thread is an engine's, within a callback.
+    static IS_ENGINE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// One call of the library. `call` gives it the error to fill.
@@ -63,6 +65,18 @@ pub(crate) fn guard<R>(callback: impl FnOnce() -> R) -> Option<R> {
 /// Whether the library was called by this thread, rather than calling from a thread of its own.
 pub(crate) fn is_inside_call() -> bool {
     CALLS.get() > 0
+}
+
+/// Runs a callback of the host's that the engine makes on its own thread, and that must not unwind.
+pub(crate) fn on_engine(callback: impl FnOnce()) {
+    let before = IS_ENGINE.replace(true);
+    callback();
+    IS_ENGINE.set(before);
+}
+
+/// Whether this thread would wait for itself if it waited for the engine.
+pub(crate) fn is_engine() -> bool {
+    IS_ENGINE.get()
 }
 
 /// done and total so far; Break ends the call.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use waveinfer_sys::*;
 
-use crate::call::{guard, int, is_inside_call, sized, Panic};
+use crate::call::{guard, int, is_inside_call, on_engine, sized, Panic};
 use crate::error::Result;
 use crate::Token;
 
@@ -204,9 +204,12 @@ unsafe extern "C" fn change(user: *mut c_void, logits: *mut f32, vocab: u64) -> 
         if panic().is_some() {
             return 1; // of a step before, which is tried again
         }
-        catch_unwind(AssertUnwindSafe(|| (hook.function)(logits)))
-            .map_err(|payload| *panic() = Some(payload))
-            .ok()
+        let mut flow = None;
+        on_engine(|| {
+            let outcome = catch_unwind(AssertUnwindSafe(|| (hook.function)(logits)));
+            flow = outcome.map_err(|payload| *panic() = Some(payload)).ok();
+        });
+        flow
     };
     i32::from(flow != Some(ControlFlow::Continue(())))
 }

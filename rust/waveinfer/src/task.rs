@@ -1,4 +1,3 @@
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use waveinfer_sys::*;
 
-use crate::call::{call, sized, text_of, Handle, Panic};
+use crate::call::{call, is_engine, on_engine, sized, text_of, Handle, Panic};
 use crate::error::{Error, Result};
 use crate::event::{Event, OwnedEvent};
 use crate::model::TokenizeFlags;
@@ -539,10 +538,10 @@ impl Drop for Running {
         if self.hooks.is_empty() && !self.model.borrows() {
             return; // the engine ends it, and uses nothing of ours
         }
-        if !IS_ENGINE.get() {
+        if !is_engine() {
             return self.raw.wait_for_end();
         }
-        // Dropped by what the engine woke, on the engine's own thread, which would wait for itself.
+        // Dropped by what the engine called, on the engine's own thread, which would wait for itself.
         let (raw, hooks, model) = (self.raw.clone(), self.hooks.clone(), self.model.clone());
         let kept = Kept(raw, hooks, model);
         let kept = std::mem::ManuallyDrop::new(kept); // without a thread it is never given back
@@ -560,11 +559,6 @@ impl fmt::Debug for Running {
 }
 
 struct Kept(Arc<TaskHandle>, #[allow(dead_code)] Vec<Arc<LogitsHook>>, #[allow(dead_code)] Model);
-
-thread_local! {
-    /// Whether this thread is an engine's, within its callback.
-    static IS_ENGINE: Cell<bool> = const { Cell::new(false) };
-}
 
 /// Who wants to know of new events.
 struct Wakes {
@@ -617,7 +611,5 @@ unsafe extern "C" fn notify(user: *mut c_void) {
         Arc::increment_strong_count(user);
         Arc::from_raw(user)
     };
-    let before = IS_ENGINE.replace(true);
-    wakes.wake();
-    IS_ENGINE.set(before);
+    on_engine(|| wakes.wake());
 }

@@ -236,6 +236,26 @@ fn a_task_can_be_dropped_by_what_it_wakes() {
 }
 
 #[test]
+fn a_task_can_be_dropped_by_its_own_logits_callback() {
+    let place = Arc::new(std::sync::Mutex::new(None::<Task>));
+    let (dropping, (tell, told)) = (place.clone(), mpsc::channel());
+    let sampling = Sampling::new().logits(move |_| {
+        let task = dropping.lock().unwrap().take();
+        if let Some(task) = task {
+            drop(task);
+            tell.send(()).unwrap();
+        }
+        Continue(())
+    });
+    let options = TaskOptions::new().prompt(some_tokens(50, 1)).sampling(sampling);
+    let mut locked = place.lock().unwrap();
+    *locked = Some(options.submit(Session::new(model()).unwrap()).unwrap());
+    drop(locked);
+    told.recv_timeout(Duration::from_secs(60)).expect("the engine waits for itself");
+    assert_eq!(tokens_of(&mut task(50, 3)).len(), 3);
+}
+
+#[test]
 fn sampling_of_a_task_stays_with_its_session() {
     let only = |wanted: usize| {
         Sampling::new().logits(move |logits| {

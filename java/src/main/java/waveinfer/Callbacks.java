@@ -25,6 +25,9 @@ final class Callbacks {
   private static final int GO_ON = 0;
   private static final int END = 1;
 
+  /** Of the engine's thread, within a callback: it must not wait for the engine. */
+  private static final ThreadLocal<Boolean> engine = new ThreadLocal<>();
+
   private static final AtomicLong last = new AtomicLong();
   private static final ConcurrentHashMap<Long, Object> objects = new ConcurrentHashMap<>();
 
@@ -39,6 +42,10 @@ final class Callbacks {
 
   static void remove(long id) {
     objects.remove(id);
+  }
+
+  static boolean onEngine() {
+    return engine.get() != null;
   }
 
   /** How many objects are kept. */
@@ -104,14 +111,18 @@ final class Callbacks {
 
   private static int logits(long id, ByteBuffer values) {
     LogitsHook hook = null;
+    boolean onEngine = Call.current() == null;
     try {
+      if (onEngine) engine.set(true);
       hook = find(id, LogitsHook.class);
-      if (hook == null || Call.current() == null && hook.failed()) return END;
+      if (hook == null || onEngine && hook.failed()) return END;
       hook.process(values.order(ByteOrder.nativeOrder()).asFloatBuffer());
       return GO_ON;
     } catch (Throwable what) {
-      if (Call.current() == null && hook != null) hook.threw(what);
+      if (onEngine && hook != null) hook.threw(what);
       return ended(what);
+    } finally {
+      if (onEngine) engine.remove();
     }
   }
 
@@ -140,10 +151,13 @@ final class Callbacks {
   private static void notified(long id) {
     Task.Bell bell = null;
     try {
+      engine.set(true);
       bell = find(id, Task.Bell.class);
       if (bell != null) bell.ring();
     } catch (Throwable what) {
       if (bell != null) bell.threw(what);
+    } finally {
+      engine.remove();
     }
   }
 

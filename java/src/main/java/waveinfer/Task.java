@@ -1,5 +1,6 @@
 package waveinfer;
 
+import java.lang.ref.Reference;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.ArrayDeque;
@@ -53,7 +54,7 @@ public final class Task extends Handle implements Iterable<Event> {
       Bell bell,
       AtomicBoolean taken,
       AtomicInteger handles) {
-    super(address, release(keep != null, bell == null ? 0 : bell.id, handles), keep, taken);
+    super(address, release(keep, bell == null ? 0 : bell.id, handles), keep, taken);
     handles.incrementAndGet();
     this.hooks = hooks;
     this.setsSampling = setsSampling;
@@ -63,12 +64,23 @@ public final class Task extends Handle implements Iterable<Event> {
   }
 
   /** Where weights lie in memory of this VM, it must stay until the engine has left them. */
-  private static LongConsumer release(boolean settles, long bell, AtomicInteger handles) {
+  private static LongConsumer release(Object memory, long bell, AtomicInteger handles) {
     return task -> {
       boolean last = handles.decrementAndGet() == 0;
-      if (last && settles) settle(task);
-      Native.wi_task_release(task);
-      if (last) Callbacks.remove(bell);
+      Runnable release =
+          () -> {
+            if (last && memory != null) settle(task);
+            Native.wi_task_release(task);
+            if (last) Callbacks.remove(bell);
+            Reference.reachabilityFence(memory);
+          };
+      if (last && memory != null && Callbacks.onEngine()) { // which cannot wait for itself
+        Thread waiting = new Thread(release, "waveinfer-task");
+        waiting.setDaemon(true);
+        waiting.start();
+      } else {
+        release.run();
+      }
     };
   }
 

@@ -11,7 +11,9 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -118,6 +120,35 @@ class TaskTest {
         List<Event> events = shared.events().toList();
         assertEquals(Event.Kind.LIMIT, events.get(300).kind());
       }
+    }
+  }
+
+  @Test
+  void aTaskIsClosedByWhatTheEngineCalls() throws InterruptedException {
+    ByteBuffer direct = ByteBuffer.allocateDirect((int) Sample.FILE.toFile().length());
+    Model model = Sample.runtime.open(direct.put(Sample.bytes()).flip(), new ModelParams(), null);
+    for (boolean byItsBell : new boolean[] {true, false}) {
+      CompletableFuture<Task> task = new CompletableFuture<>();
+      Semaphore closed = new Semaphore(0);
+      Runnable close =
+          () -> {
+            task.join().close();
+            closed.release();
+          };
+      TaskParams params = some(1_000_000);
+      if (byItsBell) params.whenReady(close);
+      else params.sampling(new SamplingParams().logitsProcessor(logits -> close.run()));
+      try (Session session = model.newSession()) {
+        session.prefill(1, 2, 3);
+        task.complete(session.submit(params));
+        assertTrue(closed.tryAcquire(20, TimeUnit.SECONDS), "the engine waits for itself");
+        task.join().close();
+      }
+    }
+    model.close();
+    try (Session session = Sample.session();
+        Task next = session.submit(some(3))) {
+      assertEquals(4, next.events().toList().size());
     }
   }
 
