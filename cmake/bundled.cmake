@@ -113,7 +113,7 @@ foreach(header hwy/highway.h nlohmann/json.hpp)
   list(APPEND WI_LICENSED_HEADERS ${${found}})
 endforeach()
 add_custom_command(OUTPUT ${WI_LICENSES} VERBATIM
-  COMMAND ${CMAKE_SOURCE_DIR}/cmake/licenses.sh ${WI_LICENSES} ${CMAKE_CXX_COMPILER} ${WI_STATIC_LIBRARIES} ${WI_LICENSED_HEADERS}
+  COMMAND ${CMAKE_SOURCE_DIR}/cmake/licenses.sh ${WI_LICENSES} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${WI_STATIC_LIBRARIES} ${WI_LICENSED_HEADERS}
   DEPENDS cmake/licenses.sh
   COMMENT "Collecting licences")
 add_custom_target(waveinfer_static ALL DEPENDS ${WI_STATIC_ARCHIVE} ${WI_LICENSES})

@@ -40,10 +40,20 @@ if(TARGET DNNL::dnnl)
   add_library(wi_own_gemm OBJECT ${WI_OWN_GEMM})  # for a library that takes it before wi_kernels' own
   target_link_libraries(wi_own_gemm PRIVATE wi_kernels)
 endif()
-# SSSE3 (every x86-64 processor since 2011), AVX2 and AVX-512; each target more is a recompilation. The
-# baseline is named because old Highway would take plain scalar code for it; bits 4 and 6 are the AVX-512
-# variants for Sapphire Rapids and Zen 4 of newer ones. AVX-512 with VNNI is for the source that asks for it.
-set(WI_DISABLED_TARGETS "HWY_SSE4|(1LL<<4)|(1LL<<6)")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  # SSSE3 (every x86-64 processor since 2011), AVX2 and AVX-512; each target more is a recompilation. The
+  # baseline is named because old Highway would take plain scalar code for it; bits 4 and 6 are the AVX-512
+  # variants for Sapphire Rapids and Zen 4 of newer ones. AVX-512 with VNNI is for the source that asks for it.
+  set(WI_BASELINE_TARGETS HWY_BASELINE_TARGETS=HWY_SSSE3)
+  set(WI_DISABLED_TARGETS "HWY_SSE4|(1LL<<4)|(1LL<<6)")
+else()
+  set(WI_BASELINE_TARGETS)
+  # NEON: how long a vector is must be known when kernels are compiled.
+  set(WI_DISABLED_TARGETS "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
+  # Highway asks for this of its functions one by one, and a compiler's own constructors would lack it. No kernel uses
+  # it: it is not needed to run.
+  target_compile_options(wi_kernels PRIVATE -march=armv8-a+crypto)
+endif()
 if(WAVEINFER_SANITIZE)
   # Instrumented SIMD templates take a compiler minutes a target, and each runs the same source: two will do.
   string(APPEND WI_DISABLED_TARGETS "|HWY_AVX2")
@@ -53,7 +63,7 @@ if(WAVEINFER_SANITIZE)
   endif()
   target_compile_options(wi_kernels PRIVATE -g1 -O1)
 endif()
-target_compile_definitions(wi_kernels PUBLIC "HWY_BASELINE_TARGETS=HWY_SSSE3"
+target_compile_definitions(wi_kernels PUBLIC ${WI_BASELINE_TARGETS}
   "HWY_DISABLED_TARGETS=(${WI_DISABLED_TARGETS}|HWY_AVX3_DL)" "WI_DISABLED_BUT_VNNI=(${WI_DISABLED_TARGETS})")
 wi_component(wi_memory src/memory wi_base Threads::Threads ${CMAKE_DL_LIBS})
 # mimalloc is opened at run time and never linked: the packaged library exports malloc and operator new

@@ -76,9 +76,12 @@ foreach(program wi_ask wi_chat wi_logits wi_tokens)
       target_link_options(${program} PRIVATE -static-libstdc++ -static-libgcc)
     endif()
     install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+    if(CMAKE_CROSSCOMPILING AND NOT CMAKE_CROSSCOMPILING_EMULATOR)
+      continue()
+    endif()
     set(page ${CMAKE_BINARY_DIR}/man/${program}.1)
     add_custom_command(OUTPUT ${page} VERBATIM DEPENDS ${program} cmake/man_page.sh
-      COMMAND ${CMAKE_SOURCE_DIR}/cmake/man_page.sh $<TARGET_FILE:${program}> ${PROJECT_VERSION} ${page}
+      COMMAND ${CMAKE_SOURCE_DIR}/cmake/man_page.sh ${page} ${PROJECT_VERSION} ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:${program}>
       COMMENT "Writing ${program}.1")
     list(APPEND man_pages ${page})
   endif()

@@ -1,12 +1,14 @@
 #!/bin/sh
-# man_page.sh PROGRAM VERSION OUT: a man page out of what the program says to --help: its name and what it does;
+# man_page.sh OUT VERSION COMMAND...: a man page out of what a program says to --help: its name and what it does;
 # options, whose descriptions all begin in one column; an example; and whatever else.
 set -eu
-program=$1 version=$2 out=$3
-name=${program##*/}
+out=$1 version=$2
+shift 2
+name=${out##*/}
+name=${name%.1}
 mkdir -p "${out%/*}"
 trap 'rm -f "$out.part"' EXIT
-"$program" --help >"$out.part.help"
+"$@" --help >"$out.part.help"
 awk -v name="$name" -v version="$version" '
   function roff(text) {
     gsub(/\\/, "\\e", text)

@@ -8,6 +8,7 @@ build_packages=(g++ cmake ninja-build pkg-config libhwy-dev libdnnl-dev libmimal
 clang_packages=(clang-14 libclang-rt-14-dev)
 packaging_packages=(dpkg-dev file abigail-tools) # what makes a .deb, and holds the ABI against its baseline
 cuda_packages=(python3-pip) # which loads a CUDA toolkit where there is none
+arm64_packages=(g++-aarch64-linux-gnu qemu-user-static) # a cross compiler, and what runs its programs
 lint_packages=(clang-format-14 clang-tidy-14 git)
 
 # set_up PACKAGE...: installs those that are missing.

@@ -4,8 +4,10 @@
 #   tests/run.sh          every test, optimised build; without a CUDA 13 toolkit, it loads one; then the tests of
 #                         the bindings and of samples in other languages, each with its language's own tools, which
 #                         it installs where they are missing
-#   tests/run.sh --all    also: every test under ASan and UBSan, the concurrent ones under TSan, and
-#                         every fuzz target for a few seconds
+#   tests/run.sh --all    also: every test under ASan and UBSan, the concurrent ones under TSan, every fuzz target for
+#                         a few seconds, and a build for 64-bit ARM
+#   tests/run.sh --arm64  a build for 64-bit ARM by Debian's cross compiler, and its tests on an emulated processor, of
+#                         which each instruction takes many: half an hour on two cores
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$top/samples/setup.sh"
@@ -17,7 +19,8 @@ main() {
   case ${1-} in
     '') ;;
     --all) all=1 ;;
-    *) echo "tests/run.sh: unknown option $1; --all is the only one" >&2; exit 1 ;;
+    --arm64) test_arm64; return ;;
+    *) echo "tests/run.sh: unknown option $1; there are --all and --arm64" >&2; exit 1 ;;
   esac
   set_up "${build_packages[@]}" "${packaging_packages[@]}" "${cuda_packages[@]}" ${all:+"${clang_packages[@]}"}
 
@@ -28,6 +31,7 @@ main() {
   build_and_test "optimised" "$top/build"
   test_languages "$top/build"
   [ -z "$all" ] || check_with_sanitizers
+  [ -z "$all" ] || build_for_arm64
   echo
   printf '%s\n' "${summary[@]}"
 }
@@ -86,6 +90,30 @@ check_with_sanitizers() {
   targets=()
 
   fuzz
+}
+
+# ---- 64-bit ARM
+
+build_for_arm64() {
+  echo "== 64-bit ARM: build"
+  set_up "${arm64_packages[@]}"
+  local packages
+  packages=$("$top/tests/arm64_packages.sh" "$top/build-arm64-packages")
+  configure "$top/build-arm64" -DCMAKE_TOOLCHAIN_FILE="$top/cmake/aarch64-linux-gnu.cmake" -DWI_SYSROOT="$packages" \
+    -DWAVEINFER_ONEDNN=OFF
+  cmake --build "$top/build-arm64" -j "$jobs"
+  summary+=("64-bit ARM: built")
+}
+
+# Where a test's claim is about this system (threads that cannot be made, memory that is refused by an interposer), what
+# answers is the emulator, and it is left out.
+test_arm64() {
+  set_up "${build_packages[@]}"
+  build_for_arm64
+  echo "== 64-bit ARM: tests"
+  ctest --test-dir "$top/build-arm64" --output-on-failure -j "$jobs" -LE not_emulated
+  summary+=("64-bit ARM: $(grep -c '^Test Passed\.' "$top/build-arm64/Testing/Temporary/LastTest.log") programs passed")
+  printf '\n%s\n' "${summary[@]}"
 }
 
 # One fixed version of clang, so its warnings can be errors.

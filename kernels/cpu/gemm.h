@@ -13,7 +13,7 @@
 
 namespace wi::cpu {
 
-// Whether bf16 products are faster than f32 ones here (AVX512_BF16 or AMX).
+// Whether bf16 products are faster than f32 ones here (AVX512_BF16, AMX, ARM's BF16).
 bool has_fast_bf16();
 // Whether they are so much faster that three of them take less time than one in f32 (AMX).
 bool has_fast_bf16_tiles();

@@ -1,5 +1,5 @@
 // The dense products of a library without oneDNN: those in f32 are gemm_f32.h's as ever, those in bf16 run on
-// AVX512_BF16's instructions. AMX is oneDNN's alone. A product has nothing to make beforehand, so there is no
+// AVX512_BF16's instructions or ARM's. AMX is oneDNN's alone. A product has nothing to make beforehand, so there is no
 // cache, no lock and no scratch memory for bf16; and nothing here depends on how many rows or columns a
 // product has but where it stops.
 #include "kernels/cpu/gemm.h"

@@ -16,7 +16,7 @@ struct GemmBf16 {
   int64_t m;
   bool accumulate;
 
-  static bool supported();  // by this processor: AVX512_BF16
+  static bool supported();  // by this processor: AVX512_BF16, ARM's BF16
   void run(const uint16_t* a, const uint16_t* b, float* c) const;
 };
 
