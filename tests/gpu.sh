@@ -89,6 +89,7 @@ all_steps() {
   done
   step "kernels, alone" 75 test_log "$bin/gpu_test" kernel_bench
   step "decode, 8K and 120K" 150 bench_log "${llama[@]}" --context 8192,122880 --steps 20
+  step "decode, 120K in host memory" 90 bench_log "${llama[@]}" --policy wave --context 122880 --steps 20 --kv-fast 0.05
   local tool
   for test in twins attend_chunk wave attend matmul_dense; do
     sanitize memcheck "$test" 20
@@ -116,6 +117,7 @@ quick_steps() {
   done
   step "kernels, alone" 60 test_log env WI_QUICK=1 "$bin/gpu_test" kernel_bench
   step "decode, few tokens" 120 bench_log --shape tiny --weights f16 --no-check --context 300,600 --batch 1,2 --steps 2
+  step "decode in host memory" 120 bench_log --shape tiny --weights f16 --no-check --policy wave --context 3000 --steps 2 --kv-fast 0.05
   sanitize memcheck twins 60
   step "what is refused" 60 bench_log --shape tiny --weights f16 --policy streaming --context 300
   step "what takes too long" 2 bench_log --shape llama-1b --weights f16 --context 300

@@ -184,6 +184,29 @@ void sweep_sharing() {
   });
 }
 
+// However little memory there is, what a step may be reading is there until it has ended.
+void what_steps_read_is_not_freed_for_want_of_memory(void**) {
+  const TiersWorld world({.threads = 1}, model);
+  wi::WaveBuffer& buffer = world.buffer();
+  constexpr size_t kBytes = 1 << 20;
+  const auto used = [&] { return world.runtime->pool->used(); };
+  const uint64_t before = used();
+  {
+    const wi::WaveBuffer::Reading reading(&buffer);
+    std::vector<wi::HostBuffer> pages(20);
+    for (wi::HostBuffer& of : pages) of = world.runtime->pool->allocate(kBytes, "pages");
+    for (wi::HostBuffer& of : pages) {
+      const wi::WaveBuffer::Retiring retiring(buffer);
+      choose(0, true);
+      armed = true;
+      buffer.retire(std::move(of));
+      armed = false;
+    }
+    assert_int_equal(used(), before + pages.size() * kBytes);
+  }
+  assert_int_equal(used(), before);
+}
+
 }  // namespace
 
 int main() {
@@ -191,6 +214,7 @@ int main() {
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   model = TiersWorld::make_model();
   const CMUnitTest tests[] = {
+      cmocka_unit_test(what_steps_read_is_not_freed_for_want_of_memory),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_opening>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_reading>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_decoding>),

@@ -33,6 +33,10 @@ bool report(cudaError_t error, const char* doing, DeviceError* out) {
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorMpsClientTerminated:
     case cudaErrorUnknown:
       out->fault = DeviceFault::lost;
       break;

@@ -133,7 +133,18 @@ bool WaveBuffer::later(std::function<void()> work) {
   return true;
 }
 
-void WaveBuffer::retire(HostBuffer buffer) {
+WaveBuffer::Retiring::Retiring(WaveBuffer& buffer) : buffer_(buffer) {
+  std::lock_guard lock(buffer_.retired_mutex_);
+  buffer_.retired_.reserve(buffer_.retired_.size() + buffer_.retiring_ + 1);
+  ++buffer_.retiring_;
+}
+
+WaveBuffer::Retiring::~Retiring() {
+  std::lock_guard lock(buffer_.retired_mutex_);
+  --buffer_.retiring_;
+}
+
+void WaveBuffer::retire(HostBuffer buffer) noexcept {
   {
     std::lock_guard lock(retired_mutex_);
     retired_.push_back({std::move(buffer), readings_.hide()});

@@ -104,8 +104,19 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   // such thread.
   bool later(std::function<void()> work);
 
-  // Freed when the steps have ended that may be reading it.
-  void retire(HostBuffer buffer);
+  // Room to note a buffer in that is to be retired: what steps are reading must not be freed for want of it.
+  class Retiring {
+   public:
+    explicit Retiring(WaveBuffer& buffer);  // throws std::bad_alloc
+    ~Retiring();
+    Retiring(const Retiring&) = delete;
+    Retiring& operator=(const Retiring&) = delete;
+
+   private:
+    WaveBuffer& buffer_;
+  };
+  // Freed when the steps have ended that may be reading it. A Retiring lives, for each that may be.
+  void retire(HostBuffer buffer) noexcept;
 
   // A session's part of the fast tier, in frames of one size; given back when it goes. Frames are everybody's:
   // the parts add up to how many there may be.
@@ -167,6 +178,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
 
   mutable std::mutex retired_mutex_;
   std::vector<Retired> retired_;
+  size_t retiring_ = 0;  // that there is room for in retired_
 
   std::mutex queue_mutex_;
   std::condition_variable posted_;

@@ -127,6 +127,7 @@ void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
 bool Segment::demote(WaveBuffer& buffer, const std::function<void()>& poll) const {
   const std::unique_lock lock = lock_patiently(demoting_, poll);  // another thread may be at it
   if (is_slow()) return false;
+  const WaveBuffer::Retiring retiring(buffer);
   if (buffer.pinned()) {
     demote_to_pinned(buffer, poll);
     return true;

@@ -77,7 +77,7 @@ class Pipe final : public ByteSink, public ByteSource {
 }  // namespace
 
 std::shared_ptr<Session> copy_to(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
-                                 Session& from) {
+                                 Session& from, float fast_share) {
   Pipe pipe(from.saved_bytes());
   std::exception_ptr failed;
   std::thread writer([&] {
@@ -92,7 +92,11 @@ std::shared_ptr<Session> copy_to(std::shared_ptr<Runtime> runtime, std::shared_p
   std::exception_ptr refused;
   try {
     copy = Session::load(
-        std::move(runtime), std::move(model), pipe, [](const SessionParams& saved) { return saved; },
+        std::move(runtime), std::move(model), pipe,
+        [fast_share](SessionParams saved) {
+          saved.kv_fast_share = fast_share;
+          return saved;
+        },
         nullptr);
   } catch (...) {
     refused = std::current_exception();

@@ -16,8 +16,8 @@ std::string driver_version();
 uint64_t device_bytes_taken(const Runtime& runtime);
 
 // A session of another runtime's that has everything that this one has. It goes there as one that is saved and
-// loaded does, but in memory, a piece at a time.
+// loaded does, but in memory, a piece at a time. fast_share: SessionParams::kv_fast_share there.
 std::shared_ptr<Session> copy_to(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
-                                 Session& from);
+                                 Session& from, float fast_share);
 
 }  // namespace wi::bench

@@ -81,6 +81,7 @@ const char* const kUsage =
     "is\n"
     "the same as with all of them in memory, and gives that one's times too.\n"
     "--kv-budget: so many MB for keys, values, indexes and scratch, the rest in a file.\n"
+    "With a device these two are of its memory, and the rest is in pinned memory.\n"
     "--no-read-ahead: a prompt reads its past from the file when it wants it, not while it attends.\n"
     "--saved: saves each session into the folder (the file goes afterwards), loads it in a runtime whose "
     "slow "
@@ -176,6 +177,7 @@ std::shared_ptr<Session> made_by_the_host(const std::shared_ptr<const Model>& mo
   }();
   SessionParams params = as;
   params.policy = find_policy(host->backend, as.policy->name);
+  params.kv_fast_share = 0;  // all is there
   auto session = Session::create(host, model, params);
   session->append_computed(ids, synthetic_cache(model->config, seed), nullptr);
   return session;
@@ -198,7 +200,7 @@ std::shared_ptr<Session> filled(const std::shared_ptr<Runtime>& runtime,
   if (options.fill == "synthetic" && runtime->device) {
     std::shared_ptr<Session> own, &source = made ? *made : own;
     if (!source) source = made_by_the_host(its_model, params, {past.begin(), past.end()}, seed);
-    session = copy_to(runtime, its_model, *source);
+    session = copy_to(runtime, its_model, *source, params.kv_fast_share);
   } else {
     session = Session::create(runtime, its_model, params);
     if (options.fill == "synthetic")
@@ -269,7 +271,8 @@ int run(const Options& given) {
   params.device = device.index;
   params.threads = options.threads;
   params.kv_budget_bytes = static_cast<uint64_t>(options.kv_budget);
-  if ((options.kv_fast > 0 || options.kv_budget > 0) && options.saved.empty()) {
+  // A device's slow tier is pinned memory, which it has anyhow.
+  if ((options.kv_fast > 0 || options.kv_budget > 0) && options.saved.empty() && !device.backend) {
     params.spill_folder = options.spill;
     params.buffer_manager = options.manager == "lru" ? BufferManager::lru : BufferManager::bucketed;
     params.read_ahead = options.read_ahead;

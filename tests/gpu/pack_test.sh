@@ -51,6 +51,7 @@ kernels: twins: skipped
 kernels: elementwise: skipped
 kernels, alone: skipped
 decode, few tokens: passed
+decode in host memory: passed
 what is refused: passed
 what takes too long: out of time" ] || broken "$names"
 }
@@ -61,7 +62,9 @@ import json, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
 measured = [line for line in lines if "tokens_per_second" in line]
 assert [(line["context"], line["policy"], line["batch"]) for line in measured] == [
-    (context, policy, batch) for context in (300, 600) for policy in ("full", "wave") for batch in (1, 2)], measured
+    (context, policy, batch) for context in (300, 600) for policy in ("full", "wave") for batch in (1, 2)] + 2 * [(3000, "wave", 1)], measured
+assert [line["slow_bytes"] > 0 for line in measured[-2:]] == [False, True], measured
+assert measured[-1]["slow_tier"] == "pinned", measured
 for line in measured:
     assert line["device"] == "cuda:0" and line["device_name"] == "Emulated" and line["date"] and line["command"], line
 assert [line["policy"] for line in lines if "refused" in line] == ["streaming"], lines
