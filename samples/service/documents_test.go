@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"waveinfer"
 )
 
 // read has the service read a text.
@@ -262,6 +264,38 @@ func TestDocumentsLeaveMemoryWhenOthersNeedIt(t *testing.T) {
 		r.ask(ids[at])
 	}
 	r.idle()
+}
+
+func TestDocumentsStayInMemoryWhereThereIsRoom(t *testing.T) {
+	r := start(t, nil)
+	e := r.service.engine
+	asked := 0
+	e.makeRoom = func() bool { asked++; return false }
+	busy, err := e.model.NewSession(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	slow := &waveinfer.SamplingParams{LogitsCallback: func([]float32) error { time.Sleep(4 * lookAfter); return nil }}
+	holding, err := busy.Submit(&waveinfer.TaskParams{Text: fact, MaxTokens: 4, Sampling: slow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holding.Close()
+	time.Sleep(lookAfter) // the engine is within its step
+	session, err := e.model.NewSession(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	task, err := e.start(context.Background(), session, &waveinfer.TaskParams{Tokens: []waveinfer.Token{1, 2, 3}, MaxTokens: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	task.Close()
+	if asked > 0 {
+		t.Errorf("documents were to make room %d times", asked)
+	}
 }
 
 func TestADocumentThatCouldNotBeSavedIsSavedAtTheEnd(t *testing.T) {

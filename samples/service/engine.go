@@ -92,8 +92,14 @@ func (e *engine) mayTake(param string, prompt, answer int) error {
 const lookAfter = 100 * time.Millisecond
 
 // start gives a session to the engine and waits until it is worked on: the engine admits a task when all that
-// it may come to need by the memory plan is free. Documents that nobody uses make room meanwhile.
+// it may come to need by the memory plan is free. Documents that nobody uses make room meanwhile, if that is what it
+// waits for: where the engine is busy, a task that has just come waits for its next step.
 func (e *engine) start(ctx context.Context, session *waveinfer.Session, params *waveinfer.TaskParams) (*waveinfer.Task, error) {
+	stats, err := session.Stats()
+	if err != nil {
+		return nil, err
+	}
+	tokens := stats.Tokens + len(params.Tokens) + params.MaxTokens
 	task, err := session.Submit(params)
 	if err != nil {
 		return nil, err
@@ -113,10 +119,22 @@ func (e *engine) start(ctx context.Context, session *waveinfer.Session, params *
 		if info.State != waveinfer.TaskQueued {
 			return task, nil
 		}
-		e.makeRoom()
+		if e.lacks(tokens) || time.Until(late) < e.gate.queueTime/2 {
+			e.makeRoom()
+		}
 	}
 	task.Close()
 	return nil, err
+}
+
+// lacks tells whether there is too little memory for so many tokens beside what is held now.
+func (e *engine) lacks(tokens int) bool {
+	plan, err := e.model.PlanMemory(&e.session, tokens)
+	if err != nil {
+		return true
+	}
+	stats, err := e.runtime.Stats()
+	return err != nil || stats.KVBytes+plan.KVBytes+plan.IndexBytes+plan.SealingBytes > stats.KVBudgetBytes
 }
 
 // waitFor waits until a task has events, or so long.
