@@ -282,9 +282,8 @@ typedef struct wi_runtime_stats {
   uint64_t prefix_hits;         /* segments taken over from another session instead of being computed */
   uint64_t copied_weight_bytes; /* of models that were opened with WI_WEIGHTS_COPIED and live */
   /* Of the slow tier, 0 without one; since 0.2: */
-  uint64_t slow_bytes;  /* in spill_folder's file, or pinned for a device, now; what lies in saved sessions is
-                                 not counted */
-  uint64_t frame_bytes; /* of kv_bytes: frames for what queries want of them */
+  uint64_t slow_bytes;        /* in spill_folder's file, or pinned, now; saved sessions' files do not count */
+  uint64_t frame_bytes;       /* of kv_bytes: frames for what queries want of them */
   uint64_t buffer_admissions; /* partitions that came into frames to stay; since creation, as all below */
   uint64_t buffer_evictions;  /* partitions that made room */
   uint64_t buffer_refusals;   /* partitions that were read and found no free frame */
@@ -736,9 +735,9 @@ typedef struct wi_session_params {
    * parameters, takes over its sealed segments instead of computing them, as far as they are those that the
    * prompt would have itself: what other sessions hold does not change where a prompt is cut */
   int32_t prefix_reuse;
-  /* With wi_runtime_params.spill_folder, or on a device: the share of this session's sealed keys and values that may stay in fast
-   * memory, in (0, 1]; the rest is in the slow tier. Of what it shares with other sessions, they have one share
-   * together. 0: as much as the budgets have room for. Since 0.2 */
+  /* With wi_runtime_params.spill_folder, or on a device: the share of this session's sealed keys and values that may
+   * stay in fast memory, in (0, 1]; the rest is in the slow tier. Of what it shares with other sessions, they have one
+   * share together. 0: as much as the budgets have room for. Since 0.2 */
   float kv_fast_share;
   int32_t reserved_1;
 } wi_session_params;
