@@ -2,6 +2,7 @@
 // leaves. Threads that the system refuses, several runtimes, a thousand of them one after the other, ten thousand
 // sessions, fork(), rounding modes, locales, and the log's user data.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cfenv>
@@ -344,6 +345,45 @@ void a_child_is_told_that_handles_are_its_parents_and_makes_its_own(void**) {
   assert_works(wi_session_decode(session.get(), nullptr, &event, error));  // the parent goes on
 }
 
+// ---- exit() ----
+
+// Of a host that waits for nothing. Prompts of many lengths, for each of which products are made anew.
+[[noreturn]] void end_amid_tasks(useconds_t after) {
+  std::atexit([] { usleep(100'000); });  // what was made later has gone by now, and the engine is at work
+  const wi_runtime_params params = params_with(2);
+  wi_runtime* runtime = nullptr;
+  wi_model* model = nullptr;
+  if (wi_runtime_create(&params, &runtime, nullptr) != WI_OK) _exit(1);
+  const char* const path = WI_SOURCE_DIR "/samples/model/needle-f16.gguf";
+  if (wi_model_open(runtime, path, nullptr, nullptr, &model, nullptr) != WI_OK) _exit(2);
+  static std::array<wi_task*, 150> tasks;
+  static std::array<int32_t, 1200> ids;
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % 200) + 5;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    wi_session* session = nullptr;
+    if (wi_session_create(model, nullptr, &session, nullptr) != WI_OK) _exit(3);
+    auto task = sized<wi_task_params>();
+    task.tokens = ids.data();
+    task.token_count = 130 + 7 * i;
+    task.max_tokens = 1;
+    if (wi_task_submit(session, &task, &tasks[i], nullptr) != WI_OK) _exit(4);
+    wi_session_release(session);
+  }
+  usleep(after);
+  wi_model_release(model);
+  wi_runtime_release(runtime);
+  std::exit(0);
+}
+
+void a_process_may_end_while_its_engine_works(void**) {
+  if (kThreadSanitized) {
+    std::puts("skipped: this sanitizer ends a child that makes threads");
+    return;
+  }
+  for (useconds_t round = 0; round < 6; ++round)
+    assert_int_equal(in_a_child([&]() -> int { end_amid_tasks(1000 + 7000 * round); }), 0);
+}
+
 // ---- Floating point ----
 
 void set_flush_to_zero(bool on) {
@@ -500,6 +540,8 @@ void the_librarys_threads_are_as_nice_as_asked_and_the_hosts_keep_theirs(void**)
 
 int main() {
   const CMUnitTest tests[] = {
+      // First: its children are to use the library by themselves.
+      cmocka_unit_test(a_process_may_end_while_its_engine_works),
       cmocka_unit_test(threads_that_cannot_be_made_are_missing_and_logged),
       cmocka_unit_test(a_limit_of_processes_is_survived),
       cmocka_unit_test(each_runtime_has_the_threads_it_asked_for),

@@ -6,6 +6,7 @@
 // memory set aside.
 #include "kernels/cpu/gemm.h"
 
+#include <bit>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include <new>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include <utility>
 
 namespace wi::cpu {
@@ -74,6 +76,22 @@ class MemorySetAside {
 // Held while a primitive is made or first run. A child process finds oneDNN's locks open.
 std::mutex& making_mutex();
 
+// Holds it. From exit() on nobody does: oneDNN's cache and settings go then, and a thread may still be in the step
+// whose host has let go of everything. That thread waits here for the end of the process.
+class Making {
+ public:
+  Making();
+  ~Making();
+  Making(const Making&) = delete;
+  Making& operator=(const Making&) = delete;
+
+ private:
+  static void end() noexcept;
+  static inline bool ended = false;
+  static inline uint64_t made = 0;
+  std::unique_lock<std::mutex> lock_;
+};
+
 using Cache = std::list<std::shared_ptr<const Gemm>>;
 Cache& cache_of_this_thread();
 void check_status(dnnl_status_t status);
@@ -117,7 +135,7 @@ std::shared_ptr<const Gemm> Gemm::get(const GemmShape& shape) {
 std::unique_ptr<Gemm::Primitive> Gemm::make_primitive(const GemmShape& shape) {
   if (shape.type == DType::f32) return nullptr;
   try {
-    const std::lock_guard lock(making_mutex());
+    const Making making;
     const MemorySetAside set_aside;
     const OneThread one_thread;  // the number of threads shapes the compiled code
     return std::make_unique<Primitive>(shape);
@@ -152,7 +170,7 @@ void Gemm::run(const void* a, const void* b, float* c, std::byte* scratch) const
     check_status(dnnl_primitive_execute(primitive.matmul.get(), primitive.stream.get(), 4, arguments));
   };
   if (primitive.ran) return execute();
-  const std::lock_guard lock(making_mutex());  // some kernels are compiled when they first run
+  const Making making;  // some kernels are compiled when they first run
   const MemorySetAside set_aside;
   execute();
   primitive.ran = true;
@@ -179,6 +197,30 @@ bool has_fast_bf16_tiles() {
 }
 
 namespace {
+
+Making::Making() : lock_(making_mutex()) {
+  if (!ended) return;
+  lock_.unlock();
+  for (;;) pause();
+}
+
+// What goes at exit() goes in the opposite order of its making: what oneDNN had made by the last of these calls is
+// still there when end() comes. It makes its own when it first needs them, so not every call counts.
+Making::~Making() {
+  if (std::has_single_bit(++made)) std::atexit(end);
+}
+
+void Making::end() noexcept {
+  // It takes a millisecond; a handler of signals that called exit() may have interrupted it.
+  for (int tries = 0; tries < 1000; ++tries) {
+    if (making_mutex().try_lock()) {
+      ended = true;
+      making_mutex().unlock();
+      return;
+    }
+    usleep(1000);
+  }
+}
 
 MemorySetAside::MemorySetAside() {
   void* code = mmap(nullptr, kCodeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
