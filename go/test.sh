@@ -6,9 +6,9 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
 . "$top/samples/setup.sh"
+. "$here/toolchain.sh"
 
-# The oldest Go that will do, the same on every system; and the staticcheck that knows it.
-go_version=1.24.13
+# The staticcheck that knows the Go of toolchain.sh.
 staticcheck_version=v0.6.1
 
 main() {
@@ -41,37 +41,6 @@ main() {
   a_module_elsewhere_uses_an_installed_library
 
   echo "Go: $((passed + 5)) tests passed"
-}
-
-# Any Go can fetch any other through the module proxy; one as old as Debian 12's leaves it to be made executable.
-use_fixed_go() {
-  export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false
-  local folder
-  folder=$(cd "$work" && go mod download -json "golang.org/toolchain@v0.0.1-go$go_version.linux-$(go env GOARCH)" |
-    sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
-  chmod a+x "$folder"/bin/* "$folder"/pkg/tool/*/*
-  export PATH=$folder/bin:$PATH
-  unset GOROOT
-  go version
-}
-
-# As an installed waveinfer.pc, for the library where it was built.
-use_build_folder() {
-  cat >"$work/waveinfer.pc" <<END
-Name: waveinfer
-Description: libwaveinfer as it was built
-Version: 0
-Cflags: -I$top/include
-Libs: -L$build/lib -lwaveinfer -Wl,-rpath,$build/lib
-END
-  find_library_in "$work"
-}
-
-# Go's cache does not know what pkg-config said: with a flag of its own, each folder's is another build.
-find_library_in() {
-  export PKG_CONFIG_PATH=$1
-  export CGO_CPPFLAGS
-  CGO_CPPFLAGS=-DFOUND_$(cksum <<<"$1" | cut -d ' ' -f 1)
 }
 
 samples_print_what_those_in_c_print() {

@@ -7,8 +7,8 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$(dirname "$here")")
 . "$top/samples/setup.sh"
+. "$top/go/toolchain.sh"
 
-go_version=1.24.13 # as go/test.sh
 openai_version=3.54.0
 selenium_version=4.51.0
 load_seconds=10
@@ -48,30 +48,6 @@ main() {
   "$work/bin/load" --at "$address" --clients 50 --time "${load_seconds}s" --growth 128
   stop_service
   echo "service: $((passed + 1)) tests passed"
-}
-
-# Any Go can fetch any other through the module proxy; one as old as Debian 12's leaves it to be made executable.
-use_fixed_go() {
-  export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false
-  local folder
-  folder=$(cd "$work" && go mod download -json "golang.org/toolchain@v0.0.1-go$go_version.linux-$(go env GOARCH)" |
-    sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
-  chmod a+x "$folder"/bin/* "$folder"/pkg/tool/*/*
-  export PATH=$folder/bin:$PATH
-  unset GOROOT
-  go version
-}
-
-# As an installed waveinfer.pc, for the library where it was built.
-use_build_folder() {
-  cat >"$work/waveinfer.pc" <<END
-Name: waveinfer
-Description: libwaveinfer as it was built
-Version: 0
-Cflags: -I$top/include
-Libs: -L$build/lib -lwaveinfer -Wl,-rpath,$build/lib
-END
-  export PKG_CONFIG_PATH=$work
 }
 
 # make_environment PACKAGE...: Python's, with these and openai.
