@@ -83,19 +83,19 @@ HWY_INLINE V TwiceInLane(V v) {
   return hn::Or(hn::ShiftLeft<16>(v), hn::And(v, hn::Set(d32, 0xFFFF)));
 }
 
-// The f16 numbers at `offset` of N blocks.
-template <int N>
-HWY_INLINE void LoadFactors(const uint8_t* const* blocks, int offset, float* out) {
+// The f16 numbers at `offset` of N blocks, from blocks[first] on.
+template <int N, class Blocks>
+HWY_INLINE void LoadFactors(const Blocks& blocks, int first, int offset, float* out) {
   const hn::CappedTag<float, N> d;
   alignas(16) uint16_t bits[N];
-  for (int i = 0; i < N; i++) hwy::CopyBytes<2>(blocks[i] + offset, bits + i);
+  for (int i = 0; i < N; i++) hwy::CopyBytes<2>(blocks[first + i] + offset, bits + i);
   for (int i = 0; i < N; i += static_cast<int>(hn::MaxLanes(d)))
     hn::Store(LoadFloats(d, reinterpret_cast<const hwy::float16_t*>(bits + i)), d, out + i);
 }
 
-// rows: a block of each output.
-template <class Q, int N>
-HWY_INLINE void LoadScales256(const uint8_t* const (&rows)[N], Scales256<N>& out) {
+// rows[o]: a block of an output.
+template <class Q, int N, class Rows>
+HWY_INLINE void LoadScales256(const Rows& rows, Scales256<N>& out) {
   constexpr int kSubs = 256 / Q::kSub;
   const hn::CappedTag<int32_t, 8> d32;
   const hn::Repartition<int16_t, decltype(d32)> d16;
@@ -107,14 +107,14 @@ HWY_INLINE void LoadScales256(const uint8_t* const (&rows)[N], Scales256<N>& out
     return hn::PromoteTo(d32, hn::LoadU(d8, reinterpret_cast<const int8_t*>(by_sub[sub] + i)));
   };
   for (int o = 0; o < N; o += 8) {
-    LoadFactors<8>(rows + o, Q::kScaleOffset, out.unit + o);
+    LoadFactors<8>(rows, o, Q::kScaleOffset, out.unit + o);
     for (int i = 0; i < 8; i++) bytes[i] = Q::Scales(rows[o + i]);
     TransposeBytes<kSubs>(bytes, by_sub);
     for (int sub = 0; sub < kSubs; sub++)
       for (int i = 0; i < 8; i += kStep)
         hn::Store(hn::BitCast(d16, TwiceInLane(widened(sub, i))), d16, out.scale[sub] + 2 * (o + i));
     if constexpr (Q::kHasMin) {
-      LoadFactors<8>(rows + o, Q::kScaleOffset + 2, out.min_unit + o);
+      LoadFactors<8>(rows, o, Q::kScaleOffset + 2, out.min_unit + o);
       for (int i = o; i < o + 8; i++) out.min_unit[i] = -out.min_unit[i];
       for (int i = 0; i < 8; i++) bytes[i] = Q::Mins(rows[o + i]);
       TransposeBytes<kSubs>(bytes, by_sub);

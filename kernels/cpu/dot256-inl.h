@@ -85,7 +85,7 @@ struct Words {
 template <class Q, int R, int group>
 HWY_INLINE void AddBytes(const uint8_t* block, const uint32_t* scales, const int8_t* const (&a)[R],
                          Words<R>& words) {
-  const V8 w = Q::template Group<group>(block, 0);
+  const V8 w = Q::template Group<group>(StoredBytes{block, 0});
   const auto scale = SpreadScale<Q::kSub, 32>(scales + group * 32 / Q::kSub);
   for (int r = 0; r < R; r++) {
     V32 odd = hn::Zero(D32());  // stays so: x86 adds pairs
@@ -209,8 +209,8 @@ void Dot256(const uint8_t* weights, size_t stride, int outputs, const Activation
       }
     }
     alignas(16) float unit[kTile256], min_unit[kTile256];
-    LoadFactors<kTile256>(blocks, Q::kScaleOffset, unit);
-    if constexpr (Q::kHasMin) LoadFactors<kTile256>(blocks, Q::kScaleOffset + 2, min_unit);
+    LoadFactors<kTile256>(blocks, 0, Q::kScaleOffset, unit);
+    if constexpr (Q::kHasMin) LoadFactors<kTile256>(blocks, 0, Q::kScaleOffset + 2, min_unit);
     for (int r = 0; r < R; r++) {
       auto h = SumLanes(D32(), high[r]), l = SumLanes(D32(), low[r]);
       if constexpr (!kPairsOfBytes) {

@@ -45,6 +45,8 @@ void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, cons
                         const Stream& stream, std::byte* scratch) {
   Panel& panel = *reinterpret_cast<Panel*>(scratch);
   float* const sums = reinterpret_cast<float*>(scratch + sizeof(Panel));  // (panel, row, kPanel)
+  const uint8_t* const first_row = WeightRow(part, begin);
+  const int64_t stride = static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols));
   const int64_t panels = (end - begin + kPanel - 1) / kPanel;
   for (int64_t first = 0; first < in.rows && !stream.cancelled(); first += kByteRowBlock) {
     const int64_t count = HWY_MIN(in.rows - first, kByteRowBlock);
@@ -52,16 +54,17 @@ void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, cons
     for (int64_t c = 0; c < in.chunks; c++) {
       const ByteActivations rows = in.from(c, first);
       const int groups = in.groups(c);
+      const int64_t bytes = GroupsBytes<Q>(groups);
       for (int64_t p = 0; p < panels; p++) {
-        const uint8_t* weights[kPanel];
-        for (int64_t o = 0; o < kPanel; o++)
-          weights[o] = WeightRow(part, HWY_MIN(begin + p * kPanel + o, end - 1)) + c * GroupsBytes<Q>(8);
-        FillBytePanel<Q>(weights, groups, panel);
+        const PanelOutputs weights{first_row + p * kPanel * stride + c * GroupsBytes<Q>(8), stride};
+        const int64_t outputs = HWY_MIN(end - begin - p * kPanel, kPanel);
+        FillBytePanel<Q>(panel.tail.whole(weights, outputs, bytes), groups, panel);
         float* to = sums + p * count * kPanel;
-        const int64_t times = (count + kPanelRows - 1) / kPanelRows * groups;
-        NextChunk next{weights, GroupsBytes<Q>(groups), static_cast<int>((kPanel + times - 1) / times)};
+        const int64_t fetches = (count + kPanelRows - 1) / kPanelRows * groups;
+        NextChunk next = NextChunk::in(fetches, weights, bytes, outputs);
         int64_t row = 0;
         MultiplyRowsOfBytePanel<Q, kPanelRows>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfBytePanel<Q, 4>(panel, groups, count, row, rows, to, next);
         MultiplyRowsOfBytePanel<Q, 2>(panel, groups, count, row, rows, to, next);
         MultiplyRowsOfBytePanel<Q, 1>(panel, groups, count, row, rows, to, next);
       }
@@ -139,21 +142,30 @@ HWY_INLINE void QuantizeGroup(const float* values, int group, const ByteActivati
       (is_zero ? 0 : largest / static_cast<float>(kLargestByte)) + hn::GetLane(hn::SumOfLanes(d, poison));
   const auto inverse = hn::Set(d, is_zero ? 0 : static_cast<float>(kLargestByte) / largest);
   int8_t* bytes = to.bytes + group * 32;
+  const hn::Repartition<int32_t, decltype(d16)> d_pairs;
+  alignas(64) int16_t wide[32];
   for (int i = 0; i < 32; i += kLanes) {
     const auto q = hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::LoadU(d, values + i), inverse)));
     hn::StoreU(hn::DemoteTo(d8, q), d8, bytes + i);
+    hn::Store(q, d16, wide + i);
   }
   to.scales[group] = scale;
-  int32_t sums[2][2] = {};  // of each 16 columns: those of even pairs, of odd ones
-  for (int i = 0; i < 16; i++)
-    for (int half = 0; half < 2; half++) sums[half][i / 2 % 2] += bytes[16 * half + i];
-  for (int half = 0; half < 2; half++) {
-    to.sums[2 * group + half] = scale * static_cast<float>(sums[half][0] + sums[half][1]);
-    to.offsets[2 * group + half] = OffsetOf(sums[half][0], sums[half][1]);
+  alignas(64) int32_t pairs[16];  // sums of two
+  for (int i = 0; i < 16; i += static_cast<int>(hn::MaxLanes(d_pairs))) {
+    const auto both = hn::BitCast(d_pairs, hn::Load(d16, wide + 2 * i));
+    hn::Store(hn::Add(hn::ShiftRight<16>(both), hn::ShiftRight<16>(hn::ShiftLeft<16>(both))), d_pairs,
+              pairs + i);
   }
-  const int32_t even = sums[0][0] + sums[1][0], odd = sums[0][1] + sums[1][1];
-  to.sums[16 + group] = scale * static_cast<float>(even + odd);
-  to.offsets[16 + group] = OffsetOf(even, odd);
+  int32_t even[2], odd[2];  // of each 16 columns: the sums of even pairs, of odd ones
+  for (int half = 0; half < 2; half++) {
+    const int32_t* of = pairs + 8 * half;
+    even[half] = of[0] + of[2] + of[4] + of[6];
+    odd[half] = of[1] + of[3] + of[5] + of[7];
+    to.sums[2 * group + half] = scale * static_cast<float>(even[half] + odd[half]);
+    to.offsets[2 * group + half] = OffsetOf(even[half], odd[half]);
+  }
+  to.sums[16 + group] = scale * static_cast<float>(even[0] + even[1] + odd[0] + odd[1]);
+  to.offsets[16 + group] = OffsetOf(even[0] + even[1], odd[0] + odd[1]);
   if constexpr (!kInBytes<Q8_0>)
     for (int i = 0; i < 16; i++) {
       to.quants[group * 32 + i] = bytes[2 * i];

@@ -82,6 +82,8 @@ void MultiplyPanels(const MatmulPart& part, int64_t begin, int64_t end, const Ac
                     const Stream& stream, std::byte* scratch) {
   Panel& panel = *reinterpret_cast<Panel*>(scratch);
   float* const sums = reinterpret_cast<float*>(scratch + sizeof(Panel));  // (panel, row, kPanel)
+  const uint8_t* const first_row = WeightRow(part, begin);
+  const int64_t stride = static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols));
   const int64_t panels = (end - begin + kPanel - 1) / kPanel;
   for (int64_t first = 0; first < in.rows && !stream.cancelled(); first += kPanelRowBlock) {
     const int64_t count = HWY_MIN(in.rows - first, kPanelRowBlock);
@@ -89,16 +91,18 @@ void MultiplyPanels(const MatmulPart& part, int64_t begin, int64_t end, const Ac
     for (int64_t c = 0; c < in.chunks; c++) {
       const int64_t at = c * in.rows + first;
       const PanelRows rows = PanelRows{in.quants, in.sums, in.group_sums, in.scales}.from(at);
+      const int64_t bytes = GroupsBytes<Q>(in.groups(c));
       for (int64_t p = 0; p < panels; p++) {
-        const uint8_t* weights[kPanel];
-        for (int64_t o = 0; o < kPanel; o++)
-          weights[o] = WeightRow(part, HWY_MIN(begin + p * kPanel + o, end - 1)) + c * GroupsBytes<Q>(8);
-        FillPanel<Q>(weights, in.groups(c), panel);
+        const PanelOutputs weights{first_row + p * kPanel * stride + c * GroupsBytes<Q>(8), stride};
+        const int64_t outputs = HWY_MIN(end - begin - p * kPanel, kPanel);
+        FillPanel<Q>(panel.tail.whole(weights, outputs, bytes), in.groups(c), panel);
+        NextChunk next = NextChunk::in(FetchesOfRows<Q>(count, in.groups(c)), weights, bytes, outputs);
         float* to = sums + p * count * kPanel;
         int64_t row = 0;
-        MultiplyRowsOfPanel<Q, kPanelRows>(panel, in.groups(c), count, row, rows, to);
-        MultiplyRowsOfPanel<Q, 2>(panel, in.groups(c), count, row, rows, to);
-        MultiplyRowsOfPanel<Q, 1>(panel, in.groups(c), count, row, rows, to);
+        MultiplyRowsOfPanel<Q, kPanelRows>(panel, in.groups(c), count, row, rows, to, next);
+        MultiplyRowsOfPanel<Q, 4>(panel, in.groups(c), count, row, rows, to, next);
+        MultiplyRowsOfPanel<Q, 2>(panel, in.groups(c), count, row, rows, to, next);
+        MultiplyRowsOfPanel<Q, 1>(panel, in.groups(c), count, row, rows, to, next);
       }
     }
     for (int64_t p = 0; p < panels; p++) {

@@ -20,8 +20,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 
-using LB = hn::Repartition<uint8_t, L32>;
-
 template <class Q>
 constexpr bool kIsSigned = Q::kLess > 0 || std::is_same_v<Q, Q8_0>;
 // Inputs of a sum of integers, of those of a group, that one scale is for.
@@ -35,6 +33,11 @@ constexpr int sub_block() {
 template <class Q>
 constexpr bool kInBytes = true;
 constexpr int32_t kBias = 128;
+
+// As an instruction for the reason that byte_products-inl.h gives.
+HWY_INLINE void AddByteProducts(hn::Vec<LB> weights, hn::Vec<L32> activations, hn::Vec<L32>& sums) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums.raw) : "v"(weights.raw), "v"(activations.raw));
+}
 #elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 // Two products and their sum are 16-bit integers, and wrap: what counts is that the whole sum fits.
 template <class Q>
@@ -69,44 +72,18 @@ HWY_INLINE int32_t OffsetOf(int32_t even, int32_t odd) {
 
 // ---- Panels of bytes ----
 
-HWY_INLINE void TransposeBytesOfStage(Panel& panel, int groups) {
-  const hn::Repartition<uint32_t, L32> d32;
-  const hn::Repartition<uint64_t, L32> d64;
-  const auto wide = [&](auto v) HWY_ATTR { return hn::BitCast(d64, v); };
-  const uint8_t* from = panel.stage;
-  uint8_t* to = reinterpret_cast<uint8_t*>(panel.weights);  // (group, 8 fours of inputs, output, 4)
-  for (int sixteen = 0; sixteen < 2 * groups; sixteen++)
-    for (int vec = 0; vec < kPanelVecs; vec++, from += 16 * kLanes32) {
-      const auto load = [&](int i)
-                            HWY_ATTR { return hn::BitCast(d32, hn::Load(LB(), from + i * 4 * kLanes32)); };
-      const auto a = load(0), b = load(1), c = load(2), e = load(3);
-      const auto ab = wide(hn::InterleaveLower(d32, a, b)), ce = wide(hn::InterleaveLower(d32, c, e));
-      const auto ab2 = wide(hn::InterleaveUpper(d32, a, b)), ce2 = wide(hn::InterleaveUpper(d32, c, e));
-      const auto put = [&](int i, auto four) HWY_ATTR {
-        hn::Store(hn::BitCast(LB(), four), LB(), to + ((sixteen * 4 + i) * kPanelVecs + vec) * 4 * kLanes32);
-      };
-      put(0, hn::InterleaveLower(d64, ab, ce));
-      put(1, hn::InterleaveUpper(d64, ab, ce));
-      put(2, hn::InterleaveLower(d64, ab2, ce2));
-      put(3, hn::InterleaveUpper(d64, ab2, ce2));
-    }
-}
-
-// rows: the chunk's weights of each output.
 template <class Q>
-HWY_INLINE void FillBytePanel(const uint8_t* const (&rows)[kPanel], int groups, Panel& panel) {
+HWY_INLINE void FillBytePanel(const PanelOutputs& outputs, int groups, Panel& panel) {
   if constexpr (!kInBytes<Q>) {
-    FillPanel<Q, false>(rows, groups, panel);
+    FillPanel<Q>(outputs, groups, panel);
   } else {
-    if constexpr (kHasBlocks256<Q>) {
-      LoadScales256<Q>(rows, panel.scales256);
-    } else {
-      LoadScales32<Q>(rows, groups, panel.scales32);
-    }
+    LoadScales<Q>(outputs, groups, panel);
     constexpr uint8_t kLess = static_cast<uint8_t>(kIsSigned<Q> ? Q::kLess - kBias : 0);
-    for (int o = 0; o < kPanel; o++)
-      StageGroups<Q, kLess>(std::make_integer_sequence<int, 8>(), groups, rows[o], o, panel.stage);
-    TransposeBytesOfStage(panel, groups);
+    uint8_t* to = reinterpret_cast<uint8_t*>(panel.weights);  // (group, 8 fours of inputs, output, 4)
+    EachDword<Q>(outputs, groups, panel.turned, [&](int group, int dword, int vec, auto weights) HWY_ATTR {
+      if constexpr (kLess > 0) weights = hn::Sub(weights, hn::Set(LB(), kLess));
+      hn::Store(weights, LB(), to + ((group * 8 + dword) * kPanelVecs + vec) * 4 * kLanes32);
+    });
   }
 }
 
@@ -142,9 +119,11 @@ HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActi
     for (int four = 0; four < kSub / 4; four++, w += 4 * kPanel, a += 4) {
       const auto w0 = hn::Load(LB(), w), w1 = hn::Load(LB(), w + 4 * kLanes32);
       for (int r = 0; r < R; r++) {
-        const int32_t& bytes = *reinterpret_cast<const int32_t*>(a + r * kChunk);
-        add_byte_products(w0, bytes, s[r][0]);
-        add_byte_products(w1, bytes, s[r][1]);
+        int32_t bytes;
+        hwy::CopyBytes<4>(a + r * kChunk, &bytes);
+        const auto spread = hn::Set(L32(), bytes);  // once for both: loads are what there are fewest of
+        AddByteProducts(w0, spread, s[r][0]);
+        AddByteProducts(w1, spread, s[r][1]);
       }
     }
     for (int v = 0; v < kPanelVecs; v++) {
@@ -228,20 +207,6 @@ HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActi
     for (int v = 0; v < kPanelVecs; v++) products[r][v] = hn::ConvertTo(LF(), sums[r][v]);
 }
 #endif
-
-// Weights of the next chunk, on their way while this one's are multiplied: all at once they would take up what
-// can wait for memory, and the unpacking would wait behind them.
-struct NextChunk {
-  const uint8_t* const* rows;  // (kPanel)
-  int64_t bytes;               // of each
-  int outputs;                 // a time
-  int at = 0;
-
-  HWY_INLINE void fetch() {
-    for (const int end = HWY_MIN(at + outputs, kPanel); at < end; at++)
-      for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(rows[at] + bytes + line, 0, 2);
-  }
-};
 
 // sums (R, kPanel) += panel · R rows.
 template <class Q, int R>

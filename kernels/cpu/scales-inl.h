@@ -31,9 +31,9 @@ constexpr int64_t GroupsBytes(int64_t groups) {
 template <class Q, int group>
 HWY_INLINE V8 GroupBytes(const uint8_t* chunk, int part) {
   if constexpr (kHasBlocks256<Q>) {
-    return Q::template Group<group>(chunk, part);
+    return Q::template Group<group>(StoredBytes{chunk, part});
   } else {
-    return Q::template Group<0>(chunk + group * Q::kBytes, part);
+    return Q::template Group<0>(StoredBytes{chunk + group * Q::kBytes, part});
   }
 }
 
@@ -54,9 +54,9 @@ struct Scales32 {
   alignas(64) float min[8][N];
 };
 
-// rows: the chunk's weights of each output.
-template <class Q, int N>
-HWY_INLINE void LoadScales32(const uint8_t* const (&rows)[N], int groups, Scales32<N>& out) {
+// rows[o]: the chunk's weights of an output.
+template <class Q, int N, class Rows>
+HWY_INLINE void LoadScales32(const Rows& rows, int groups, Scales32<N>& out) {
   const hn::CappedTag<float, N> d;
   constexpr int kStep = static_cast<int>(hn::MaxLanes(d));
   alignas(64) uint16_t scale[8][N], min[8][N];
