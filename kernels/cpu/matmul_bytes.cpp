@@ -50,6 +50,7 @@ void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, cons
   const int64_t panels = (end - begin + kPanel - 1) / kPanel;
   for (int64_t first = 0; first < in.rows && !stream.cancelled(); first += kByteRowBlock) {
     const int64_t count = HWY_MIN(in.rows - first, kByteRowBlock);
+    FetchChunk({first_row, stride}, GroupsBytes<Q>(in.groups(0)), end - begin);
     std::memset(sums, 0, static_cast<size_t>(panels * count * kPanel) * sizeof(float));
     for (int64_t c = 0; c < in.chunks; c++) {
       const ByteActivations rows = in.from(c, first);

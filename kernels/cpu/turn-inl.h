@@ -103,6 +103,12 @@ struct NextChunk {
   }
 };
 
+// All at once: the first ones, for which nothing has been multiplied yet.
+HWY_INLINE void FetchChunk(const PanelOutputs& outputs, int64_t bytes, int64_t count) {
+  NextChunk{{outputs.first - bytes, outputs.stride}, bytes, static_cast<int>(count), static_cast<int>(count)}
+      .fetch();
+}
+
 // kBytes each of as many outputs as fit into a vector, kStep outputs apart.
 template <int kBytes, int kStep, class D>
 HWY_INLINE hn::Vec<D> LoadOutputs(D d, const uint8_t* from, int64_t stride) {
