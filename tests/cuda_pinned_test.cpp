@@ -119,6 +119,33 @@ void a_session_outgrows_the_devices_budget(void**) {
   assert_true(session->stats().slow_bytes > 0);
 }
 
+// What has left the device does not come back, so that nobody has to make room for it.
+void a_newcomer_takes_room_that_is_free_before_it_takes_others(void**) {
+  const auto fast_bytes = [](const Session& session) {
+    const wi_session_stats stats = session.stats();
+    return stats.kv_bytes - stats.slow_bytes;
+  };
+  World small(cuda_backend());
+  const auto alone = small.session();
+  alone->prefill(prompt(600), {}, nullptr);
+  const uint64_t whole = alone->stats().kv_bytes;
+
+  World world(cuda_backend(), {.budget_bytes = 4 * whole});
+  const auto old = world.session();
+  old->prefill(prompt(2400), {}, nullptr);
+  for (const auto& segment : old->sequence().segments()) segment->demote(*world.runtime->buffer);
+  old->decode(nullptr);
+  const uint64_t left = fast_bytes(*old);
+  assert_true(old->stats().slow_bytes > 2 * whole);
+  const auto newcomer = world.session();
+  newcomer->prefill(prompt(1200, 1), {}, nullptr);
+  leave_the_device(world, *newcomer);
+  std::printf("  %zu KB of %zu are used\n", size_t{world.runtime->pool->used() >> 10},
+              size_t{4 * whole >> 10});
+  assert_int_equal(newcomer->stats().slow_bytes, 0);
+  assert_true(fast_bytes(*old) >= left);
+}
+
 // Where there is no more pinned memory to be had, by the limit or by the system, the call says so and the session is
 // as it was.
 void the_slow_tier_has_an_end_too(void**) {
@@ -263,6 +290,7 @@ int main() {
       cmocka_unit_test_setup(where_keys_and_values_are_changes_no_bit, reset),
       cmocka_unit_test_setup(a_session_says_what_of_it_is_where, reset),
       cmocka_unit_test_setup(a_session_outgrows_the_devices_budget, reset),
+      cmocka_unit_test_setup(a_newcomer_takes_room_that_is_free_before_it_takes_others, reset),
       cmocka_unit_test_setup(the_slow_tier_has_an_end_too, reset),
       cmocka_unit_test_setup(refused_pinning_is_a_status_and_the_next_call_works, reset),
       cmocka_unit_test_setup(pinned_sessions_are_saved_and_loaded_anywhere, reset),
