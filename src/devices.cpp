@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <memory>
@@ -20,6 +21,29 @@ struct Plugin {
   std::string reason;
 };
 
+// The file that this code is in. A library that was opened by a relative path, and a program that was started by one
+// and has the library inside, are still called by it when the process has gone to another folder: then the system's
+// list of mappings knows better. Empty: nobody says.
+std::string own_file() {
+  const auto* const here = reinterpret_cast<const void*>(&find_device);
+  Dl_info own;
+  if (!dladdr(here, &own) || !own.dli_fname) return {};
+  std::string file = own.dli_fname;
+  if (file.starts_with('/')) return file;
+  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
+  char* line = nullptr;
+  size_t room = 0;
+  while (maps && getline(&line, &room, maps.get()) > 0) {  // "from-to perms offset device inode   /path"
+    unsigned long from = 0, to = 0;
+    const auto at = reinterpret_cast<unsigned long>(here);
+    if (std::sscanf(line, "%lx-%lx", &from, &to) != 2 || at < from || at >= to) continue;
+    if (const char* const path = std::strchr(line, '/')) file.assign(path, std::strcspn(path, "\n"));
+    break;
+  }
+  std::free(line);
+  return file;
+}
+
 // Beside this library, where an installation has it, or else wherever the system looks for libraries. If it is
 // nowhere, `words` says why of the one that is there, should it be one that does not load.
 void* open_library(std::string& words) {
@@ -30,13 +54,10 @@ void* open_library(std::string& words) {
     if (!library && words.empty()) words = said ? said : path;
     return library;
   };
-  Dl_info own;
-  if (dladdr(reinterpret_cast<const void*>(&find_device), &own) && own.dli_fname) {
-    const std::string_view path = own.dli_fname;
-    const std::string beside = concat(path.substr(0, path.rfind('/') + 1), kLibrary);
-    if (beside != kLibrary && access(beside.c_str(), F_OK) == 0)
-      if (void* const library = open(beside.c_str())) return library;
-  }
+  const std::string own = own_file();
+  const std::string beside = concat(std::string_view(own).substr(0, own.rfind('/') + 1), kLibrary);
+  if (beside != kLibrary && access(beside.c_str(), F_OK) == 0)
+    if (void* const library = open(beside.c_str())) return library;
   return open(kLibrary);
 }
 

@@ -307,6 +307,8 @@ uint64_t Residency::divide_room(const WaveBufferMemory& buffers) {
     member.demand_.floor = scaled(member.floor_, member.kv_, member.all_);
     member.demand_.most =
         member.most_ >= member.all_ ? member.demand_.kv : scaled(member.kv_, member.most_, member.all_);
+    // What has left for pinned memory is read there, and does not come back.
+    if (member.buffer_->pinned()) member.demand_.most = std::min(member.demand_.most, member.whole_);
     demands_[i] = member.demand_;
   }
   // What is kept free is for the tails of others to grow into without anybody's having to leave first.

@@ -191,6 +191,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   TokenLog tokens_;  // all; the last is pending if there is one more than the sequence has
   Sequence sequence_;
+  DeviceViews::Reading reading_views_;           // during a call
   std::unique_ptr<Residency::Member> resident_;  // null: there is no slow tier
   bool room_ = true;                             // was made, when it was last wanted
   // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one

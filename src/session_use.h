@@ -83,9 +83,10 @@ class Session::Use {
   void begin_reading() {
     reading_.emplace(sessions_[0]->runtime_->buffer.get());
     ++reading_here_;
-    for (Session* session : sessions_) session->sequence_.refresh();
+    for (Session* session : sessions_) session->sequence_.refresh(&session->reading_views_);
   }
   void stop_reading() noexcept {
+    for (Session* session : sessions_.first(entered_)) session->reading_views_.end();
     if (!reading_) return;
     reading_.reset();
     --reading_here_;

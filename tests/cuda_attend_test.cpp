@@ -14,6 +14,9 @@ int64_t draw(std::mt19937_64& random, int64_t least, int64_t most) {
   return least + static_cast<int64_t>(random() % static_cast<uint64_t>(most - least + 1));
 }
 
+// What a block has by compute capability: 9.0, 8.0, 8.6.
+constexpr size_t kSharedBytes[] = {227 << 10, 163 << 10, 99 << 10};
+
 // Lookups on the host, each with keys and values of its own in one piece of memory, and the same on a device.
 struct Lookups {
   Lookups(std::mt19937_64& random, int32_t count, int32_t group, int32_t head_dim, DType kv,
@@ -99,7 +102,7 @@ struct DeviceLookups {
     const cuda::AttendWorkspaceSize size = cuda::attend_workspace(args.count, args.group, args.head_dim);
     partials = DeviceArray<float>(stream, size.floats);
     arrived = DeviceArray<uint32_t>(stream, std::vector<uint32_t>(size.counts));
-    workspace = {partials, arrived, 8};
+    workspace = {partials, arrived, 8, cuda_emulation::limit_shared(kSharedBytes[0])};
   }
 
   LookupArgs args;
@@ -157,6 +160,7 @@ void attends_any_shape_as_the_cpu(void**) {
     DeviceStream stream;
     DeviceLookups device(stream, host);
     device.workspace.blocks = static_cast<int32_t>(draw(random, 1, 20));
+    device.workspace.shared_bytes = cuda_emulation::limit_shared(kSharedBytes[random() % 3]);
     assert_cuda(cuda::attend(stream, device.args, device.workspace));
     check_lookups(shape, host, device);
     // Again with what the first call left behind.
@@ -186,15 +190,44 @@ void a_lookup_is_the_same_bits_in_any_company(void**) {
   }
 }
 
+// Less shared memory is less that is on its way, of the largest rows half a tile.
+void less_shared_memory_changes_no_bit(void**) {
+  std::mt19937_64 random(seed() + 1);
+  for (const DType kv : {DType::f16, DType::f32})
+    for (const int32_t head_dim : {128, 256})
+      for (const int32_t group : {1, 16}) {
+        Lookups host(random, 2, group, head_dim, kv, 300);
+        cuda_emulation::reset(random());
+        DeviceStream stream;
+        DeviceLookups device(stream, host);
+        std::vector<float> wanted;
+        for (const size_t bytes : kSharedBytes) {
+          device.workspace.shared_bytes = cuda_emulation::limit_shared(bytes);
+          assert_cuda(cuda::attend(stream, device.args, device.workspace));
+          std::vector<float> out;
+          for (const auto& one : device.outs) {
+            const std::vector<float> numbers = one.to_host();
+            out.insert(out.end(), numbers.begin(), numbers.end());
+          }
+          if (bytes == kSharedBytes[0]) wanted = out;
+          assert_true(same_bits(out, wanted));
+        }
+        assert_true(cuda_emulation::report().empty());
+      }
+}
+
 void other_shapes_are_refused(void**) {
   cuda_emulation::reset(seed());
   DeviceStream stream;
+  constexpr size_t kShared = kSharedBytes[2];
   for (const int32_t head_dim : {0, 4, 68, 264})
-    assert_true(cuda::attend(stream, {nullptr, 1, 1, head_dim, DType::f16, 1}, {nullptr, nullptr, 1}) ==
-                cudaErrorInvalidValue);
-  assert_true(cuda::attend(stream, {nullptr, 1, 1, 64, DType::q8_0, 1}, {nullptr, nullptr, 1}) ==
+    assert_true(cuda::attend(stream, {nullptr, 1, 1, head_dim, DType::f16, 1},
+                             {nullptr, nullptr, 1, kShared}) == cudaErrorInvalidValue);
+  assert_true(cuda::attend(stream, {nullptr, 1, 1, 64, DType::q8_0, 1}, {nullptr, nullptr, 1, kShared}) ==
               cudaErrorInvalidValue);
-  assert_true(cuda::attend(stream, {nullptr, 1, 1, 64, DType::f16, 1}, {nullptr, nullptr, 0}) ==
+  assert_true(cuda::attend(stream, {nullptr, 1, 1, 64, DType::f16, 1}, {nullptr, nullptr, 0, kShared}) ==
+              cudaErrorInvalidValue);
+  assert_true(cuda::attend(stream, {nullptr, 1, 1, 64, DType::f16, 1}, {nullptr, nullptr, 1, kShared - 1}) ==
               cudaErrorInvalidValue);
 }
 
@@ -204,6 +237,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(attends_any_shape_as_the_cpu),
       cmocka_unit_test(a_lookup_is_the_same_bits_in_any_company),
+      cmocka_unit_test(less_shared_memory_changes_no_bit),
       cmocka_unit_test(other_shapes_are_refused),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

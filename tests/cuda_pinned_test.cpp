@@ -119,6 +119,78 @@ void a_session_outgrows_the_devices_budget(void**) {
   assert_true(session->stats().slow_bytes > 0);
 }
 
+// What has left the device does not come back, so that nobody has to make room for it.
+void a_newcomer_takes_room_that_is_free_before_it_takes_others(void**) {
+  const auto fast_bytes = [](const Session& session) {
+    const wi_session_stats stats = session.stats();
+    return stats.kv_bytes - stats.slow_bytes;
+  };
+  World small(cuda_backend());
+  const auto alone = small.session();
+  alone->prefill(prompt(600), {}, nullptr);
+  const uint64_t whole = alone->stats().kv_bytes;
+
+  World world(cuda_backend(), {.budget_bytes = 4 * whole});
+  const auto old = world.session();
+  old->prefill(prompt(2400), {}, nullptr);
+  for (const auto& segment : old->sequence().segments()) segment->demote(*world.runtime->buffer);
+  old->decode(nullptr);
+  const uint64_t left = fast_bytes(*old);
+  assert_true(old->stats().slow_bytes > 2 * whole);
+  const auto newcomer = world.session();
+  newcomer->prefill(prompt(1200, 1), {}, nullptr);
+  leave_the_device(world, *newcomer);
+  std::printf("  %zu KB of %zu are used\n", size_t{world.runtime->pool->used() >> 10},
+              size_t{4 * whole >> 10});
+  assert_int_equal(newcomer->stats().slow_bytes, 0);
+  assert_true(fast_bytes(*old) >= left);
+}
+
+// Another session's reading keeps what has left the device, and all other room is somebody else's.
+void a_session_goes_on_when_the_budget_is_used_up(void**) {
+  World device(cuda_backend()), whole(cuda_backend());
+  const auto session = device.session(), wanted = whole.session();
+  // No segment is in the making, and the last block has room.
+  session->prefill(prompt(620), {}, nullptr);
+  wanted->prefill(prompt(620), {}, nullptr);
+  auto fork = session->fork();
+  const WaveBuffer::Reading reading(device.runtime->buffer.get());
+  HostPool& pages = *device.runtime->kv_pools.pages;
+  const HostBuffer others =
+      pages.allocate(device.runtime->pool->budget() - device.runtime->pool->used(), "others");
+  for (const auto& segment : session->sequence().segments()) segment->demote(*device.runtime->buffer);
+  assert_int_equal(fork->tokens().size(), 620);  // whose list is the session's
+  fork.reset();                                  // or the tail's last block would be copied to be written to
+  assert_true(answer(*session, 2) == answer(*wanted, 2));
+  assert_true(logits_of(*session) == logits_of(*wanted));
+  assert_true(session->stats().slow_bytes > 0);
+}
+
+// What a fork's step is looking at stays as it is; the list is its own again when that has ended.
+void a_list_of_segments_stays_while_a_step_reads_it(void**) {
+  World device(cuda_backend());
+  const auto session = device.session();
+  session->prefill(prompt(620), {}, nullptr);
+  Sequence reads = session->sequence(), other = reads;
+  DeviceViews::Reading reading;
+  reads.refresh(&reading);
+  const SegmentView* const list = reads.views_on_device(0, 0);
+  for (const auto& segment : reads.segments()) segment->demote(*device.runtime->buffer);
+  const auto copy_of_list = [&] {
+    SegmentView view;
+    device.runtime->kv_pools.pages->memory().copy(&view, list, sizeof view);
+    return view;
+  };
+  const void* const before = copy_of_list().keys;
+  other.refresh();
+  assert_true(other.views_on_device(0, 0) != list);
+  assert_ptr_equal(copy_of_list().keys, before);
+  reading.end();
+  reads.refresh(&reading);
+  assert_ptr_equal(reads.views_on_device(0, 0), list);
+  assert_ptr_equal(copy_of_list().keys, reads.segments()[0]->keys(0, 0));
+}
+
 // Where there is no more pinned memory to be had, by the limit or by the system, the call says so and the session is
 // as it was.
 void the_slow_tier_has_an_end_too(void**) {
@@ -263,6 +335,9 @@ int main() {
       cmocka_unit_test_setup(where_keys_and_values_are_changes_no_bit, reset),
       cmocka_unit_test_setup(a_session_says_what_of_it_is_where, reset),
       cmocka_unit_test_setup(a_session_outgrows_the_devices_budget, reset),
+      cmocka_unit_test_setup(a_newcomer_takes_room_that_is_free_before_it_takes_others, reset),
+      cmocka_unit_test_setup(a_session_goes_on_when_the_budget_is_used_up, reset),
+      cmocka_unit_test_setup(a_list_of_segments_stays_while_a_step_reads_it, reset),
       cmocka_unit_test_setup(the_slow_tier_has_an_end_too, reset),
       cmocka_unit_test_setup(refused_pinning_is_a_status_and_the_next_call_works, reset),
       cmocka_unit_test_setup(pinned_sessions_are_saved_and_loaded_anywhere, reset),

@@ -47,6 +47,23 @@ void sessions_answer_as_on_the_cpu(void**) {
   assert_string_equal(cuda_emulation::report().c_str(), "");
 }
 
+// Compute capability 8.6, 8.9 and 12 give a block 99 KiB where 9.0 gives 227: the same bits, of the largest heads too.
+void a_device_with_little_shared_memory_gives_the_same_bits(void**) {
+  for (const DType kv : {DType::f16, DType::f32}) {
+    std::vector<float> wanted;
+    for (const size_t kib : {227, 99}) {
+      cuda_emulation::reset(test::seed());
+      cuda_emulation::limit_shared(kib << 10);
+      World device(cuda_backend(), {.kv = kv, .head_dim = 256});
+      const auto session = device.session();
+      session->prefill(prompt(200), {}, nullptr);
+      answer(*session, 3);
+      if (wanted.empty()) wanted = logits_of(*session);
+      assert_true(logits_of(*session) == wanted);
+    }
+  }
+}
+
 // Segments that are made while decoding, out of a device's keys, a share with each step.
 void long_answers_are_sealed_as_on_the_cpu(void**) {
   const Shape shape{"wave", DType::f32, DType::f32, 1};
@@ -225,10 +242,12 @@ void devices_that_cannot_be_used_say_why(void**) {
     cuda_emulation::Machine machine;
     const char* words;
   };
-  const Case cases[] = {{{.devices = 0, .driver = 0}, "no NVIDIA driver"},
-                        {{.devices = 1, .driver = 12040}, "up to 12.4, and 13.0 is needed"},
-                        {{.devices = 0}, "shows 0 devices"},
-                        {{.devices = 1, .major = 7, .minor = 5}, "capability is 7.5, and 8.0 is the least"}};
+  const Case cases[] = {
+      {{.devices = 0, .driver = 0}, "no NVIDIA driver"},
+      {{.devices = 1, .driver = 12040}, "up to 12.4, and 13.0 is needed"},
+      {{.devices = 0}, "shows 0 devices"},
+      {{.devices = 1, .major = 7, .minor = 5}, "capability is 7.5, and 8.0 is the least"},
+      {{.shared_bytes = 64 << 10}, "has 65536 bytes of shared memory, and 101376 are the least"}};
   for (const Case& one : cases) {
     cuda_emulation::reset(test::seed());
     cuda_emulation::set_machine(one.machine);
@@ -251,6 +270,7 @@ void devices_that_cannot_be_used_say_why(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test_setup(sessions_answer_as_on_the_cpu, reset),
+      cmocka_unit_test_setup(a_device_with_little_shared_memory_gives_the_same_bits, reset),
       cmocka_unit_test_setup(long_answers_are_sealed_as_on_the_cpu, reset),
       cmocka_unit_test_setup(forks_batches_and_truncation_are_as_on_the_cpu, reset),
       cmocka_unit_test_setup(a_session_of_a_batch_has_the_logits_that_it_has_alone, reset),

@@ -96,7 +96,7 @@ struct DeviceScene {
     const cuda::AttendWorkspaceSize size = cuda::attend_workspace(args.count, args.group, args.head_dim);
     partials = DeviceArray<float>(stream, size.floats);
     arrived = DeviceArray<uint32_t>(stream, std::vector<uint32_t>(size.counts));
-    chunks = {partials, arrived, 1 + static_cast<int32_t>(scene.random() % 6)};
+    chunks = {partials, arrived, 1 + static_cast<int32_t>(scene.random() % 6), cuda::kLeastShared};
     memory = DeviceArray<std::byte>(
         stream, cuda::wave_select_workspace(args.count, args.group, workspace.most_partitions));
     workspace.memory = memory;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <filesystem>
 #include <functional>
 #include <malloc.h>
 #include <string>
@@ -12,6 +13,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "src/devices.h"
+#include "tests/support/folder.h"
 #include "tests/test.h"
 #include "waveinfer.h"
 
@@ -141,6 +144,53 @@ void a_plugin_that_does_not_load_says_why(void**) {
   assert_null(std::strstr(cuda.reason, "No such file"));
 }
 
+// A host that has the library inside (this program, which links it), started by a relative path, goes to another
+// folder before it asks: what lies beside it is still what is opened. The child says why it cannot be.
+constexpr char kAsks[] = "asks-from-another-folder";
+int ask_from_another_folder(const char* expected) {
+  if (chdir("/") != 0) return 1;
+  const std::string reason = wi::describe_plugin_device(0).description.reason;
+  if (reason.find(expected) == reason.npos) std::printf("%s\n", reason.c_str());
+  return reason.find(expected) == reason.npos;
+}
+void a_host_that_changes_its_folder_finds_what_lies_beside_it(void**) {
+  const wi::test::Folder folder;
+  std::filesystem::copy_file("/proc/self/exe", folder.path + "/host");
+  const std::string plugin = folder.path + "/libwaveinfer_cuda.so";
+  std::filesystem::copy_file(std::string(WI_BINARY_DIR) + "/plugins/broken/libwaveinfer_cuda.so", plugin);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (chdir(folder.path.c_str()) == 0) execl("./host", "./host", kAsks, plugin.c_str(), nullptr);
+    _exit(1);
+  }
+  int status = 0;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+// The same of the shared library, opened by a relative path.
+void a_library_of_a_relative_path_finds_its_plugin_from_another_folder(void**) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (chdir(WI_BINARY_DIR) != 0) _exit(1);
+    void* const library = dlopen("plugins/emulated/libwaveinfer.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library || chdir("/") != 0) _exit(2);
+    auto* const ask = reinterpret_cast<decltype(::wi_device_get_info)*>(dlsym(library, "wi_device_get_info"));
+    wi_device_info info{};
+    info.struct_size = sizeof info;
+    _exit(ask(1, &info, nullptr) == WI_OK && info.usable == 1 ? 0 : 3);
+  }
+  int status = 0;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 void names_that_no_device_has_are_refused(void**) {
   const Library library("plugins/emulated");
   for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:0x", "cuda:-1", "cuda0", "cuda:99999999999"})
@@ -192,9 +242,12 @@ void a_plugin_beside_the_library_runs_a_model_with_the_tokens_of_the_processor(v
 
 }  // namespace
 
-int main() {
+int main(int count, char** words) {
+  if (count == 3 && std::strcmp(words[1], kAsks) == 0) return ask_from_another_folder(words[2]);
   const CMUnitTest tests[] = {
-      // First: its child is to open the library by itself.
+      // First: their children are to open the library by themselves.
+      cmocka_unit_test(a_library_of_a_relative_path_finds_its_plugin_from_another_folder),
+      cmocka_unit_test(a_host_that_changes_its_folder_finds_what_lies_beside_it),
       cmocka_unit_test(a_device_is_there_until_the_process_is_not),
       cmocka_unit_test(without_a_plugin_there_is_the_processor_and_the_reason),
       cmocka_unit_test(a_plugin_of_another_build_is_not_used),

@@ -8,7 +8,8 @@
 // every step.
 //
 // A block goes through its chunk in tiles of 64 tokens, whose rows are on their way to shared memory while the
-// tile before is worked on. Two threads share a token's scores, each with half of the dimensions; then a
+// tile before is worked on, if shared memory has room for two; where it has none for one, a tile's values take the
+// place of its keys. Two threads share a token's scores, each with half of the dimensions; then a
 // thread has two dimensions of the values, for as many tokens as it takes to give each thread work.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.cuh"
@@ -28,7 +29,7 @@ constexpr int blocks_of_heads(int group) { return (group + kMostHeads - 1) / kMo
 struct AttendLaunch {
   LookupArgs args;
   AttendWorkspace workspace;
-  int32_t stages;  // tiles in shared memory
+  int32_t stages;  // tiles in shared memory; 0: half of one, first its keys, then its values
 };
 
 // A part of a lookup's runs, with how many tokens come before each one's end.
@@ -71,14 +72,21 @@ constexpr __host__ __device__ int tile_stride(int head_dim) {
 template <DType kKv, int kHeads>
 class Tiles {
  public:
-  __device__ Tiles(const Lookup& lookup, AttendMemory<kHeads>& memory, std::byte* tiles, int head_dim,
-                   int32_t begin, int32_t end)
-      : lookup_(lookup), memory_(memory), tiles_(tiles), head_dim_(head_dim), at_(begin), end_(end) {
+  __device__ Tiles(const Lookup& lookup, AttendMemory<kHeads>& memory, std::byte* tiles, bool halves,
+                   int head_dim, int32_t begin, int32_t end)
+      : lookup_(lookup),
+        memory_(memory),
+        tiles_(tiles),
+        halves_(halves),
+        head_dim_(head_dim),
+        at_(begin),
+        end_(end) {
     open_window(0, 0);
     while (at_ < end_ && at_ >= window_end_) open_window(window_first_ + kAttendThreads, window_end_);
   }
 
-  // Asks for the next tile's rows, for this stage. Returns its tokens; none: the chunk has ended.
+  // Asks for the next tile's rows, for this stage: of halves, for its keys. Returns its tokens; none: the chunk has
+  // ended.
   __device__ int32_t ask(int stage) {
     if (at_ < end_)
       while (at_ == window_end_) open_window(window_first_ + kAttendThreads, window_end_);
@@ -109,18 +117,29 @@ class Tiles {
       const int row = i / vectors, vector = i - row * vectors;
       const int to = row * tile_stride<kKv>(head_dim_) + vector * 16;
       copy_16_ahead(keys + to, memory_.rows[stage].keys[row] + vector * 16);
-      copy_16_ahead(values + to, memory_.rows[stage].values[row] + vector * 16);
+      if (!halves_) copy_16_ahead(values + to, memory_.rows[stage].values[row] + vector * 16);
     }
     commit_copies();
     at_ += count;
     return count;
   }
 
+  // Of halves, for the values of the tile whose keys nobody needs any more.
+  __device__ void ask_values(int32_t count) {
+    const int vectors = head_dim_ * static_cast<int>(sizeof(Kv<kKv>)) / 16;
+    for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += kAttendThreads) {
+      const int row = i / vectors, vector = i - row * vectors;
+      copy_16_ahead(values_of(0) + row * tile_stride<kKv>(head_dim_) + vector * 16,
+                    memory_.rows[0].values[row] + vector * 16);
+    }
+    commit_copies();
+  }
+
   __device__ std::byte* keys_of(int stage) const {
     return tiles_ + stage * 2 * kTile * tile_stride<kKv>(head_dim_);
   }
   __device__ std::byte* values_of(int stage) const {
-    return keys_of(stage) + kTile * tile_stride<kKv>(head_dim_);
+    return halves_ ? tiles_ : keys_of(stage) + kTile * tile_stride<kKv>(head_dim_);
   }
 
  private:
@@ -159,6 +178,7 @@ class Tiles {
   const Lookup& lookup_;
   AttendMemory<kHeads>& memory_;
   std::byte* tiles_;
+  bool halves_;
   int head_dim_;
   int32_t at_, end_;
   int32_t window_first_ = 0, window_begin_ = 0, window_end_ = 0;
@@ -201,7 +221,7 @@ __device__ void attend_tokens(const AttendLaunch& launch, const Lookup& lookup, 
   const bool has_values = strand < strands;
   const int stride = tile_stride<kKv>(head_dim);
 
-  Tiles<kKv, kHeads> tiles(lookup, memory, tile_memory, head_dim, begin, end);
+  Tiles<kKv, kHeads> tiles(lookup, memory, tile_memory, launch.stages == 0, head_dim, begin, end);
   if (thread < kHeads) memory.maxima[thread] = kLowest;
   float sums[kHeads] = {};  // of this thread's tokens; of every second head
   float acc[kHeads][2] = {};
@@ -265,6 +285,11 @@ __device__ void attend_tokens(const AttendLaunch& launch, const Lookup& lookup, 
       if (kHeads > 1 || half == 0) memory.weights[token][h] = weight;
     }
     __syncthreads();
+    if (launch.stages == 0) {
+      tiles.ask_values(count);
+      wait_for_copies<0>();
+      __syncthreads();
+    }
     if (has_values) {
       const std::byte* values = tiles.values_of(stage) + pair * 2 * static_cast<int>(sizeof(Kv<kKv>));
       for (int t = strand; t < count; t += strands) {
@@ -394,16 +419,23 @@ AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t hea
 }
 
 template <DType kKv, int kHeads>
+constexpr size_t attend_shared(int head_dim, int stages) {
+  const size_t half = kTile * static_cast<size_t>(tile_stride<kKv>(head_dim));
+  return sizeof(AttendMemory<kHeads>) + static_cast<size_t>(head_dim) * kHeads * sizeof(float) +
+         (stages > 0 ? 2 * static_cast<size_t>(stages) * half : half);
+}
+
+template <DType kKv, int kHeads>
 cudaError_t launch_attend(cudaStream_t stream, AttendLaunch given) {
-  constexpr size_t kMostShared = size_t{227} << 10;
-  const size_t tile = 2 * kTile * static_cast<size_t>(tile_stride<kKv>(given.args.head_dim));
-  const size_t rest =
-      sizeof(AttendMemory<kHeads>) + static_cast<size_t>(given.args.head_dim) * kHeads * sizeof(float);
-  given.stages = rest + 2 * tile <= kMostShared ? 2 : 1;
+  static_assert(attend_shared<kKv, kHeads>(256, 0) <= kLeastShared);
+  given.stages = 2;
+  while (given.stages > 0 &&
+         attend_shared<kKv, kHeads>(given.args.head_dim, given.stages) > given.workspace.shared_bytes)
+    given.stages--;
   const dim3 grid(static_cast<unsigned>(given.workspace.blocks), static_cast<unsigned>(given.args.count),
                   static_cast<unsigned>(blocks_of_heads(given.args.group)));
   return launch(attend_kernel<kKv, kHeads>, grid, kAttendThreads,
-                rest + static_cast<size_t>(given.stages) * tile, stream, given);
+                attend_shared<kKv, kHeads>(given.args.head_dim, given.stages), stream, given);
 }
 
 template <DType kKv>
@@ -418,7 +450,7 @@ cudaError_t launch_heads(cudaStream_t stream, const AttendLaunch& given) {
 
 cudaError_t attend(cudaStream_t stream, const LookupArgs& args, const AttendWorkspace& workspace) {
   if (args.head_dim % 8 || args.head_dim > 256 || args.head_dim < 8 || args.group < 1 ||
-      workspace.blocks < 1 || workspace.blocks > kMostChunks)
+      workspace.blocks < 1 || workspace.blocks > kMostChunks || workspace.shared_bytes < kLeastShared)
     return cudaErrorInvalidValue;
   const AttendLaunch given = {args, workspace, 0};
   switch (args.kv) {

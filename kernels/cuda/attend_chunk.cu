@@ -17,8 +17,8 @@ namespace wi::cuda {
 
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
-constexpr float kHidden = -INFINITY;                                       // a score's: its weight is 0
-constexpr int kSharedOfBlock = 227 << 10, kSharedOfProcessor = 228 << 10;  // of compute capability 9.0
+constexpr float kHidden = -INFINITY;           // a score's: its weight is 0
+constexpr int kSharedOfProcessor = 228 << 10;  // of compute capability 9.0, for the blocks that kernels claim
 
 // What a block works on: stacked rows [first, first + rows) of a KV head, each a query head at a position. Of
 // the part's tokens, row r sees those below sees(r), and with a window those from hides(r) on.
@@ -172,7 +172,8 @@ struct TensorChunk {
   using Tiles = TokenTiles<kKv, kDim, kTokens, kChunkThreads>;
   static constexpr int kShared = kRows * Tiles::kStride + 2 * Tiles::kBytes;
   static constexpr int kBlocks = 2;  // to a multiprocessor: 255 registers a thread, and so much shared memory
-  static_assert(kBlocks * (kShared + 2048) <= kSharedOfProcessor);
+  static_assert(kBlocks * (kShared + 2048) <= kSharedOfProcessor &&
+                kShared <= static_cast<int>(kLeastShared));
 };
 
 // Queries as the left operand: scaled, rounded, zeros where there are none.
@@ -365,14 +366,15 @@ __global__ void __launch_bounds__(kChunkThreads, (TensorChunk<kKv, kDim>::kBlock
     attend_chunk_tensor_kernel(AttendChunkArgs args) {
   using Chunk = TensorChunk<kKv, kDim>;
   using Tiles = typename Chunk::Tiles;
-  __shared__ int32_t counts[kChunkThreads / kWarp];
   std::byte* const queries = block_memory();
   std::byte* const keys = queries + Chunk::kRows * Tiles::kStride;
   std::byte* const values = keys + Tiles::kBytes;
 
   const int head = static_cast<int>(gridDim.x - 1 - blockIdx.x) % args.kv_heads;
   const KvRun* const runs = args.runs[head];
+  int32_t* const counts = reinterpret_cast<int32_t*>(queries);  // of kLeastShared there is no byte to spare
   const ChunkTile tile(args, Chunk::kRows, count_tokens<kChunkThreads>(runs, args.run_count[head], counts));
+  __syncthreads();  // queries are where the counts were
   if (tile.begin == tile.end && args.first_key > 0 && args.keys_after > 0)
     return;  // the state stays as it is
   load_queries<kKv, kDim, Chunk::kRows>(args, tile, queries);
@@ -408,17 +410,20 @@ __global__ void __launch_bounds__(kChunkThreads, (TensorChunk<kKv, kDim>::kBlock
 
 // ---- f32
 
-constexpr int kWideThreads = 256, kWideTokens = 32, kWideRows = 64;
+constexpr int kWideThreads = 256, kWideTokens = 32;
 static_assert(kChunkKeyStep % kWideTokens == 0);
 
-template <DType kKv, int kDim>
+// Fewer threads have fewer rows, for where shared memory does not hold more; a row's bits are the same.
+template <DType kKv, int kDim, int kThreads>
 struct WideChunk {
-  using Tiles = TokenTiles<kKv, kDim, kWideTokens, kWideThreads>;
+  using Tiles = TokenTiles<kKv, kDim, kWideTokens, kThreads>;
+  static constexpr int kRows = kThreads / 4;
   static constexpr int kQueryStride = kDim + 4, kWeightStride = kWideTokens + 4;  // floats
   static constexpr int kShared =
-      kWideRows * (kQueryStride + kWeightStride) * static_cast<int>(sizeof(float)) + 2 * Tiles::kBytes;
+      kRows * (kQueryStride + kWeightStride) * static_cast<int>(sizeof(float)) + 2 * Tiles::kBytes;
+  static constexpr size_t kSharedInAll = kShared + 256;  // with what the kernel declares
   static constexpr int kBlocks = kDim <= 128 ? 2 : 1;
-  static_assert(kShared + 2048 <= kSharedOfBlock && kBlocks * (kShared + 2048) <= kSharedOfProcessor);
+  static_assert(kBlocks * (kShared + 2048) <= kSharedOfProcessor);
 };
 
 template <class T>
@@ -438,25 +443,25 @@ __device__ __forceinline__ void load_four(const T* from, float (&out)[4]) {
 
 // Sixteen threads, half a warp, have four rows: of the scores each has every sixteenth token, of the values four
 // dimensions in 64. Weights change hands through shared memory that is those threads' own.
-template <DType kKv, int kDim>
-__global__ void __launch_bounds__(kWideThreads, (WideChunk<kKv, kDim>::kBlocks))
+template <DType kKv, int kDim, int kThreads>
+__global__ void __launch_bounds__(kThreads, (WideChunk<kKv, kDim, kThreads>::kBlocks))
     attend_chunk_f32_kernel(AttendChunkArgs args) {
-  using Chunk = WideChunk<kKv, kDim>;
+  using Chunk = WideChunk<kKv, kDim, kThreads>;
   using Tiles = typename Chunk::Tiles;
   constexpr int kOwnTokens = kWideTokens / 16, kOwnFours = (kDim + 63) / 64;
-  __shared__ int32_t counts[kWideThreads / kWarp];
+  __shared__ int32_t counts[kThreads / kWarp];
   float* const queries = reinterpret_cast<float*>(block_memory());
-  float* const weights = queries + kWideRows * Chunk::kQueryStride;
-  std::byte* const keys = reinterpret_cast<std::byte*>(weights + kWideRows * Chunk::kWeightStride);
+  float* const weights = queries + Chunk::kRows * Chunk::kQueryStride;
+  std::byte* const keys = reinterpret_cast<std::byte*>(weights + Chunk::kRows * Chunk::kWeightStride);
   std::byte* const values = keys + Tiles::kBytes;
 
   const int head = static_cast<int>(gridDim.x - 1 - blockIdx.x) % args.kv_heads, head_dim = args.head_dim;
   const KvRun* const runs = args.runs[head];
-  const ChunkTile tile(args, kWideRows, count_tokens<kWideThreads>(runs, args.run_count[head], counts));
+  const ChunkTile tile(args, Chunk::kRows, count_tokens<kThreads>(runs, args.run_count[head], counts));
   if (tile.begin == tile.end && args.first_key > 0 && args.keys_after > 0)
     return;  // the state stays as it is
   const int thread = static_cast<int>(threadIdx.x), own = thread / 16 * 4, part = thread % 16;
-  for (int i = thread; i < kWideRows * (head_dim / 4); i += kWideThreads) {
+  for (int i = thread; i < Chunk::kRows * (head_dim / 4); i += kThreads) {
     const int row = i / (head_dim / 4), at = i % (head_dim / 4) * 4;
     float numbers[4] = {};
     if (row < tile.rows) load_floats<4>(args.queries + tile.query_head(args, row) * head_dim + at, numbers);
@@ -606,14 +611,26 @@ cudaError_t launch_tensor(cudaStream_t stream, const AttendChunkArgs& args) {
                       Chunk::kShared);
 }
 
+template <DType kKv, int kDim, int kThreads>
+cudaError_t launch_f32_threads(cudaStream_t stream, const AttendChunkArgs& args) {
+  using Chunk = WideChunk<kKv, kDim, kThreads>;
+  return launch_tiles(stream, args, attend_chunk_f32_kernel<kKv, kDim, kThreads>, Chunk::kRows, kThreads,
+                      Chunk::kShared);
+}
+
 template <DType kKv, int kDim>
-cudaError_t launch_f32(cudaStream_t stream, const AttendChunkArgs& args) {
-  return launch_tiles(stream, args, attend_chunk_f32_kernel<kKv, kDim>, kWideRows, kWideThreads,
-                      WideChunk<kKv, kDim>::kShared);
+cudaError_t launch_f32(cudaStream_t stream, const AttendChunkArgs& args, size_t shared_bytes) {
+  constexpr size_t kWanted = WideChunk<kKv, kDim, kWideThreads>::kSharedInAll;
+  if constexpr (kWanted > kLeastShared) {
+    constexpr int kFewThreads = kKv == DType::f32 ? kWideThreads / 4 : kWideThreads / 2;
+    static_assert(WideChunk<kKv, kDim, kFewThreads>::kSharedInAll <= kLeastShared);
+    if (kWanted > shared_bytes) return launch_f32_threads<kKv, kDim, kFewThreads>(stream, args);
+  }
+  return launch_f32_threads<kKv, kDim, kWideThreads>(stream, args);
 }
 
 template <DType kKv>
-cudaError_t attend_chunk_of(cudaStream_t stream, const AttendChunkArgs& args) {
+cudaError_t attend_chunk_of(cudaStream_t stream, const AttendChunkArgs& args, size_t shared_bytes) {
   const int dim = args.head_dim;
   if constexpr (kKv != DType::f32)
     if (args.precision == Precision::fast || args.precision == Precision::int8) {
@@ -622,25 +639,25 @@ cudaError_t attend_chunk_of(cudaStream_t stream, const AttendChunkArgs& args) {
       if (dim <= 128) return launch_tensor<kKv, 128>(stream, args);
       return launch_tensor<kKv, 256>(stream, args);
     }
-  if (dim <= 64) return launch_f32<kKv, 64>(stream, args);
-  if (dim <= 128) return launch_f32<kKv, 128>(stream, args);
-  return launch_f32<kKv, 256>(stream, args);
+  if (dim <= 64) return launch_f32<kKv, 64>(stream, args, shared_bytes);
+  if (dim <= 128) return launch_f32<kKv, 128>(stream, args, shared_bytes);
+  return launch_f32<kKv, 256>(stream, args, shared_bytes);
 }
 
-cudaError_t attend_chunk(cudaStream_t stream, const AttendChunkArgs& args) {
+cudaError_t attend_chunk(cudaStream_t stream, const AttendChunkArgs& args, size_t shared_bytes) {
   constexpr int64_t kMostStacked = int64_t{1} << 30;
   const bool is_part = args.first_key > 0 || args.keys_after > 0;
   if (args.head_dim % 8 || args.head_dim < 8 || args.head_dim > 256 || args.group < 1 ||
       args.rows > kMostStacked / args.group || args.first_key % kChunkKeyStep ||
-      (is_part && (!args.state || args.window)))
+      (is_part && (!args.state || args.window)) || shared_bytes < kLeastShared)
     return cudaErrorInvalidValue;
   switch (args.kv) {
     case DType::f32:
-      return attend_chunk_of<DType::f32>(stream, args);
+      return attend_chunk_of<DType::f32>(stream, args, shared_bytes);
     case DType::f16:
-      return attend_chunk_of<DType::f16>(stream, args);
+      return attend_chunk_of<DType::f16>(stream, args, shared_bytes);
     case DType::bf16:
-      return attend_chunk_of<DType::bf16>(stream, args);
+      return attend_chunk_of<DType::bf16>(stream, args, shared_bytes);
     default:
       return cudaErrorInvalidValue;
   }

@@ -92,7 +92,7 @@ static AttendWorkspace attend_workspace_of(DeviceQueue& queue, const LookupArgs&
   const AttendWorkspaceSize size = attend_workspace(args.count, args.group, args.head_dim);
   const int64_t chunks = (args.usual_tokens + kLeastChunk - 1) / kLeastChunk;
   return {reinterpret_cast<float*>(queue.partials(size.floats * sizeof(float))), queue.arrived(size.counts),
-          static_cast<int32_t>(std::clamp<int64_t>(chunks, 1, kMostChunks))};
+          static_cast<int32_t>(std::clamp<int64_t>(chunks, 1, kMostChunks)), queue.shared_bytes()};
 }
 
 static void retrieve(const Stream& stream, const LookupArgs& args) {
@@ -158,7 +158,7 @@ static void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
   AttendChunkArgs there = args;
   there.runs = of_head.device;
   there.run_count = counts.device;
-  if (!queue.failed()) queue.note(attend_chunk(queue.stream, there));
+  if (!queue.failed()) queue.note(attend_chunk(queue.stream, there, queue.shared_bytes()));
 }
 
 static const char* simd() { return "cuda"; }

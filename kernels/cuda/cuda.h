@@ -27,6 +27,10 @@ constexpr bool reads_weights(DType type) {
   }
 }
 
+// Shared memory that every operation gets along with, and so what a device must give a block: compute capability
+// 8.6, 8.9 and 12 give 99 KiB, 8.0 and 8.7 163, 9.0 and 10 227. What has a use for more is told how much there is.
+constexpr size_t kLeastShared = size_t{99} << 10;
+
 [[nodiscard]] cudaError_t embed(cudaStream_t stream, const EmbedArgs& args);
 [[nodiscard]] cudaError_t rms_norm(cudaStream_t stream, const RmsNormArgs& args);
 [[nodiscard]] cudaError_t rope(cudaStream_t stream, const RopeArgs& args);
@@ -49,6 +53,7 @@ struct AttendWorkspace {
   float* partials;    // attend_workspace().floats
   uint32_t* arrived;  // attend_workspace().counts
   int32_t blocks;  // for a lookup's chunks, 1 to 256: the chunks of the longest that is usual; changes no bit
+  size_t shared_bytes;  // that a block may have, at least kLeastShared; changes no bit
 };
 struct AttendWorkspaceSize {
   size_t floats, counts;
@@ -69,7 +74,7 @@ AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t hea
 
 // Causal attention of a chunk. The lists of runs and their counts are in device memory. By tensor cores in the
 // KV type under Precision::fast and int8, where that is narrower than f32; else in f32. head_dim: a multiple of
-// 8 up to 256; a part of a chunk's keys has a state and no window.
-[[nodiscard]] cudaError_t attend_chunk(cudaStream_t stream, const AttendChunkArgs& args);
+// 8 up to 256; a part of a chunk's keys has a state and no window. shared_bytes: as an AttendWorkspace's.
+[[nodiscard]] cudaError_t attend_chunk(cudaStream_t stream, const AttendChunkArgs& args, size_t shared_bytes);
 
 }  // namespace wi::cuda

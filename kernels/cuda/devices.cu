@@ -61,6 +61,14 @@ static void describe(int32_t index, DeviceDescription* out) {
     return;
   }
   const OnDevice on(index);
+  cudaError_t unknown = cudaSuccess;
+  const size_t shared = shared_bytes_of(index, &unknown);
+  if (unknown == cudaSuccess && shared < kLeastShared) {
+    std::snprintf(out->reason, sizeof out->reason,
+                  "a block of threads has %zu bytes of shared memory, and %zu are the least", shared,
+                  kLeastShared);
+    return;
+  }
   size_t free_bytes = 0, all = 0;
   const cudaError_t asked = cudaMemGetInfo(&free_bytes, &all);  // the first to need a context
   (void)cudaGetLastError();

@@ -16,6 +16,12 @@ OnDevice::~OnDevice() {
   if (before_ != index_) (void)cudaSetDevice(before_);
 }
 
+size_t shared_bytes_of(int32_t index, cudaError_t* error) {
+  int bytes = 0;
+  *error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+  return *error == cudaSuccess && bytes > 0 ? static_cast<size_t>(bytes) : 0;
+}
+
 bool report(cudaError_t error, const char* doing, DeviceError* out) {
   if (error == cudaSuccess) return true;
   switch (error) {
@@ -75,6 +81,7 @@ DeviceQueue::~DeviceQueue() {
 cudaError_t DeviceQueue::open() {
   const OnDevice on(index);
   cudaError_t error = cudaSuccess;
+  shared_bytes_ = wi::cuda::shared_bytes_of(index, &error);
   for (cudaStream_t* each : {&stream, &fetching_})
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(each, cudaStreamNonBlocking);
   for (cudaEvent_t* each : {&asked_, &fetched_})

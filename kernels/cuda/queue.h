@@ -25,6 +25,9 @@ class OnDevice {
   int before_ = 0, index_ = 0;
 };
 
+// That the device gives a block of threads which asks for it; 0, and the error: it does not say.
+size_t shared_bytes_of(int32_t index, cudaError_t* error);
+
 // What went wrong, as the rest of the library says it. Returns false, for callers who do too.
 bool report(cudaError_t error, const char* doing, DeviceError* out);
 
@@ -35,6 +38,7 @@ struct wi::DeviceQueue {
   DeviceQueue(const DeviceQueue&) = delete;
   ~DeviceQueue();
   cudaError_t open();
+  size_t shared_bytes() const { return shared_bytes_; }  // that the device gives a block of threads
 
   // The same bytes on both sides, 256-byte aligned. Null: there is no room, which is noted.
   struct Room {
@@ -87,6 +91,7 @@ struct wi::DeviceQueue {
 
   cudaStream_t fetching_ = nullptr;
   cudaEvent_t asked_ = nullptr, fetched_ = nullptr;
+  size_t shared_bytes_ = 0;
   cudaError_t first_error_ = cudaSuccess;
   std::vector<Piece> pieces_;
   size_t used_ = 0;  // of the last piece

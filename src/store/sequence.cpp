@@ -127,7 +127,7 @@ const SegmentView* Sequence::views(int32_t layer, int32_t head) const {
 
 const SegmentView* Sequence::views_on_device(int32_t layer, int32_t head) const {
   if (segments_.empty()) return nullptr;
-  return views_->on_device.as<const SegmentView>() + (views(layer, head) - views_->view.data());
+  return views_->on_device->data() + (views(layer, head) - views_->view.data());
 }
 
 int32_t Sequence::partitions(int32_t layer, int32_t head) const {
@@ -275,14 +275,23 @@ void Sequence::make_writable(BlockRef& block) {
   block = std::move(copy);
 }
 
-void Sequence::refresh() {
+void Sequence::refresh(DeviceViews::Reading* reading) {
+  if (!views_ || segments_.empty()) return;
   const auto slow = std::count_if(segments_.begin(), segments_.end(),
                                   [](const auto& segment) { return segment->is_slow(); });
-  if (static_cast<size_t>(slow) != slow_segments() + pinned_segments()) rebuild_views();
+  const bool moved = static_cast<size_t>(slow) != slow_segments() + pinned_segments();
+  const std::shared_ptr<DeviceViews> on_device = views_->on_device;
+  if (on_device && !DeviceViews::refresh(on_device, segments_, reading)) {
+    rebuild_views();
+    DeviceViews::refresh(views_->on_device, segments_, reading);  // nobody else has it
+  } else if (moved) {
+    rebuild_views(on_device);
+  }
 }
 
-// Of one moment: a segment that leaves the fast tier meanwhile is in it for all views.
-void Sequence::rebuild_views() {
+// Of one moment: a segment that leaves the fast tier meanwhile is in it for all views but a device's, which it may be
+// out of. on_device: of the same segments; null: is made.
+void Sequence::rebuild_views(std::shared_ptr<DeviceViews> on_device) {
   auto views = std::make_shared<Views>();
   std::vector<const SlowKv*> slow;  // (segments)
   for (const auto& segment : segments_) {
@@ -304,16 +313,9 @@ void Sequence::rebuild_views() {
       views->partitions.push_back(partitions);
     }
   }
-  if (pools_.pages->memory().of_device() && !segments_.empty()) {
-    std::vector<SegmentView> there;
-    there.reserve(views->view.size());
-    for (int32_t layer = 0; layer < shape_.layers; ++layer)
-      for (int32_t head = 0; head < shape_.kv_heads; ++head)
-        for (const auto& segment : segments_) there.push_back(segment->view_on_device(layer, head));
-    const size_t bytes = there.size() * sizeof(SegmentView);
-    views->on_device = pools_.pages->allocate(bytes, "a session's list of segments");
-    views->on_device.copy_in(0, there.data(), bytes);
-  }
+  if (!on_device && pools_.pages->memory().of_device() && !segments_.empty())
+    on_device = std::make_shared<DeviceViews>(*pools_.pages, shape_, segments_);
+  views->on_device = std::move(on_device);
   views_ = std::move(views);
 }
 

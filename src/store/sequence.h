@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "src/store/device_views.h"
 #include "src/store/segment.h"
 #include "src/store/segment_grid.h"
 #include "src/store/token_block.h"
@@ -42,8 +43,9 @@ class Sequence {
   // In pinned host memory, of a device's; whether the segment of that number was when views() was made.
   size_t pinned_segments() const { return views_ ? views_->pinned : 0; }
   bool in_pinned_memory(size_t segment) const { return views_->is_pinned[segment]; }
-  // Segments that others may have demoted are found where they are. At the beginning of a step.
-  void refresh();
+  // Segments that others may have demoted are found where they are. At the beginning of a step, which is a reading of
+  // a device's views. Throws WI_E_BUDGET or WI_E_MEMORY if these are not to be changed and there is no room for others.
+  void refresh(DeviceViews::Reading* reading = nullptr);
 
   // ---- append: reserve, write every layer where places() says, commit. Until commit nothing is visible. ----
   void reserve(int64_t count);  // room for `count` tokens after tokens(); throws WI_E_BUDGET or WI_E_MEMORY
@@ -105,7 +107,7 @@ class Sequence {
   void make_writable(BlockRef& block);
   void copy_to_tail(const Segment& segment, int64_t end);
   void push_segment(std::shared_ptr<const Segment> segment);
-  void rebuild_views();
+  void rebuild_views(std::shared_ptr<DeviceViews> on_device = nullptr);
 
   KvPools pools_;
   KvShape shape_;
@@ -118,11 +120,11 @@ class Sequence {
   std::vector<std::shared_ptr<const Segment>> segments_;
   std::vector<BlockRef> tail_;
   struct Views {
-    std::vector<SegmentView> view;    // (layers, kv_heads, segments)
-    std::vector<int32_t> partitions;  // (layers, kv_heads)
-    size_t slow = 0, pinned = 0;      // segments
-    std::vector<bool> is_pinned;      // (segments)
-    HostBuffer on_device;             // the views of a device's kernels, in its memory
+    std::vector<SegmentView> view;           // (layers, kv_heads, segments)
+    std::vector<int32_t> partitions;         // (layers, kv_heads)
+    size_t slow = 0, pinned = 0;             // segments
+    std::vector<bool> is_pinned;             // (segments)
+    std::shared_ptr<DeviceViews> on_device;  // null: there is no device, or no segment
   };
   std::shared_ptr<const Views> views_;
 };

@@ -111,6 +111,7 @@ enum cudaMemcpyKind {
   cudaMemcpyDefault = 4
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 using cudaStream_t = struct CUstream_st*;
@@ -132,6 +133,7 @@ struct cudaLaunchConfig_t {
 
 cudaError_t cudaGetDeviceCount(int* out);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device);
+cudaError_t cudaDeviceGetAttribute(int* out, cudaDeviceAttr attribute, int device);
 cudaError_t cudaGetDevice(int* out);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* all_bytes);

@@ -41,8 +41,11 @@ struct Machine {
   int driver = 13000;  // the CUDA version that it knows; 0: there is none
   int major = 9, minor = 0;
   size_t memory_bytes = size_t{1} << 36, free_bytes = size_t{1} << 36;
+  size_t shared_bytes = size_t{227} << 10;  // of a block that asks for it
 };
 void set_machine(const Machine& machine);
+// Of that, shared_bytes alone; returns what a block has then: a device has no more than it has.
+size_t limit_shared(size_t bytes);
 
 // From the nth launch from now on a kernel faults, as one does that follows a wild pointer. Negative: none.
 void fail_launch(int64_t nth);

@@ -207,6 +207,7 @@ uint64_t launches() { return launch_count; }
 uint64_t api_calls() { return call_count; }
 void fail_allocations_from(int64_t nth) { allocations_left = nth; }
 void set_machine(const Machine& given) { machine = given; }
+size_t limit_shared(size_t bytes) { return machine.shared_bytes = std::min(bytes, kMostShared); }
 void fail_launch(int64_t nth) { launches_left = nth; }
 
 cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
@@ -260,6 +261,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
   out->minor = machine.minor;
   out->multiProcessorCount = 2;
   out->l2CacheSize = 1 << 20;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* out, cudaDeviceAttr attribute, int device) {
+  const Call call(api);
+  ++call_count;
+  if (sticky != cudaSuccess) return failed(sticky);
+  if (device < 0 || device >= machine.devices) return failed(cudaErrorInvalidDevice);
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return failed(cudaErrorInvalidValue);
+  *out = static_cast<int>(machine.shared_bytes);
   return cudaSuccess;
 }
 
@@ -473,7 +484,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   ++call_count;
   if (sticky != cudaSuccess) return failed(sticky);
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-      value > static_cast<int>(kMostShared))
+      value > static_cast<int>(machine.shared_bytes))
     return failed(cudaErrorInvalidValue);
   shared_limits[kernel] = value;
   return cudaSuccess;

@@ -1,5 +1,6 @@
 #include "tests/gpu/emulation.h"
 
+#include <algorithm>
 #include <cuda_runtime.h>
 
 #include "tests/gpu/fault.h"
@@ -57,5 +58,11 @@ void fail_allocations_from(int64_t nth) { allocations_left = nth; }
 void fail_launch(int64_t nth) { launches_left = nth; }
 
 void set_machine(const Machine&) { skip(); }
+
+size_t limit_shared(size_t bytes) {
+  int most = 0;
+  if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) != cudaSuccess) most = 0;
+  return std::min(bytes, static_cast<size_t>(most));
+}
 
 }  // namespace cuda_emulation

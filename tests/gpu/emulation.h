@@ -23,7 +23,10 @@ struct Machine {
   int driver = 13000;
   int major = 9, minor = 0;
   size_t memory_bytes = size_t{1} << 36, free_bytes = size_t{1} << 36;
+  size_t shared_bytes = size_t{227} << 10;
 };
 void set_machine(const Machine& machine);
+// What the device has, at most so much: kernels are told, nobody holds them to it.
+size_t limit_shared(size_t bytes);
 
 }  // namespace cuda_emulation

@@ -17,6 +17,8 @@ using namespace wi::test;
 
 namespace {
 
+size_t shared_bytes() { return cuda_emulation::limit_shared(227 << 10); }  // all that there is
+
 // Of llama-8b.
 constexpr int32_t kHidden = 4096, kHeads = 8, kGroup = 4, kDim = 128, kFfn = 14336;
 
@@ -179,7 +181,7 @@ class Contexts {
     wave_ = hold(lookups.data(), lookups.size());
     full_ = hold(full_lookups_.data(), full_lookups_.size());
     const cuda::AttendWorkspaceSize need = cuda::attend_workspace(count, kGroup, kDim);
-    chunks_ = {room<float>(need.floats), nullptr, 1};
+    chunks_ = {room<float>(need.floats), nullptr, 1, shared_bytes()};
     const std::vector<uint32_t> zeros(need.counts);
     chunks_.arrived = hold(zeros.data(), zeros.size());
     clusters_ = {room<std::byte>(cuda::wave_select_workspace(count, kGroup, cache.partitions)),
@@ -321,7 +323,8 @@ void chunks(DeviceStream& stream) {
       measure(stream, "attend_chunk",
               text("%lld rows after %lld, %d heads of %d, %s", static_cast<long long>(rows),
                    static_cast<long long>(past), kHeads, kGroup, format_of(kv).name),
-              0, 4.0 * kDim * kHeads * kGroup * pairs, [&] { return cuda::attend_chunk(stream, args); });
+              0, 4.0 * kDim * kHeads * kGroup * pairs,
+              [&] { return cuda::attend_chunk(stream, args, shared_bytes()); });
     }
 }
 

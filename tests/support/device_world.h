@@ -26,6 +26,7 @@ struct Shape {
   float fast_share = 0;  // of keys and values, in the device's memory; 0: what the budget has room for
   uint64_t budget_bytes = uint64_t{1} << 30;
   uint64_t slow_bytes = 0;  // of pinned memory at most
+  int32_t head_dim = 16;
 };
 
 // A backend with sessions of a model that it has to itself: a device takes the model's weights away.
@@ -39,6 +40,7 @@ struct World {
     runtime = Runtime::create(params);
     ModelShape of = shape_named("tiny");
     of.kv_heads = shape.kv_heads;
+    of.head_dim = shape.head_dim;
     model = random_model(of, shape.weights, 7, Precision::f32);
     if (runtime->device)
       move_weights(*std::const_pointer_cast<Model>(model), *backend.device, *runtime->device_weights_pool,

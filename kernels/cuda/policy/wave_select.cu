@@ -41,6 +41,7 @@ struct SelectMemory {
   int32_t found, found_above;
   int32_t taken;
 };
+static_assert(sizeof(SelectMemory) + size_t{kMostGroupOfSelect} * 256 * sizeof(float) <= kLeastShared);
 
 enum class Count { clusters, tokens };
 
