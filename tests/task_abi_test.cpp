@@ -23,9 +23,9 @@ struct World {
 };
 World* world;
 
-// Long prompts are an eighth as long under a sanitizer, which takes its time with every one of their tokens.
+// Long prompts are an eighth as long under a sanitizer or an emulator, which take their time with every token.
 constexpr size_t length(size_t tokens) {
-#ifdef WI_SANITIZED
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
   return tokens / 8;
 #else
   return tokens;
