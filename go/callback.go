@@ -5,11 +5,13 @@ package waveinfer
 import "C"
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
 	"runtime/cgo"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 	"weak"
@@ -105,7 +107,10 @@ func goLogits(id, user C.uintptr_t, logits *C.float, vocab C.uint64_t) C.int32_t
 		return cgo.Handle(id).Value().(*call).request(func() error { return hook.callback(values) })
 	}
 	failure := hookFailure{err: errCallbackEnded} // the engine's thread: nobody waits who could do it
-	failure.panicked = isolate(func() { failure.err = hook.callback(values) })
+	failure.panicked = isolate(func() {
+		defer doForEngine()()
+		failure.err = hook.callback(values)
+	})
 	if failure.err == nil && failure.panicked == nil {
 		return 0
 	}
@@ -114,6 +119,29 @@ func goLogits(id, user C.uintptr_t, logits *C.float, vocab C.uint64_t) C.int32_t
 }
 
 var errCallbackEnded = errors.New("waveinfer: the callback ended its goroutine")
+
+// forEngine has the numbers of the goroutines that an engine's thread waits for: what waits for the engine there
+// would wait for itself.
+var forEngine sync.Map
+
+// doForEngine says that this goroutine is one of them, until what it returns is called.
+func doForEngine() (end func()) {
+	self := goroutineNumber()
+	forEngine.Store(self, true)
+	return func() { forEngine.Delete(self) }
+}
+
+func isForEngine() bool {
+	_, is := forEngine.Load(goroutineNumber())
+	return is
+}
+
+// goroutineNumber is what this goroutine's stack traces begin with, the only place where Go tells it.
+func goroutineNumber() string {
+	var trace [64]byte
+	fields := bytes.Fields(trace[:runtime.Stack(trace[:], false)]) // goroutine 18 [running]: ...
+	return string(fields[1])
+}
 
 // isolate runs f on a goroutine of its own, so that it cannot unwind C, waits, and returns what it panicked with.
 func isolate(f func()) (panicked any) {

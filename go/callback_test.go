@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -202,6 +203,41 @@ func TestATaskHasItsOwnLogitsCallbackOrTheSessions(t *testing.T) {
 		}
 		fork.Close()
 		s = before
+	}
+}
+
+func TestWhatWouldWaitForTheEngineInItsCallbackIsAnError(t *testing.T) {
+	m := openModel(t)
+	want := written(t, reading(t, m, nil), 5)
+	other := must(newSession(t, m, nil).Submit(&waveinfer.TaskParams{Tokens: make([]waveinfer.Token, 100_000)}))(t)
+	var task *waveinfer.Task
+	given := make(chan struct{})
+	var failures []error
+	s := hooked(t, reading(t, m, nil), func([]float32) error {
+		if <-given; len(failures) > 0 {
+			return nil
+		}
+		for _, of := range []*waveinfer.Task{task, other} {
+			failures = append(failures, of.Close(), of.Wait(background))
+			for _, err := range of.Events(background) {
+				failures = append(failures, err)
+			}
+		}
+		return nil
+	})
+	task = must(s.Submit(&waveinfer.TaskParams{MaxTokens: 5}))(t)
+	close(given)
+	eventually(t, "the task has ended", func() bool { return must(task.Info())(t).State >= waveinfer.TaskDone })
+	if got, _, last := told(t, task); !slices.Equal(got, want) || last != waveinfer.EventLimit {
+		t.Errorf("%v ending with %d, want %v", got, last, want)
+	}
+	succeed(t, task.Close())
+	succeed(t, other.Close())
+	if len(failures) != 6 {
+		t.Errorf("%d calls have failed, want 6", len(failures))
+	}
+	for _, err := range failures {
+		wantError(t, err, waveinfer.ErrState)
 	}
 }
 

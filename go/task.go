@@ -149,8 +149,13 @@ func goNotify(user C.uintptr_t) {
 }
 
 // Close cancels the task if it has not ended, waits until it has, which takes a step of the engine, and gives
-// it back. It returns nil.
+// it back. Errors: [ErrState] in a logits callback that the engine waits for; then it has done nothing.
 func (t *Task) Close() error {
+	if isForEngine() {
+		if info, err := t.Info(); err == nil && info.State < TaskDone {
+			return errForEngine
+		}
+	}
 	t.cleanup.Stop()
 	if t.work != nil {
 		t.work.close.Do(func() { close(t.work.closed) })
@@ -158,6 +163,8 @@ func (t *Task) Close() error {
 	t.handle.close()
 	return nil
 }
+
+var errForEngine = &Error{Code: ErrState, Message: "the engine waits for this callback, which would wait for the engine; Cancel does not"}
 
 // Cancel ends the task within one step of the engine; it has its last event then, and its session is free. A
 // task that has ended is left alone.
@@ -170,7 +177,8 @@ func (t *Task) Cancel() {
 
 // Events returns the task's events as they come. The last one is the first that is no [EventToken], or an
 // error: that of a task that failed, or [ErrCancelled]. When ctx ends, the task is cancelled. Who stops earlier
-// leaves the task as it is, and gets the rest by another call; after the last event there is nothing.
+// leaves the task as it is, and gets the rest by another call; after the last event there is nothing. In a logits
+// callback of a task, which the engine waits for, there is [ErrState] in place of an event that is still to come.
 func (t *Task) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
@@ -198,6 +206,9 @@ func (t *Task) next(ctx context.Context) (event Event, ok bool, err error) {
 		news, event, ok, over, err := t.take()
 		if err != nil || ok || over {
 			return event, ok, err
+		}
+		if isForEngine() {
+			return Event{}, false, errForEngine
 		}
 		select {
 		case <-news:
@@ -333,7 +344,7 @@ func (t *Task) Poll() ([]Event, error) {
 }
 
 // Wait waits until there are events to poll, or the task has ended. When ctx ends first, that is
-// [ErrCancelled], and the task goes on.
+// [ErrCancelled], and the task goes on. Errors: [ErrState] in a logits callback of a task, which the engine waits for.
 func (t *Task) Wait(ctx context.Context) error {
 	if ctx == nil {
 		return errNoContext
@@ -342,6 +353,9 @@ func (t *Task) Wait(ctx context.Context) error {
 		news, ready, err := t.ready()
 		if err != nil || ready {
 			return err
+		}
+		if isForEngine() {
+			return errForEngine
 		}
 		select {
 		case <-news:

@@ -6,6 +6,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
 . "$top/samples/setup.sh"
+. "$top/tests/support/packages.sh"
 . "$here/toolchain.sh"
 
 # The staticcheck that knows the Go of toolchain.sh.
@@ -17,7 +18,7 @@ main() {
   work=$build/go
   mkdir -p "$work/bin"
 
-  set_up gcc libc6-dev cmake pkg-config ca-certificates xz-utils
+  set_up gcc libc6-dev cmake pkg-config ca-certificates xz-utils "${packaging_packages[@]}"
   command -v go >/dev/null || set_up golang-go
   use_fixed_go
   use_build_folder
@@ -40,7 +41,7 @@ main() {
   echo "== Go: a module elsewhere uses an installed library"
   a_module_elsewhere_uses_an_installed_library
 
-  echo "Go: $((passed + 5)) tests passed"
+  echo "Go: $((passed + 7)) tests passed"
 }
 
 samples_print_what_those_in_c_print() {
@@ -65,16 +66,14 @@ same() {
   cmp "$work/$sample.c.out" "$work/$sample.go.out"
 }
 
-# By the command that the package's documentation gives, with the library as packages have it, installed into an empty
-# prefix: the program finds it when it is built and when it runs.
+# By the command that the package's documentation gives, with the library from each of its packages: the program finds it
+# when it is built and when it runs.
 a_module_elsewhere_uses_an_installed_library() {
-  local elsewhere=$work/elsewhere component=waveinfer
+  local elsewhere=$work/elsewhere config said loads
   rm -rf "$elsewhere"
   mkdir "$elsewhere"
   cd "$elsewhere"
-  [ ! -e "$build/bundled/lib" ] || component=bundled
-  cmake --install "$build" --prefix "$elsewhere/prefix" --component $component >/dev/null
-  find_library_in "$(dirname "$(find "$elsewhere/prefix" -name waveinfer.pc)")"
+  install_packages "$build" "$elsewhere/installed"
   cat >main.go <<'END'
 package main
 
@@ -97,13 +96,15 @@ func main() {
 END
   go mod init example.com/elsewhere 2>/dev/null
   go mod edit -require=waveinfer@v0.2.0 -replace=waveinfer="$here"
-  go build -o elsewhere .
-  local said loads
-  said=$(env -u LD_LIBRARY_PATH ./elsewhere)
-  [ "$said" = "0.2.0 0 <nil>" ] || { echo "a module elsewhere said: $said" >&2; exit 1; }
-  loads=$(env -u LD_LIBRARY_PATH ldd elsewhere)
-  grep -q "=> $elsewhere/prefix/.*libwaveinfer" <<<"$loads" ||
-    { echo "it does not load the installed library: $loads" >&2; exit 1; }
+  for config in "${configs[@]}"; do
+    find_library_in "$config"
+    go build -o elsewhere .
+    said=$(env -u LD_LIBRARY_PATH ./elsewhere)
+    [ "$said" = "0.2.0 0 <nil>" ] || { echo "a module elsewhere said: $said" >&2; exit 1; }
+    loads=$(env -u LD_LIBRARY_PATH ldd elsewhere)
+    grep -q "=> $(root_of "$config")/.*libwaveinfer" <<<"$loads" ||
+      { echo "it does not load the library of $config: $loads" >&2; exit 1; }
+  done
 }
 
 main "$@"

@@ -7,13 +7,15 @@ build=$(cd "$1" && pwd)
 java=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$java")
 . "$top/samples/setup.sh"
+. "$top/tests/support/packages.sh"
 
 target=$build/java
 formatter=com.google.googlejavaformat:google-java-format:1.17.0:jar:all-deps
 export LC_ALL=C.UTF-8 CMAKE_GENERATOR=Ninja
 
 main() {
-  set_up openjdk-17-jdk-headless maven swig gcc libc6-dev cmake ninja-build pkg-config clang-format-14 xz-utils
+  set_up openjdk-17-jdk-headless maven swig gcc libc6-dev cmake ninja-build pkg-config clang-format-14 xz-utils \
+    "${packaging_packages[@]}"
   mkdir -p "$target"
   check_format
   echo "== Java: build, tests and documentation"
@@ -101,18 +103,13 @@ the_jar_has_what_it_needs() {
   tests=$((tests + 1))
 }
 
-# A user's program in a folder of its own, with a jar that was made of the library in an empty prefix, as packages
-# have it.
+# A user's program in a folder of its own, with a jar that was made of the library from each of its packages.
 a_jar_of_an_installed_library_is_used_elsewhere() {
-  local elsewhere=$target/elsewhere component=waveinfer config passed=$tests said
+  local elsewhere=$target/elsewhere config passed=$tests said made
   echo "== Java: a program elsewhere uses an installed library"
   rm -rf "$elsewhere"
   mkdir "$elsewhere"
-  [ ! -e "$build/bundled/lib" ] || component=bundled
-  cmake --install "$build" --prefix "$elsewhere/prefix" --component $component >/dev/null
-  config=$(dirname "$(find "$elsewhere/prefix" -name waveinfer.pc)")
-  PKG_CONFIG_PATH=$config maven -Dwaveinfer.build= -Dwaveinfer.target="$elsewhere/target" -DskipTests \
-    -Dmaven.javadoc.skip=true package
+  install_packages "$build" "$elsewhere/installed"
   cat >"$elsewhere/Elsewhere.java" <<'END'
 import waveinfer.WaveRuntime;
 
@@ -124,13 +121,20 @@ public class Elsewhere {
   }
 }
 END
-  grep -q "^bound_library:FILEPATH=$elsewhere/prefix/" "$elsewhere/target/native/CMakeCache.txt" ||
-    { echo "the jar was made of another library" >&2; return 1; }
-  said=$(cd "$elsewhere" && java -cp target/waveinfer-0.2.0.jar Elsewhere.java)
-  [ "$said" = "0.2.0 0" ] || { echo "a program elsewhere said: $said" >&2; return 1; }
-  (cd "$elsewhere" && jar -xf target/waveinfer-0.2.0.jar waveinfer/native)
-  cmp "$elsewhere"/waveinfer/native/linux-*/libwaveinfer.so.2 "$config/../libwaveinfer.so.2"
-  tests=$((passed + 1))
+  for config in "${configs[@]}"; do
+    made=$elsewhere/target
+    rm -rf "$made" "$elsewhere/waveinfer"
+    PKG_CONFIG_PATH=$config maven -Dwaveinfer.build= -Dwaveinfer.target="$made" -DskipTests \
+      -Dmaven.javadoc.skip=true package
+    grep -q "^bound_library:FILEPATH=$(root_of "$config")/" "$made/native/CMakeCache.txt" ||
+      { echo "the jar was made of another library than that of $config" >&2; return 1; }
+    said=$(cd "$elsewhere" && java -cp target/waveinfer-0.2.0.jar Elsewhere.java)
+    [ "$said" = "0.2.0 0" ] || { echo "a program elsewhere said: $said" >&2; return 1; }
+    (cd "$elsewhere" && jar -xf target/waveinfer-0.2.0.jar waveinfer/native)
+    cmp "$elsewhere"/waveinfer/native/linux-*/libwaveinfer.so.2 "$config/../libwaveinfer.so.2"
+    passed=$((passed + 1))
+  done
+  tests=$passed
 }
 
 main </dev/null

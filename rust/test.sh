@@ -7,6 +7,7 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 [ $# = 1 ] || { echo "usage: rust/test.sh BUILD" >&2; exit 1; }
 build=$(cd "$1" && pwd)
 . "$top/samples/setup.sh"
+. "$top/tests/support/packages.sh"
 
 work=$build/rust
 model=$top/samples/model/needle-f16.gguf
@@ -14,7 +15,7 @@ passed=0
 export WAVEINFER_BUILD_DIR=$build CARGO_TARGET_DIR=$work/target CARGO_TERM_COLOR=never LC_ALL=C
 
 main() {
-  set_up g++ cmake pkg-config xz-utils ca-certificates
+  set_up g++ cmake pkg-config xz-utils ca-certificates "${packaging_packages[@]}"
   has_new_cargo || set_up rustc-web cargo-web rust-web-clippy rustfmt-web
   has_new_cargo || { echo "rust: needs cargo 1.78 or newer" >&2; exit 1; }
   mkdir -p "$work"
@@ -71,14 +72,12 @@ compare() {
   passed=$((passed + 1))
 }
 
-# A crate of a user's, in a folder of its own, with the library as packages have it, in an empty prefix that pkg-config
-# knows.
+# A crate of a user's, in a folder of its own, with the library from each of its packages, which pkg-config knows.
 use_from_outside() {
-  local outside=$work/outside component=waveinfer
+  local outside=$work/outside config said
   rm -rf "$outside"
   mkdir -p "$outside/src"
-  [ ! -e "$build/bundled/lib" ] || component=bundled
-  cmake --install "$build" --prefix "$outside/prefix" --component $component >/dev/null
+  install_packages "$build" "$outside/installed"
   cat >"$outside/Cargo.toml" <<EOF
 [package]
 name = "outside"
@@ -93,15 +92,15 @@ fn main() -> waveinfer::Result<()> {
     Ok(())
 }
 EOF
-  local config said
-  config=$(dirname "$(find "$outside/prefix" -name waveinfer.pc)")
-  said=$(cd "$outside" && env -u WAVEINFER_BUILD_DIR PKG_CONFIG_PATH="$config" CARGO_TARGET_DIR="$outside/target" \
-    cargo run --quiet)
-  [ "$said" = "0.2.0 0" ] || { echo "a program outside the checkout said: $said" >&2; exit 1; }
-  grep -rqs "$outside/prefix" "$outside/target"/debug/build/waveinfer-sys-*/output ||
-    { echo "the installed library was not found" >&2; exit 1; }
-  echo "an installed library is found by pkg-config ... ok"
-  passed=$((passed + 1))
+  for config in "${configs[@]}"; do
+    said=$(cd "$outside" && env -u WAVEINFER_BUILD_DIR PKG_CONFIG_PATH="$config" CARGO_TARGET_DIR="$outside/target" \
+      cargo run --quiet)
+    [ "$said" = "0.2.0 0" ] || { echo "a program outside the checkout said: $said" >&2; exit 1; }
+    grep -rqs "libdir=$(root_of "$config")/" "$outside/target"/debug/build/waveinfer-sys-*/output ||
+      { echo "the library of $config was not found" >&2; exit 1; }
+    echo "the library of ${config#"$outside/"} is found by pkg-config ... ok"
+    passed=$((passed + 1))
+  done
 }
 
 # The feature `static`: a program that needs no libwaveinfer.so.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "src/batch_error.h"
 #include "src/decode.h"
 #include "src/prefill.h"
 #include "src/repeats.h"
@@ -25,7 +26,7 @@ struct Session::Company {
         body(*sessions[i], i);
       } catch (const Error& error) {
         if (!batch) throw;
-        throw_error(error.code(), concat("sessions[", i, "]: ", error.what()), error.native_code());
+        throw BatchError(i, error);
       } catch (const std::bad_alloc&) {
         if (!batch) throw;
         fail(WI_E_MEMORY, "sessions[", i, "]: the system refused memory");

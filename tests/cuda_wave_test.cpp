@@ -11,8 +11,8 @@ using namespace wi::test;
 
 namespace {
 
-#ifdef WI_SANITIZED
-constexpr uint64_t kShapes = 20;  // a sanitizer takes four times as long
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
+constexpr uint64_t kShapes = 20;  // which take four times as long and more
 #else
 constexpr uint64_t kShapes = 60;
 #endif

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kPageBytes = 256, kSlabBytes = 16 * kPageBytes;
 constexpr int kClusters = 600, kStepThreads = 3;
-#ifdef WI_SANITIZED
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
 constexpr int kSteps = 1500;
 #else
 constexpr int kSteps = 20000;

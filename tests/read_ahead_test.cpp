@@ -23,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int32_t kLayers = 3;
-constexpr int kMore = 300;  // tokens of a prompt after the past
-#ifdef WI_SANITIZED         // where all takes a multiple of its time
+constexpr int kMore = 300;                         // tokens of a prompt after the past
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)  // where all takes a multiple of its time
 const std::vector<const char*> kPolicies = {"full", "wave"};
 constexpr int64_t kMostFaults = 3;  // of a kind
 constexpr int64_t kParts = 2;       // of a layer

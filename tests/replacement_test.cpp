@@ -229,7 +229,7 @@ void admit_in_turn(Replacement& manager, int32_t count) {
 }
 
 void random_steps_choose_what_the_model_chooses(void** state) {
-#ifdef WI_SANITIZED
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
   constexpr int64_t kAccesses = 50'000;
 #else
   constexpr int64_t kAccesses = 1'000'000;

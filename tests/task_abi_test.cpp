@@ -23,9 +23,9 @@ struct World {
 };
 World* world;
 
-// Long prompts are an eighth as long under a sanitizer, which takes its time with every one of their tokens.
+// Long prompts are an eighth as long under a sanitizer or an emulator, which take their time with every token.
 constexpr size_t length(size_t tokens) {
-#ifdef WI_SANITIZED
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
   return tokens / 8;
 #else
   return tokens;
@@ -406,6 +406,41 @@ void a_callback_rings_for_every_event_and_not_after_release(void**) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
+// One callback, which forks share: what it says of one task's step is that task's alone, and is not asked again.
+void a_callback_ends_one_task_of_the_forks_that_share_it(void**) {
+  struct Asked {
+    int calls = 0;
+    static int32_t once(void* user, float*, uint64_t) { return ++static_cast<Asked*>(user)->calls == 17; }
+  } asked;
+  auto sampling = sized<wi_sampling_params>();
+  sampling.logits_callback = Asked::once;
+  sampling.logits_user = &asked;
+  auto params = sized<wi_session_params>();
+  params.sampling = &sampling;
+  const std::vector<int32_t> prompt = some_tokens(30);
+  const Answer wanted = alone(prompt, 10, nullptr);
+  Session first = create_session(world->model.get(), &params);
+  assert_works(wi_session_prefill(first.get(), prompt.data(), prompt.size(), nullptr, nullptr, error));
+  wi_session* fork = nullptr;
+  assert_works(wi_session_fork(first.get(), &fork, error));
+  const Session second(fork, wi_session_release);
+  const wi_task_params answer = prompt_of({}, 10);
+  const Task tasks[] = {submit(first.get(), &answer), submit(second.get(), &answer)};
+  int failed = 0;
+  for (const Task& task : tasks) {
+    const Answer got = take_all(task.get());
+    if (got.last == WI_EVENT_LIMIT) {
+      assert_true(got.tokens == wanted.tokens);
+      continue;
+    }
+    ++failed;
+    assert_int_equal(got.last, WI_EVENT_FAILED);
+    assert_int_equal(info_of(task.get()).status, WI_E_CANCELLED);
+    assert_string_equal(info_of(task.get()).message, "logits_callback returned 1");
+  }
+  assert_int_equal(failed, 1);
+}
+
 void tasks_wait_for_memory_instead_of_failing(void**) {
   auto limited = sized<wi_runtime_params>();
   limited.kv_budget_bytes = 40 << 20;
@@ -502,6 +537,7 @@ int main() {
       cmocka_unit_test(polling_never_waits),
       cmocka_unit_test(a_descriptor_is_readable_while_there_are_events),
       cmocka_unit_test(a_callback_rings_for_every_event_and_not_after_release),
+      cmocka_unit_test(a_callback_ends_one_task_of_the_forks_that_share_it),
       cmocka_unit_test(tasks_wait_for_memory_instead_of_failing),
       cmocka_unit_test(wrong_arguments_are_named),
       cmocka_unit_test(handles_may_be_released_in_any_order_while_a_task_runs),

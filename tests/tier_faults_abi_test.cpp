@@ -27,7 +27,7 @@ constexpr bool kThreadSanitized = true;
 constexpr bool kThreadSanitized = false;
 #endif
 
-#ifdef WI_SANITIZED
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
 constexpr int kRounds = 10;
 #else
 constexpr int kRounds = 40;

@@ -208,7 +208,7 @@ void a_long_text_is_given_up_when_cancelled(void**) {
 
 // Normal forms, marks for spaces, characters: whatever stage the text is in.
 void a_long_text_is_given_up_within_100_ms(void**) {
-#ifdef WI_SANITIZED
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
   constexpr size_t kBytes = 1'000'000;
 #else
   constexpr size_t kBytes = 10'000'000;

@@ -11,8 +11,8 @@ namespace wi {
 namespace {
 
 using namespace test;
-#ifdef WI_SANITIZED
-constexpr size_t kBytes = 1'000'000;  // sanitizers make every byte some twenty times as dear
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
+constexpr size_t kBytes = 1'000'000;  // which make every byte some twenty times as dear
 #else
 constexpr size_t kBytes = 10'000'000;
 #endif

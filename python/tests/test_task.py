@@ -100,6 +100,48 @@ def test_exceptions_of_callbacks_end_a_task_and_are_raised_by_it(session: Sessio
     session.decode()
 
 
+def test_a_callback_ends_one_task_of_the_forks_that_share_it(session: Session) -> None:
+    calls = 0
+
+    def logits(_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 21:
+            raise Mine
+
+    session.prefill(some_tokens(50))
+    session.set_sampling(Sampling(logits=logits))
+    ended = 0
+    with session.fork() as fork, session.submit(max_tokens=30) as one, fork.submit(max_tokens=30) as other:
+        for task in (one, other):
+            try:
+                assert len(list(task)) == 31
+            except Mine:
+                ended += 1
+    assert ended == 1
+
+
+def test_an_answer_ends_without_its_last_event(session: Session) -> None:
+    session.prefill(some_tokens(50))
+
+    def lost(task: waveinfer.Task) -> None:  # as where the engine had no memory for it
+        while task.info().state < TaskState.DONE:
+            time.sleep(0.001)
+        assert [event.kind for event in task._take()][-1] is EventKind.LIMIT
+
+    async def awaited(task: waveinfer.Task) -> list[Event]:
+        return [event async for event in task]
+
+    with session.submit(max_tokens=3) as task:
+        lost(task)
+        assert [event.kind for event in task] == [EventKind.END]
+        assert task.ended
+        assert task.poll() == []
+    with session.submit(max_tokens=3) as task:
+        lost(task)
+        assert [event.kind for event in asyncio.run(awaited(task))] == [EventKind.END]
+
+
 def test_what_a_callback_raised_in_one_task_is_none_of_the_next_one_s(session: Session) -> None:
     failing = True
 

@@ -14,6 +14,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "src/batch_error.h"
 #include "src/engine/scheduler.h"
 #include "src/host_process.h"
 #include "src/memory/breaks.h"
@@ -356,7 +357,8 @@ void Loop::write_step() {
   last_step_ns_ = now_ns();
 }
 
-// A batch fails as a whole and changes nothing; then each goes alone, so that only the one that cannot fails.
+// A batch fails as a whole and changes nothing; then each goes alone, so that only the one that cannot fails. A
+// callback that has ended its session's step is not asked again: it may say otherwise then, and its host has heard.
 void Loop::write_batch(std::span<const std::shared_ptr<Task>> batch) {
   const uint64_t start = now_ns();
   std::vector<Session*> sessions;
@@ -365,6 +367,12 @@ void Loop::write_batch(std::span<const std::shared_ptr<Task>> batch) {
   try {
     for (const auto& task : batch) task->reserve_event();
     Session::decode_batch(sessions, nullptr, events.data());
+  } catch (const BatchError& error) {
+    const size_t ended = error.code() == WI_E_CANCELLED ? error.place() : batch.size();
+    if (ended < batch.size()) fail_task(batch[ended], {error.code(), error.why().what()});
+    for (size_t i = 0; i < batch.size(); ++i)
+      if (i != ended) write_one(batch[i]);
+    return;
   } catch (const std::exception&) {
     for (const auto& task : batch) write_one(task);
     return;

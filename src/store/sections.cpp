@@ -52,7 +52,8 @@ void FieldWriter::zeros(size_t bytes) {
 }
 
 void FieldWriter::little_endian(uint64_t value, size_t bytes) {
-  unsigned char stored[8];
+  unsigned char stored[sizeof value];
+  bytes = std::min(bytes, sizeof stored);  // said for compilers that think of more
   number_to(value, bytes, stored);
   raw(stored, bytes);
 }

@@ -44,6 +44,13 @@ class TaskState(enum.IntEnum):
     """status and message say why."""
 
 
+_LAST = {
+    TaskState.DONE: EventKind.END,
+    TaskState.CANCELLED: EventKind.CANCELLED,
+    TaskState.FAILED: EventKind.FAILED,
+}
+
+
 @dataclass(frozen=True)
 class TaskInfo:
     """How far a task is (wi_task_info)."""
@@ -109,7 +116,7 @@ class Task(Owner):
         TOKEN. A task that failed raises what went wrong, with the events before it fetched already; so does
         one whose callback raised.
         """
-        events = self._take()
+        events = self._take() or self._untold()
         if self._failures.notified:
             self.cancel()
         if events and events[-1].kind != EventKind.TOKEN:
@@ -129,6 +136,13 @@ class Task(Owner):
         with self._lock:
             call(lambda _, error: lib.wi_task_poll(task.cell[0], self._events, _EVENTS, count, error))
             return [event_of(event) for event in self._events[0 : count[0]]]
+
+    def _untold(self) -> list[Event]:
+        """The last event of a task that has had no memory for it."""
+        if self._ended or (state := self.info().state) < TaskState.DONE:
+            return []
+        # What came between the two.
+        return self._take() or [Event(_LAST[state], -1, "", 0.0, ())]
 
     def _raise(self) -> None:
         self._last = None

@@ -129,7 +129,7 @@ impl Sampling {
     ) -> Result<(R, Option<Arc<LogitsHook>>)> {
         let Some(of) = sampling else { return Ok((call(null())?, None)) };
         let hook =
-            of.logits.clone().map(|function| Arc::new(LogitsHook { function, panic: Mutex::new(None) }));
+            of.logits.clone().map(|function| Arc::new(LogitsHook { function, panics: Mutex::default() }));
         let bias: Vec<_> = of.logit_bias.iter().map(|&(token, bias)| wi_logit_bias { token, bias }).collect();
         let stop = |text: &Vec<u8>| wi_text { text: text.as_ptr().cast(), length: text.len() as u64 };
         let stops: Vec<_> = of.stops.iter().map(stop).collect();
@@ -175,13 +175,24 @@ impl fmt::Debug for Sampling {
 /// A logits callback as sessions of the library know it. Every session that may call it has a share of it.
 pub(crate) struct LogitsHook {
     function: Arc<LogitsFunction>,
-    /// What it panicked with on the engine's thread, until the task's host fetches it.
-    panic: Mutex<Option<Panic>>,
+    /// What it panicked with on the engine's thread, until the hosts of the tasks that it ended fetch it.
+    panics: Mutex<Vec<Panic>>,
 }
+
+/// Panics that nobody fetches, as their tasks were dropped, are not kept for ever.
+const MOST_PANICS: usize = 64;
 
 impl LogitsHook {
     pub(crate) fn take_panic(&self) -> Option<Panic> {
-        self.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.panics.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn keep_panic(&self, panic: Panic) {
+        let mut panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner);
+        if panics.len() == MOST_PANICS {
+            panics.remove(0);
+        }
+        panics.push(panic);
     }
 }
 
@@ -200,14 +211,10 @@ unsafe extern "C" fn change(user: *mut c_void, logits: *mut f32, vocab: u64) -> 
     let flow = if is_inside_call() {
         guard(|| (hook.function)(logits))
     } else {
-        let panic = || hook.panic.lock().unwrap_or_else(PoisonError::into_inner);
-        if panic().is_some() {
-            return 1; // of a step before, which is tried again
-        }
         let mut flow = None;
         on_engine(|| {
             let outcome = catch_unwind(AssertUnwindSafe(|| (hook.function)(logits)));
-            flow = outcome.map_err(|payload| *panic() = Some(payload)).ok();
+            flow = outcome.map_err(|panic| hook.keep_panic(panic)).ok();
         });
         flow
     };

@@ -249,6 +249,10 @@ impl Task {
     }
 
     /// Waits until there are events to poll, or the task has ended; at most so long. Whether there are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::State`](crate::ErrorKind::State) in what the engine calls, if there are none: it would wait for
+    /// itself.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         let nanos = |timeout: Duration| i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX);
         self.running.raw.wait(timeout.map_or(-1, nanos))
@@ -301,7 +305,12 @@ impl Task {
     /// The session, to go on with; the answer is part of it. A task that has not ended is cancelled, and its end
     /// waited for: the session has the whole chunks of the prompt and the tokens of the answer that were done.
     /// Events that were not fetched are gone.
+    ///
+    /// # Panics
+    /// In what the engine calls, if the task has not ended: the engine would wait for itself. The task is dropped.
     pub fn into_session(self) -> Session {
+        let may_wait = !is_engine() || self.running.raw.has_ended();
+        assert!(may_wait, "into_session in a callback, which the engine waits for");
         let Task { mut running, mut session } = self;
         running.raw.cancel();
         running.raw.wait_for_end();
@@ -442,10 +451,19 @@ impl TaskHandle {
         unsafe { wi_task_cancel(self.get()) }
     }
 
+    fn has_ended(&self) -> bool {
+        self.info().is_ok_and(|info| info.state.is_end())
+    }
+
     fn wait(&self, timeout_ns: i64) -> Result<bool> {
         let mut ready = 0;
+        let timeout_ns = if is_engine() { 0 } else { timeout_ns };
         // SAFETY: handle and output are valid.
         call(|error| unsafe { wi_task_wait(self.get(), timeout_ns, &mut ready, error) })?;
+        if ready == 0 && is_engine() {
+            let message = "a callback, which the engine waits for, waits for the engine".into();
+            return Err(Error::new(crate::ErrorKind::State, message));
+        }
         Ok(ready != 0)
     }
 
@@ -481,7 +499,7 @@ impl TaskHandle {
             match self.poll() {
                 Ok(Some(event)) if event.kind != WI_EVENT_TOKEN => return,
                 Ok(Some(_)) => continue,
-                _ if self.info().is_ok_and(|info| info.state.is_end()) => return,
+                _ if self.has_ended() => return,
                 _ => drop(self.wait(-1)),
             }
         }
@@ -518,10 +536,13 @@ impl Running {
         if !self.ended || event.as_ref().is_some_and(|event| event.kind != WI_EVENT_FAILED) {
             return Ok(event);
         }
-        if let Some(panic) = self.hooks.iter().find_map(|hook| hook.take_panic()) {
-            resume_unwind(panic);
-        }
         let info = self.raw.info()?;
+        if info.status == WI_E_CANCELLED {
+            // By a callback, as nothing else makes a task fail so: by the newest, if that was its own.
+            if let Some(panic) = self.hooks.iter().rev().find_map(|hook| hook.take_panic()) {
+                resume_unwind(panic);
+            }
+        }
         match info.state {
             TaskState::Failed => Err(Error::of_task(info.status, info.message)),
             _ => Ok(None),

@@ -2,6 +2,7 @@
 //! dropped; panics carried from the engine's thread.
 use std::ops::ControlFlow::Continue;
 use std::os::fd::AsRawFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{mpsc, Arc};
 use std::time::Duration;
@@ -186,6 +187,55 @@ fn a_panic_in_a_logits_callback_ends_its_task_alone_and_goes_on_where_it_is_poll
     assert_eq!(tokens_of(&mut other).len(), 30);
     assert_eq!(calls.load(SeqCst), 4, "a callback that has panicked is not called again before it is told");
     task.into_session().decode().unwrap();
+}
+
+#[test]
+fn a_panic_in_one_forks_task_ends_no_other() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let mut session = session_with(100);
+    session
+        .set_sampling(&Sampling::new().logits(move |_| match counted.fetch_add(1, SeqCst) {
+            20 => panic!("in one of two"),
+            _ => Continue(()),
+        }))
+        .unwrap();
+    let fork = session.fork().unwrap();
+    let submit = |session| TaskOptions::new().max_tokens(30).submit(session).unwrap();
+    let (mut panics, wanted) = (0, decode(&mut session_with(100), 30));
+    for mut task in [submit(session), submit(fork)] {
+        let told = catch_unwind(AssertUnwindSafe(|| tokens_of(&mut task)));
+        match told {
+            Ok(tokens) => assert_eq!(tokens, wanted),
+            Err(panic) => {
+                assert_eq!(panic.downcast_ref::<&str>().copied(), Some("in one of two"));
+                panics += 1;
+            }
+        }
+    }
+    assert_eq!(panics, 1);
+}
+
+#[test]
+fn what_would_wait_for_the_engine_in_its_callback_is_refused() {
+    let place = Arc::new(std::sync::Mutex::new(None::<Task>));
+    let (inside, (tell, told)) = (place.clone(), mpsc::channel());
+    let sampling = Sampling::new().logits(move |_| {
+        if let Some(mut other) = inside.lock().unwrap().take() {
+            expect(ErrorKind::State, "waits for the engine", other.wait(None));
+            expect(ErrorKind::State, "waits for the engine", other.next_event().map(|_| ()));
+            tell.send(()).unwrap();
+            other.into_session();
+        }
+        Continue(())
+    });
+    *place.lock().unwrap() = Some(task(20_000, 3));
+    let options = TaskOptions::new().prompt(some_tokens(50, 1)).sampling(sampling).max_tokens(5);
+    let mut task = options.submit(Session::new(model()).unwrap()).unwrap();
+    told.recv_timeout(Duration::from_secs(60)).expect("the engine waits for itself");
+    expect_panic("into_session in a callback, which the engine waits for", || {
+        while task.next_event().unwrap().is_some() {}
+    });
 }
 
 #[test]

@@ -115,7 +115,7 @@ final class Callbacks {
     try {
       if (onEngine) engine.set(true);
       hook = find(id, LogitsHook.class);
-      if (hook == null || onEngine && hook.failed()) return END;
+      if (hook == null) return END;
       hook.process(values.order(ByteOrder.nativeOrder()).asFloatBuffer());
       return GO_ON;
     } catch (Throwable what) {

@@ -60,6 +60,17 @@ public record Event(Kind kind, int token, String text, float logprob, List<Token
     return kind != Kind.TOKEN;
   }
 
+  /** The last event of a task that had no memory for it. */
+  static Event last(TaskInfo.State state) {
+    Kind kind =
+        switch (state) {
+          case DONE -> Kind.END;
+          case CANCELLED -> Kind.CANCELLED;
+          default -> Kind.FAILED;
+        };
+    return new Event(kind, -1, "", 0, List.of());
+  }
+
   /** Copies what C has written; its text is valid until the next call on its session or task. */
   static Event of(wi_event from) {
     return new Event(

@@ -30,15 +30,12 @@ final class Hooks {
     if (hook != null) hooks.add(hook);
   }
 
-  /** What one of them threw on the engine's thread; null: nothing. */
+  /** What the newest that threw on the engine's thread did; null: nothing. */
   synchronized Throwable thrown() {
+    Throwable thrown = null;
     for (LogitsHook hook : hooks) {
-      if (hook.thrown() != null) return hook.thrown();
+      if (hook.thrown() != null) thrown = hook.thrown();
     }
-    return null;
-  }
-
-  synchronized void forgetThrown() {
-    hooks.forEach(LogitsHook::forget);
+    return thrown;
   }
 }

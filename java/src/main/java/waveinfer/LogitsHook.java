@@ -10,7 +10,7 @@ import java.nio.FloatBuffer;
 final class LogitsHook {
   private final LogitsProcessor processor;
   private final long id;
-  private Throwable thrown; // on the engine's thread
+  private volatile Throwable thrown; // the last one, on the engine's thread
 
   LogitsHook(LogitsProcessor processor) {
     this.processor = processor;
@@ -32,20 +32,11 @@ final class LogitsHook {
     }
   }
 
-  /** On the engine's thread, which asks again where a batch failed: it fails again. */
-  synchronized boolean failed() {
-    return thrown != null;
+  void threw(Throwable what) {
+    thrown = what;
   }
 
-  synchronized void threw(Throwable what) {
-    if (thrown == null) thrown = what;
-  }
-
-  synchronized Throwable thrown() {
+  Throwable thrown() {
     return thrown;
-  }
-
-  synchronized void forget() {
-    thrown = null;
   }
 }

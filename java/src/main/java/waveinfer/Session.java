@@ -273,7 +273,6 @@ public final class Session extends Handle implements Iterable<Event> {
     try (Call call = Call.enter()) {
       long session = call.alone(this);
       long how = TaskParams.write(params, call, bell);
-      hooks.forgetThrown();
       call.check(Native.wi_task_submit(session, how, call.out(), call.error()));
       hooks.add(call.logitsHook);
       boolean anew = params != null && params.setsSampling();

@@ -29,6 +29,7 @@ public final class Task extends Handle implements Iterable<Event> {
   private final LogitsHook ownHook;
   private final Bell bell;
   private final AtomicInteger handles; // of the task
+  private final AtomicBoolean told; // the last event, to one of them
   private volatile Throwable pending; // thrown by the next poll
   private final ArrayDeque<Event> fetched = new ArrayDeque<>(); // by the iterators, not yet given
 
@@ -42,7 +43,8 @@ public final class Task extends Handle implements Iterable<Event> {
         ownHook,
         bell,
         new AtomicBoolean(),
-        new AtomicInteger());
+        new AtomicInteger(),
+        new AtomicBoolean());
   }
 
   private Task(
@@ -53,7 +55,8 @@ public final class Task extends Handle implements Iterable<Event> {
       LogitsHook ownHook,
       Bell bell,
       AtomicBoolean taken,
-      AtomicInteger handles) {
+      AtomicInteger handles,
+      AtomicBoolean told) {
     super(address, release(keep, bell == null ? 0 : bell.id, handles), keep, taken);
     handles.incrementAndGet();
     this.hooks = hooks;
@@ -61,6 +64,7 @@ public final class Task extends Handle implements Iterable<Event> {
     this.ownHook = ownHook;
     this.bell = bell;
     this.handles = handles;
+    this.told = told;
   }
 
   /** Where weights lie in memory of this VM, it must stay until the engine has left them. */
@@ -105,7 +109,7 @@ public final class Task extends Handle implements Iterable<Event> {
   public Task share() {
     try (Call call = Call.enter()) {
       long address = Native.wi_task_retain(call.use(this));
-      return new Task(address, kept(), hooks, setsSampling, ownHook, bell, taken(), handles);
+      return new Task(address, kept(), hooks, setsSampling, ownHook, bell, taken(), handles, told);
     }
   }
 
@@ -126,23 +130,37 @@ public final class Task extends Handle implements Iterable<Event> {
       for (int i = 0; i < PIECE; i++) {
         new wi_event(array + i * size, false).setStruct_size((int) size);
       }
-      long count;
-      do {
-        call.check(Native.wi_task_poll(task, array, PIECE, call.out(), call.error()));
-        count = call.outLong();
-        for (long i = 0; i < count; i++) {
-          events.add(Event.of(new wi_event(array + i * size, false)));
+      take(call, task, array, events);
+      if (events.isEmpty() && !told.get()) {
+        TaskInfo.State state = info().state();
+        if (state.isEnd()) { // and where nothing came between, it had no memory for its last event
+          take(call, task, array, events);
+          if (events.isEmpty()) events.add(Event.last(state));
         }
-      } while (count == PIECE);
+      }
       if (!events.isEmpty()) ended(events);
       return events;
     }
   }
 
+  private static void take(Call call, long task, long array, List<Event> events) {
+    long size = wi_event.struct_bytes();
+    long count;
+    do {
+      call.check(Native.wi_task_poll(task, array, PIECE, call.out(), call.error()));
+      count = call.outLong();
+      for (long i = 0; i < count; i++) {
+        events.add(Event.of(new wi_event(array + i * size, false)));
+      }
+    } while (count == PIECE);
+  }
+
   private void ended(List<Event> events) {
     Event last = events.get(events.size() - 1);
-    if (last.kind() == Event.Kind.CANCELLED || last.kind() == Event.Kind.FAILED) {
-      Throwable thrown = hooks.thrown();
+    if (last.isEnd()) told.set(true);
+    if (last.kind() == Event.Kind.FAILED && info().status() == Status.CANCELLED) {
+      // By its processor, as nothing else makes a task fail so.
+      Throwable thrown = setsSampling && ownHook != null ? ownHook.thrown() : hooks.thrown();
       if (thrown != null) {
         if (events.size() == 1) throw Callbacks.<RuntimeException>sneaky(thrown);
         events.remove(events.size() - 1);
@@ -218,6 +236,8 @@ public final class Task extends Handle implements Iterable<Event> {
     while (fetched.isEmpty()) {
       await(null);
       fetched.addAll(poll());
+      if (fetched.isEmpty() && told.get())
+        fetched.add(Event.last(info().state())); // to another handle
     }
     Event event = fetched.remove();
     if (event.kind() == Event.Kind.FAILED) {

@@ -185,13 +185,15 @@ class CallbackTest {
     assertEquals(before + 1, Callbacks.count());
     model.close();
     assertEquals(before, Callbacks.count());
-    assertThrows(
-        WaveInferException.Unsupported.class,
-        () ->
-            WaveRuntime.create(
-                new RuntimeParams()
-                    .device("abacus")
-                    .log(LogLevel.DEBUG, System.getLogger("waveinfer"))));
+    WaveInferException refused =
+        assertThrows(
+            WaveInferException.Unsupported.class,
+            () ->
+                WaveRuntime.create(
+                    new RuntimeParams()
+                        .device("abacus")
+                        .log(LogLevel.DEBUG, System.getLogger("waveinfer"))));
+    assertTrue(refused.getMessage().contains("abacus"), refused.getMessage());
     assertEquals(before, Callbacks.count());
   }
 

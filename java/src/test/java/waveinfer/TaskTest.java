@@ -14,6 +14,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -184,6 +185,71 @@ class TaskTest {
       assertEquals(
           oops, assertThrows(IllegalArgumentException.class, () -> task.forEach(events::add)));
       assertEquals(3, events.size());
+    }
+  }
+
+  @Test
+  void whatAProcessorThrowsInOneForksTaskEndsNoOther() {
+    IllegalArgumentException oops = new IllegalArgumentException();
+    AtomicInteger calls = new AtomicInteger();
+    SamplingParams failing =
+        new SamplingParams()
+            .logitsProcessor(
+                logits -> {
+                  if (calls.incrementAndGet() == 21) throw oops;
+                });
+    int ended = 0;
+    try (Session session = Sample.session()) {
+      session.setSampling(failing);
+      try (Session fork = session.fork();
+          Task one = session.submit(some(30));
+          Task other = fork.submit(some(30))) {
+        for (Task task : List.of(one, other)) {
+          try {
+            assertEquals(31, task.events().toList().size());
+          } catch (IllegalArgumentException e) {
+            assertEquals(oops, e);
+            ended++;
+          }
+        }
+      }
+      try (Task again = session.submit(some(2))) { // what was thrown before is nothing to it
+        assertEquals(3, again.events().toList().size());
+      }
+    }
+    assertEquals(1, ended);
+  }
+
+  @Test
+  void theAnswerEndsWithoutItsLastEvent() {
+    for (boolean byItsIterator : new boolean[] {true, false}) {
+      try (Session session = Sample.session();
+          Task task = session.submit(some(3));
+          Call call = Call.enter()) {
+        while (!task.info().state().isEnd()) Thread.onSpinWait();
+        long array = call.allocate(16 * wi_event.struct_bytes());
+        for (int i = 0; i < 16; i++) {
+          new wi_event(array + i * wi_event.struct_bytes(), false)
+              .setStruct_size((int) wi_event.struct_bytes());
+        }
+        // As where the engine had no memory for it: it is gone.
+        long address = call.use(task);
+        call.check(Native.wi_task_poll(address, array, 16, call.out(), call.error()));
+        assertEquals(4, call.outLong());
+        List<Event> events = byItsIterator ? task.events().toList() : task.poll();
+        assertEquals(List.of(Event.Kind.END), events.stream().map(Event::kind).toList());
+        assertEquals(List.of(), task.poll());
+      }
+    }
+  }
+
+  @Test
+  void theAnswerEndsForEveryHandleOfItsTask() {
+    try (Session session = Sample.session();
+        Task task = session.submit(some(3));
+        Task shared = task.share()) {
+      assertEquals(4, task.events().toList().size());
+      assertEquals(Event.Kind.END, shared.iterator().next().kind());
     }
   }
 
