@@ -149,9 +149,9 @@ HWY_INLINE hn::Vec<L32> PairProducts(hn::Vec<L16> weights, const int16_t* pair) 
 HWY_INLINE hn::Vec<L32> PairProducts(hn::Vec<L16> weights, const int16_t* pair) {
   int32_t both;
   hwy::CopyBytes<4>(pair, &both);
-  hn::Vec<L32> unused = hn::Zero(L32());  // x86 adds pairs
-  return hn::ReorderWidenMulAccumulate(L32(), weights, hn::BitCast(L16(), hn::Set(L32(), both)), unused,
-                                       unused);
+  hn::Vec<L32> rest = hn::Zero(L32()), sum = rest;  // x86 adds pairs and has no rest
+  sum = hn::ReorderWidenMulAccumulate(L32(), weights, hn::BitCast(L16(), hn::Set(L32(), both)), sum, rest);
+  return hn::RearrangeToOddPlusEven(sum, rest);
 }
 HWY_INLINE void AddPairProducts(hn::Vec<L16> weights, const int16_t* pair, hn::Vec<L32>& sums) {
   const auto products = PairProducts(weights, pair);
