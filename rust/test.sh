@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Everything that holds the Rust binding to its word, against a built library: `rust/test.sh BUILD` with a CMake
-# build folder of the project. Formatting, lints, documentation, tests, the samples beside those in C, and a program
+# Everything that holds the Rust binding to its word, against a built library: `rust/test.sh BUILD [--all]` with a
+# CMake build folder of the project. Formatting, lints, documentation, tests, the samples beside those in C, and a program
 # outside the checkout that finds an installed library. Takes Debian's Rust where there is none that is new enough.
+#   --all   also: that the bindings are what bindgen makes of the header, for which it is compiled into BUILD, and
+#               that the crate builds the library where nobody says where one is
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-[ $# = 1 ] || { echo "usage: rust/test.sh BUILD" >&2; exit 1; }
+[ $# -ge 1 ] && [ "${2---all}" = --all ] || { echo "usage: rust/test.sh BUILD [--all]" >&2; exit 1; }
 build=$(cd "$1" && pwd)
 . "$top/samples/setup.sh"
 . "$top/tests/support/packages.sh"
@@ -47,6 +49,10 @@ main() {
   use_from_outside
   if [ -e "$build/lib/libwaveinfer.a" ] || [ -e "$build/bundled/lib/libwaveinfer.a" ]; then
     use_as_a_part
+  fi
+  if [ $# = 2 ]; then
+    bindings_are_what_bindgen_makes
+    build_from_checkout
   fi
   echo "Rust: $passed tests passed"
 }
@@ -113,6 +119,38 @@ use_as_a_part() {
   ! ldd "$program" | grep waveinfer || exit 1
   echo "the library is a part of the program ... ok"
   passed=$((passed + 1))
+}
+
+bindings_are_what_bindgen_makes() {
+  set_up libclang1-14
+  local version
+  version=$(sed -n 's/.*bindgen-cli --version \([0-9.]*\).*/\1/p' waveinfer-sys/bindgen.sh)
+  [ "$("$work/bindgen/bin/bindgen" --version 2>/dev/null)" = "bindgen $version" ] ||
+    CARGO_TARGET_DIR=$work/bindgen/target cargo install --quiet --locked --root "$work/bindgen" bindgen-cli --version "$version"
+  PATH=$work/bindgen/bin:$PATH waveinfer-sys/bindgen.sh --check
+  echo "the bindings are what bindgen makes of the header ... ok"
+  passed=$((passed + 1))
+}
+
+# Where nothing is installed and no build folder is named: the crate's own way to a library.
+build_from_checkout() {
+  set_up "${build_packages[@]}"
+  (unset WAVEINFER_BUILD_DIR && PKG_CONFIG_LIBDIR=$(without_waveinfer) CARGO_TARGET_DIR=$work/from_checkout \
+    cargo build --locked --example errors)
+  local program=$work/from_checkout/debug/examples/errors library
+  library=$(find "$work/from_checkout" -path '*/build/lib/libwaveinfer.so.2')
+  LD_LIBRARY_PATH=$(dirname "$library") "$program" "$model" | cmp - "$work/errors.c.txt" || exit 1
+  echo "the crate builds the library from the checkout ... ok"
+  passed=$((passed + 1))
+}
+
+# pkg-config's folders, but those that have an installed waveinfer.pc.
+without_waveinfer() {
+  local folder kept=
+  for folder in $(pkg-config --variable pc_path pkg-config | tr : ' '); do
+    [ -e "$folder/waveinfer.pc" ] || kept=$kept:$folder
+  done
+  echo "${kept#:}"
 }
 
 main "$@"

@@ -82,9 +82,10 @@ HWY_INLINE void AddGroup(ChunkRows<R>& chunk) {
         if constexpr (std::is_same_v<Q, Q8_0>) even = EvenBytes(DPairs(), bytes);
         for (int r = 0; r < R; r++) {
           const int16_t* a = chunk.quants[r] + group * 32 + part * kLanes8 / 2;
-          VSums unused = hn::Zero(d32);  // x86 adds pairs
-          const VSums sum = hn::ReorderWidenMulAccumulate(d32, even, hn::Load(DPairs(), a), unused, unused);
-          sums[r][part][o] = hn::ReorderWidenMulAccumulate(d32, odd, hn::Load(DPairs(), a + 16), sum, unused);
+          VSums rest = hn::Zero(d32), sum = rest;  // x86 adds pairs and has no rest
+          sum = hn::ReorderWidenMulAccumulate(d32, even, hn::Load(DPairs(), a), sum, rest);
+          sum = hn::ReorderWidenMulAccumulate(d32, odd, hn::Load(DPairs(), a + 16), sum, rest);
+          sums[r][part][o] = hn::RearrangeToOddPlusEven(sum, rest);
         }
       }
     for (int r = 0; r < R; r++)

@@ -73,8 +73,9 @@ HWY_INLINE hn::Vec<L32> PairProducts(hn::Vec<L16> weights, hn::Vec<L16> pairs) {
 }
 #else
 HWY_INLINE hn::Vec<L32> PairProducts(hn::Vec<L16> weights, hn::Vec<L16> pairs) {
-  hn::Vec<L32> unused = hn::Zero(L32());  // x86 adds pairs
-  return hn::ReorderWidenMulAccumulate(L32(), weights, pairs, unused, unused);
+  hn::Vec<L32> rest = hn::Zero(L32()), sum = rest;  // x86 adds pairs and has no rest
+  sum = hn::ReorderWidenMulAccumulate(L32(), weights, pairs, sum, rest);
+  return hn::RearrangeToOddPlusEven(sum, rest);
 }
 HWY_INLINE void AddPairProducts(hn::Vec<L16> weights, hn::Vec<L16> pairs, hn::Vec<L32>& sums) {
   const auto products = PairProducts(weights, pairs);
