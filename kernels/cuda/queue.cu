@@ -1,6 +1,8 @@
 #include <cstdio>
 #include <cstring>
+#include <cuda.h>
 #include <new>
+#include <type_traits>
 
 #include "kernels/cuda/queue.h"
 
@@ -8,12 +10,56 @@ using wi::cuda::OnDevice;
 
 namespace wi::cuda {
 
-OnDevice::OnDevice(int32_t index) : index_(index) {
+// The driver's own functions, by way of the runtime, for nothing links the driver; and devices' primary contexts, which
+// are kept: every library of the process that uses the runtime shares them. Each thread looks once.
+struct Contexts {
+  static constexpr int32_t kDevices = 64;
+  bool looked;
+  CUresult (*get_device)(CUdevice*, int);
+  CUresult (*retain_primary)(CUcontext*, CUdevice);
+  CUresult (*push)(CUcontext);
+  CUresult (*pop)(CUcontext*);
+  CUcontext primary[kDevices];
+
+  void look() {
+    const auto find = [](const char* name, auto* function) {
+      void* found = nullptr;
+      if (cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, nullptr) == cudaSuccess)
+        *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(found);
+    };
+    looked = true;
+    find("cuDeviceGet", &get_device);
+    find("cuDevicePrimaryCtxRetain", &retain_primary);
+    find("cuCtxPushCurrent", &push);
+    find("cuCtxPopCurrent", &pop);
+    (void)cudaGetLastError();
+  }
+  bool push_primary(int32_t index) {
+    if (!looked) look();
+    if (index >= kDevices || !get_device || !retain_primary || !push || !pop) return false;
+    CUdevice device = 0;
+    CUcontext& context = primary[index];
+    if (!context &&
+        (get_device(&device, index) != CUDA_SUCCESS || retain_primary(&context, device) != CUDA_SUCCESS))
+      context = nullptr;
+    return context && push(context) == CUDA_SUCCESS;
+  }
+};
+static thread_local Contexts contexts;  // zeros
+
+// The runtime's calls go to the context that is current, which may be one of the host's own, with a device of the same
+// number: cudaSetDevice() alone would have the host go on in another.
+OnDevice::OnDevice(int32_t index) : index_(index), pushed_(contexts.push_primary(index)) {
+  if (pushed_) return;
   if (cudaGetDevice(&before_) != cudaSuccess) before_ = index;
   if (before_ != index) (void)cudaSetDevice(index);
 }
 OnDevice::~OnDevice() {
-  if (before_ != index_) (void)cudaSetDevice(before_);
+  CUcontext popped = nullptr;
+  if (pushed_)
+    (void)contexts.pop(&popped);
+  else if (before_ != index_)
+    (void)cudaSetDevice(before_);
 }
 
 size_t shared_bytes_of(int32_t index, cudaError_t* error) {

@@ -14,7 +14,8 @@
 
 namespace wi::cuda {
 
-// Makes a device the calling thread's while it lives: the host's own choice comes back.
+// Has the calling thread's calls go to a device's primary context while it lives: then what the host had chosen is as
+// it was, be it a device, a context of the host's own, or none.
 class OnDevice {
  public:
   explicit OnDevice(int32_t index);
@@ -22,7 +23,8 @@ class OnDevice {
   ~OnDevice();
 
  private:
-  int before_ = 0, index_ = 0;
+  int before_ = 0, index_ = 0;  // where the driver's stack of contexts is not to be had
+  bool pushed_ = false;
 };
 
 // That the device gives a block of threads which asks for it; 0, and the error: it does not say.

@@ -134,6 +134,9 @@ struct cudaLaunchConfig_t {
 cudaError_t cudaGetDeviceCount(int* out);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device);
 cudaError_t cudaDeviceGetAttribute(int* out, cudaDeviceAttr attribute, int device);
+enum { cudaEnableDefault = 0 };
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** out, unsigned version,
+                                             unsigned long long flags, void* status);
 cudaError_t cudaGetDevice(int* out);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* all_bytes);

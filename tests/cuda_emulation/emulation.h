@@ -47,6 +47,13 @@ void set_machine(const Machine& machine);
 // Of that, shared_bytes alone; returns what a block has then: a device has no more than it has.
 size_t limit_shared(size_t bytes);
 
+// A context of the host's own is current to the calling thread: whether it is still, and how many calls that take memory,
+// streams or kernels have gone to it.
+void enter_host_context();
+bool in_host_context();
+uint64_t calls_in_host_context();
+void leave_host_context();
+
 // From the nth launch from now on a kernel faults, as one does that follows a wild pointer. Negative: none.
 void fail_launch(int64_t nth);
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "tests/cuda_emulation/cuda.h"
 #include "tests/cuda_emulation/internal.h"
 
 namespace cuda_emulation {
@@ -22,7 +23,10 @@ std::recursive_mutex api;
 std::string first_report;
 cudaError_t sticky = cudaSuccess;
 cudaError_t last_error = cudaSuccess;
-uint64_t launch_count, call_count;
+uint64_t launch_count, call_count, host_context_calls;
+thread_local std::vector<const void*>
+    contexts;  // the driver's stack; a device's primary one is its number's address
+constexpr int kHostContext = -1, kPrimaryContexts[8] = {};
 int64_t allocations_left = -1, launches_left = -1;
 Machine machine;
 uint64_t resets;
@@ -123,6 +127,11 @@ std::map<const void*, int> shared_limits;  // what cudaFuncSetAttribute allowed
 
 using Call = std::lock_guard<std::recursive_mutex>;
 
+// What belongs to the context that it is made in.
+void use_context() {
+  if (!contexts.empty() && contexts.back() == &kHostContext) ++host_context_calls;
+}
+
 cudaError_t failed(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
@@ -209,10 +218,18 @@ void fail_allocations_from(int64_t nth) { allocations_left = nth; }
 void set_machine(const Machine& given) { machine = given; }
 size_t limit_shared(size_t bytes) { return machine.shared_bytes = std::min(bytes, kMostShared); }
 void fail_launch(int64_t nth) { launches_left = nth; }
+void enter_host_context() {
+  contexts.push_back(&kHostContext);
+  host_context_calls = 0;
+}
+bool in_host_context() { return contexts.size() == 1 && contexts.back() == &kHostContext; }
+uint64_t calls_in_host_context() { return host_context_calls; }
+void leave_host_context() { contexts.pop_back(); }
 
 cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
   const Call call(api);
   ++call_count;
+  use_context();
   prepare_blocks();
   const dim3 &grid = config.gridDim, &size = config.blockDim;
   const uint64_t threads = uint64_t{size.x} * size.y * size.z;
@@ -274,6 +291,34 @@ cudaError_t cudaDeviceGetAttribute(int* out, cudaDeviceAttr attribute, int devic
   return cudaSuccess;
 }
 
+namespace {
+CUresult device_of(CUdevice* out, int index) { return *out = index, CUDA_SUCCESS; }
+CUresult retain_primary(CUcontext* out, CUdevice device) {
+  if (device < 0 || device >= std::min(machine.devices, 8)) return CUDA_ERROR_INVALID_VALUE;
+  *out = reinterpret_cast<CUcontext>(const_cast<int*>(&kPrimaryContexts[device]));
+  return CUDA_SUCCESS;
+}
+CUresult push_context(CUcontext context) { return contexts.push_back(context), CUDA_SUCCESS; }
+CUresult pop_context(CUcontext* out) {
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  *out = reinterpret_cast<CUcontext>(const_cast<void*>(contexts.back()));
+  contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** out, unsigned, unsigned long long,
+                                             void*) {
+  const std::pair<const char*, void*> known[] = {
+      {"cuDeviceGet", reinterpret_cast<void*>(device_of)},
+      {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(retain_primary)},
+      {"cuCtxPushCurrent", reinterpret_cast<void*>(push_context)},
+      {"cuCtxPopCurrent", reinterpret_cast<void*>(pop_context)}};
+  for (const auto& [known_name, function] : known)
+    if (std::strcmp(name, known_name) == 0) return *out = function, cudaSuccess;
+  return cudaErrorInvalidValue;
+}
+
 cudaError_t cudaGetDevice(int* out) {
   const Call call(api);
   ++call_count;
@@ -311,6 +356,7 @@ cudaError_t cudaRuntimeGetVersion(int* out) {
 cudaError_t cudaMalloc(void** out, size_t bytes) {
   const Call call(api);
   ++call_count;
+  use_context();
   *out = nullptr;
   if (sticky != cudaSuccess) return failed(sticky);
   if (allocations_left >= 0 && allocations_left-- <= 0) {
@@ -396,6 +442,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
   const Call call(api);
   ++call_count;
+  use_context();
   if (sticky != cudaSuccess) return failed(sticky);
   streams.push_back(std::make_unique<CUstream_st>());
   *out = streams.back().get();
