@@ -34,6 +34,11 @@ struct DeviceDescription {
 
 struct DeviceQueue;
 
+struct DevicePiece {
+  const void* from = nullptr;  // in the device's memory
+  uint64_t bytes = 0;
+};
+
 struct DeviceTable {
   // How many there are to be described, at least one: where there is none at all, the first says why.
   int32_t (*count)();
@@ -49,6 +54,8 @@ struct DeviceTable {
   void (*free_pinned)(int32_t index, void* data);  // nothing reads or writes it any more
   // Between the device's memory and the host's or within either; done on return.
   bool (*copy)(int32_t index, void* to, const void* from, size_t bytes, DeviceError* error);
+  // Pieces of the device's memory one behind the other to the host's, in few calls however many they are.
+  bool (*gather)(int32_t index, const DevicePiece* pieces, size_t count, void* to, DeviceError* error);
 
   DeviceQueue* (*open_queue)(int32_t index, DeviceError* error);
   void (*close_queue)(DeviceQueue* queue);  // null is ignored

@@ -65,6 +65,15 @@ constexpr int64_t partial_floats(int32_t group, int32_t head_dim) {
 }
 AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t head_dim);
 
+// Pieces of device memory, each to its place behind `to`; all of it in multiples of 16 bytes. The list is in device
+// memory too.
+struct GatheredPiece {
+  const void* from;
+  uint64_t bytes, at;
+};
+[[nodiscard]] cudaError_t gather(cudaStream_t stream, const GatheredPiece* pieces, uint32_t count,
+                                 std::byte* to);
+
 // What lookups retrieve, as runs, after select.
 [[nodiscard]] cudaError_t retrieve(cudaStream_t stream, const LookupArgs& args);
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <vector>
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/queue.h"
@@ -117,6 +118,49 @@ static bool copy(int32_t index, void* to, const void* from, size_t bytes, Device
   return report(copy_now(to, from, bytes), "copying", error);
 }
 
+// By one kernel to room of the device's, and by one copy from there.
+static cudaError_t gather_now(const std::vector<GatheredPiece>& pieces, uint64_t bytes, void* to) {
+  const cudaStream_t stream = cudaStreamPerThread;
+  const size_t list_bytes = (pieces.size() * sizeof(GatheredPiece) + 255) & ~size_t{255};
+  void* room = nullptr;
+  cudaError_t error = cudaMallocAsync(&room, list_bytes + bytes, stream);
+  if (error != cudaSuccess) return error;
+  auto* const list = static_cast<GatheredPiece*>(room);
+  std::byte* const together = static_cast<std::byte*>(room) + list_bytes;
+  error = cudaMemcpyAsync(list, pieces.data(), pieces.size() * sizeof(GatheredPiece), cudaMemcpyHostToDevice,
+                          stream);
+  if (error == cudaSuccess) error = gather(stream, list, static_cast<uint32_t>(pieces.size()), together);
+  if (error == cudaSuccess) error = cudaMemcpyAsync(to, together, bytes, cudaMemcpyDeviceToHost, stream);
+  const cudaError_t freed = cudaFreeAsync(room, stream), done = cudaStreamSynchronize(stream);
+  return error != cudaSuccess ? error : freed != cudaSuccess ? freed : done;
+}
+
+// Where the device has no room for that, piece by piece.
+static bool gather(int32_t index, const DevicePiece* pieces, size_t count, void* to, DeviceError* error) {
+  const OnDevice on(index);
+  try {
+    std::vector<GatheredPiece> list;
+    list.reserve(count);
+    uint64_t bytes = 0, uneven = 0;
+    for (size_t i = 0; i < count; i++) {
+      list.push_back({pieces[i].from, pieces[i].bytes, bytes});
+      uneven |= (pieces[i].bytes | reinterpret_cast<uintptr_t>(pieces[i].from)) % 16;
+      bytes += pieces[i].bytes;
+    }
+    cudaError_t gathered = cudaErrorMemoryAllocation;
+    if (!uneven && count > 1) gathered = gather_now(list, bytes, to);
+    if (gathered != cudaErrorMemoryAllocation) return report(gathered, "gathering", error);
+    (void)cudaGetLastError();
+    for (const GatheredPiece& piece : list)
+      if (!report(copy_now(static_cast<std::byte*>(to) + piece.at, piece.from, piece.bytes), "copying",
+                  error))
+        return false;
+    return true;
+  } catch (const std::bad_alloc&) {
+    return report(cudaErrorMemoryAllocation, "a list of pieces", error);
+  }
+}
+
 static DeviceQueue* open_queue(int32_t index, DeviceError* error) {
   auto* const queue = new (std::nothrow) DeviceQueue(index);
   if (!queue) return report(cudaErrorMemoryAllocation, "a queue", error), nullptr;
@@ -183,6 +227,7 @@ const DeviceTable device_table = {
     .allocate_pinned = allocate_pinned,
     .free_pinned = free_pinned,
     .copy = copy,
+    .gather = gather,
     .open_queue = open_queue,
     .close_queue = close_queue,
     .upload = upload,

@@ -49,6 +49,15 @@ void DeviceMemory::free(std::byte* data, uint64_t) noexcept { device_->table.fre
 
 void DeviceMemory::copy(std::span<const CopyPiece> pieces) { copy_by(*device_, pieces); }
 
+void DeviceMemory::gather(std::span<const CopyPiece> pieces) {
+  if (pieces.empty()) return;
+  std::vector<DevicePiece> there(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) there[i] = {pieces[i].from, pieces[i].bytes};
+  DeviceError error;
+  if (!device_->table.gather(device_->index, there.data(), there.size(), pieces[0].to, &error))
+    throw_fault(*device_, error);
+}
+
 constexpr uint64_t kMostSpare = uint64_t{512} << 20;
 
 PinnedMemory::~PinnedMemory() { give_back(); }

@@ -30,6 +30,7 @@ class DeviceMemory : public Memory {
   void free(std::byte* data, uint64_t bytes) noexcept override;
   using Memory::copy;
   void copy(std::span<const CopyPiece> pieces) override;
+  void gather(std::span<const CopyPiece> pieces) override;
   bool host_loads() const override { return false; }
   bool of_device() const override { return true; }
 

@@ -34,6 +34,8 @@ class Memory {
   // From and to this memory and the host's, in any combination; all of it is done on return. Pieces do not
   // overlap.
   virtual void copy(std::span<const CopyPiece> pieces) = 0;
+  // The same of pieces of this memory that come to lie one behind the other in the host's.
+  virtual void gather(std::span<const CopyPiece> pieces) { copy(pieces); }
   void copy(void* to, const void* from, size_t bytes) {
     const CopyPiece piece{to, from, bytes};
     copy({&piece, 1});

@@ -92,12 +92,14 @@ void Building::open(Column& column) {
   column.copies.resize(2 * half);
   column.layout.resize(2 * half);
   std::byte* to = column.copies.data();
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const size_t bytes = static_cast<size_t>(runs[i].tokens) * row;
-    const CopyPiece pieces[] = {{to, runs[i].keys, bytes}, {to + half, runs[i].values, bytes}};
-    segment_->memory().copy(pieces);
-    to += bytes;
-  }
+  std::vector<CopyPiece> pieces;
+  for (const bool values : {false, true})
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const size_t bytes = static_cast<size_t>(runs[i].tokens) * row;
+      pieces.push_back({to, values ? runs[i].values : runs[i].keys, bytes});
+      to += bytes;
+    }
+  segment_->memory().gather(pieces);
   column.run = {column.copies.data(), column.copies.data() + half, span_.tokens};
   column.args = room_.args(*segment_, column.plane, {&column.run, 1}, column.layout.data());
 }

@@ -114,8 +114,24 @@ void Sequence::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t c
   for (; segment != segments_.end(); ++segment)
     if (!copy(**segment, (*segment)->first_position(), (*segment)->tokens(), (*segment)->first_position()))
       return;
-  for (size_t i = static_cast<size_t>((first - sealed_end_) / kBlockTokens);; ++i)
-    if (!copy(*tail_[i], sealed_end_ + static_cast<int64_t>(i) * kBlockTokens, kBlockTokens, 0)) return;
+  size_t block = static_cast<size_t>((first - sealed_end_) / kBlockTokens);
+  if (pools_.pages->memory().host_loads()) {
+    while (copy(*tail_[block], sealed_end_ + static_cast<int64_t>(block) * kBlockTokens, kBlockTokens, 0))
+      ++block;
+    return;
+  }
+  // All blocks' keys, then their values: each would be a copy of its own.
+  std::vector<CopyPiece> pieces[2];
+  for (; first < end; ++block) {
+    const int64_t begin = sealed_end_ + static_cast<int64_t>(block) * kBlockTokens;
+    const size_t skip = static_cast<size_t>(first - begin) * bytes,
+                 here = static_cast<size_t>(std::min(begin + kBlockTokens, end) - first) * bytes;
+    pieces[0].push_back({keys, tail_[block]->keys(layer, head) + skip, here});
+    pieces[1].push_back({values, tail_[block]->values(layer, head) + skip, here});
+    keys += here, values += here;
+    first = begin + kBlockTokens;
+  }
+  for (const auto& of : pieces) pools_.pages->memory().gather(of);
 }
 
 const SegmentView* Sequence::views(int32_t layer, int32_t head) const {

@@ -144,6 +144,8 @@ cudaError_t cudaDriverGetVersion(int* out);
 cudaError_t cudaRuntimeGetVersion(int* out);
 cudaError_t cudaMalloc(void** out, size_t bytes);
 cudaError_t cudaFree(void* data);
+cudaError_t cudaMallocAsync(void** out, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream);
 cudaError_t cudaMallocHost(void** out, size_t bytes);
 cudaError_t cudaFreeHost(void* data);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,

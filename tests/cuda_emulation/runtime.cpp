@@ -172,6 +172,15 @@ CUstream_st* named(CUstream_st* stream) {
   return own;
 }
 
+bool forget_piece(std::byte* data) {
+  const auto piece = arena.pieces.find(data);
+  if (piece == arena.pieces.end()) return false;
+  madvise(data, piece->second.mapped, MADV_DONTNEED);
+  arena.pieces.erase(piece);
+  arena.last = arena.last_end = nullptr;
+  return true;
+}
+
 bool known(CUstream_st* stream) {
   return std::any_of(streams.begin(), streams.end(), [&](auto& each) { return each.get() == stream; });
 }
@@ -382,12 +391,17 @@ cudaError_t cudaFree(void* data) {
   advance_until([] {  // as the device's does
     return std::all_of(streams.begin(), streams.end(), [](auto& stream) { return stream->queue.empty(); });
   });
-  const auto piece = arena.pieces.find(static_cast<std::byte*>(data));
-  if (piece == arena.pieces.end()) return failed(cudaErrorInvalidValue);
-  madvise(data, piece->second.mapped, MADV_DONTNEED);
-  arena.pieces.erase(piece);
-  arena.last = arena.last_end = nullptr;
-  return failed(sticky);
+  return failed(forget_piece(static_cast<std::byte*>(data)) ? sticky : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMallocAsync(void** out, size_t bytes, cudaStream_t) { return cudaMalloc(out, bytes); }
+
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
+  const Call call(api);
+  ++call_count;
+  Operation operation;
+  operation.run = [data] { forget_piece(static_cast<std::byte*>(data)); };
+  return push(stream, std::move(operation));
 }
 
 cudaError_t cudaMallocHost(void** out, size_t bytes) {
