@@ -145,6 +145,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
       changes.missing =
           wish.coming ? less(used + claims, pool_->budget()) : 0;  // nothing is needed for nothing
       changes.within_budget = used + wish.coming <= pool_->budget();
+      if (round == 0 && buffer.pinned()) expect_pinned(self, used + claims);
 
       if (round == 0) {
         Chosen& own = wish.at_once || changes.missing ? changes.now : changes.later;
@@ -336,6 +337,15 @@ void Residency::choose(Member& from, Chosen& chosen, Enough&& enough) {
     changed_ = true;
     from.whole_ -= holding->bytes / holding->holders;
     from.all_fast_ -= holding->bytes;
+  }
+}
+
+// The next of the member's segments to leave wants its size of pinned memory, which takes long to be had.
+void Residency::expect_pinned(const Member& member, uint64_t used) const {
+  if (used < pool_->budget() / 8 * 7) return;
+  for (const Holding* holding : member.holdings_) {
+    if (!holding->fast || holding->leaving) continue;
+    return member.buffer_->pinned()->memory().expect(holding->bytes);
   }
 }
 

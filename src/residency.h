@@ -118,6 +118,7 @@ class Residency {
   void keep_part(Member& self, Chosen& chosen);
   void take_from(Member& other, Chosen& chosen);
   void cut_frames(uint64_t bytes);
+  void expect_pinned(const Member& member, uint64_t used) const;
   template <class Enough>
   void choose(Member& from, Chosen& chosen, Enough&& enough);
   uint64_t held_bytes() const;

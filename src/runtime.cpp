@@ -23,8 +23,10 @@ std::shared_ptr<WaveBuffer> open_buffer(const RuntimeParams& params, const Topol
   WaveBufferParams buffer = buffer_params(params);
   const uint64_t most = params.spill_bytes ? params.spill_bytes : topology.memory_bytes / 10 * 8;
   if (device)
-    buffer.pinned =
-        HostPool::create(std::make_shared<MemoryBudget>(most), std::make_shared<PinnedMemory>(device));
+    buffer.pinned = HostPool::create(
+        std::make_shared<MemoryBudget>(most),
+        std::make_shared<PinnedMemory>(
+            device, PinnedParams{.most_bytes = most}));
   else if (params.spill_folder.empty())
     return nullptr;
   return WaveBuffer::open(pool, buffer);

@@ -14,6 +14,7 @@
 #include "src/error.h"
 #include "src/memory/device.h"
 #include "src/memory/host_pool.h"
+#include "src/memory/pinned_memory.h"
 #include "src/memory/topology.h"
 #include "src/memory/workers.h"
 #include "src/residency.h"

@@ -1,8 +1,11 @@
-// What the CUDA backend asks of the runtime, by the emulation's count of calls: few copies for much that is sealed, and
-// the context that the host has chosen left alone.
+// What the CUDA backend asks of the runtime, by the emulation's count of calls: pinned memory ahead of its use, few copies
+// for much that is sealed, and the context that the host has chosen left alone.
+#include <chrono>
 #include <cuda_runtime.h>
+#include <thread>
 #include <vector>
 
+#include "src/memory/pinned_memory.h"
 #include "tests/support/device_world.h"
 
 using namespace wi;
@@ -10,9 +13,56 @@ using namespace wi::test;
 
 namespace {
 
+constexpr uint64_t kMega = uint64_t{1} << 20;
+
 int reset(void**) {
   cuda_emulation::reset(seed());
   return 0;
+}
+
+std::shared_ptr<const Device> device() { return std::make_shared<const Device>(*cuda_backend().device, 0); }
+
+// Until the thread that pins ahead has called so often.
+void wait_for_pins(uint64_t count) {
+  for (int i = 0; i < 10'000 && cuda_emulation::pins() < count; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  assert_int_equal(cuda_emulation::pins(), count);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it may go on
+  assert_int_equal(cuda_emulation::pins(), count);
+}
+
+// A segment of 1 GB takes a good part of a second to pin: whoever wants the next finds it.
+void the_next_piece_is_pinned_before_it_is_wanted(void**) {
+  PinnedMemory memory(device());
+  std::vector<std::byte*> pieces;
+  memory.expect(4 * kMega);
+  wait_for_pins(1);
+  for (uint64_t i = 0; i < 4; ++i) {
+    pieces.push_back(memory.allocate(4 * kMega, HostPages::huge));  // the one that waits
+    wait_for_pins(2 + i);                                           // and there is another
+  }
+  const uint64_t before = cuda_emulation::pins();
+  std::byte* const small = memory.allocate(4096, HostPages::huge);
+  wait_for_pins(before + 1);  // none ahead
+  memory.free(small, 4096);
+  for (std::byte* piece : pieces) memory.free(piece, 4 * kMega);
+  for (std::byte*& piece : pieces)
+    piece = memory.allocate(4 * kMega - 4096, HostPages::huge);  // those, if a bit large
+  wait_for_pins(before + 1);
+  for (std::byte* piece : pieces) memory.free(piece, 4 * kMega - 4096);
+}
+
+void what_is_pinned_ahead_is_within_the_limit(void**) {
+  PinnedMemory memory(device(), {.most_bytes = 9 * kMega});
+  std::byte* const first = memory.allocate(4 * kMega, HostPages::huge);
+  wait_for_pins(2);
+  std::byte* const second = memory.allocate(4 * kMega, HostPages::huge);
+  wait_for_pins(2);  // a third would be too much
+  memory.free(first, 4 * kMega);
+  std::byte* const other = memory.allocate(5 * kMega, HostPages::huge);  // what waits makes room
+  wait_for_pins(3);
+  memory.free(second, 4 * kMega);
+  memory.free(other, 5 * kMega);
 }
 
 // However many blocks of tokens keys and values lie in.
@@ -60,6 +110,8 @@ void a_hosts_own_context_stays_current_and_is_not_used(void**) {
 
 int main() {
   const CMUnitTest tests[] = {
+      cmocka_unit_test_setup(the_next_piece_is_pinned_before_it_is_wanted, reset),
+      cmocka_unit_test_setup(what_is_pinned_ahead_is_within_the_limit, reset),
       cmocka_unit_test_setup(sealing_takes_as_many_copies_for_many_tokens_as_for_few, reset),
       cmocka_unit_test_setup(a_hosts_own_context_stays_current_and_is_not_used, reset),
   };

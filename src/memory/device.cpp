@@ -1,30 +1,12 @@
 #include "src/memory/device.h"
 
+#include <utility>
+#include <vector>
+
 #include "src/error.h"
 
 namespace wi {
 namespace {
-
-[[noreturn]] void throw_fault(const Device& device, const DeviceError& error) {
-  const wi_status status = error.fault == DeviceFault::memory ? WI_E_MEMORY
-                           : error.fault == DeviceFault::lost ? WI_E_DEVICE_LOST
-                                                              : WI_E_DEVICE;
-  throw_error(status, concat(device.description.name, ": ", error.message), error.native_code);
-}
-
-// What an allocation was refused with: null for no room, as Memory says it; a device that failed or is lost is no
-// matter of room.
-std::byte* allocated(const Device& device, void* data, const DeviceError& error) {
-  if (!data && error.fault != DeviceFault::memory) throw_fault(device, error);
-  return static_cast<std::byte*>(data);
-}
-
-void copy_by(const Device& device, std::span<const CopyPiece> pieces) {
-  DeviceError error;
-  for (const CopyPiece& piece : pieces)
-    if (piece.bytes && !device.table.copy(device.index, piece.to, piece.from, piece.bytes, &error))
-      throw_fault(device, error);
-}
 
 DeviceDescription describe(const DeviceTable& table, int32_t index) {
   DeviceDescription description;
@@ -39,15 +21,30 @@ Device::Device(const DeviceTable& table_in, int32_t index_in)
   check(!description.reason[0], WI_E_DEVICE, description.name, " cannot be used: ", description.reason);
 }
 
+void Device::fail(const DeviceError& error) const {
+  const wi_status status = error.fault == DeviceFault::memory ? WI_E_MEMORY
+                           : error.fault == DeviceFault::lost ? WI_E_DEVICE_LOST
+                                                              : WI_E_DEVICE;
+  throw_error(status, concat(description.name, ": ", error.message), error.native_code);
+}
+
+void Device::copy(std::span<const CopyPiece> pieces) const {
+  DeviceError error;
+  for (const CopyPiece& piece : pieces)
+    if (piece.bytes && !table.copy(index, piece.to, piece.from, piece.bytes, &error)) fail(error);
+}
+
+// Null for no room, as Memory says it; a device that failed or is lost is no matter of room.
 std::byte* DeviceMemory::allocate(uint64_t bytes, HostPages) {
   DeviceError error;
   void* const data = device_->table.allocate(device_->index, bytes, &error);
-  return allocated(*device_, data, error);
+  if (!data && error.fault != DeviceFault::memory) device_->fail(error);
+  return static_cast<std::byte*>(data);
 }
 
 void DeviceMemory::free(std::byte* data, uint64_t) noexcept { device_->table.free(device_->index, data); }
 
-void DeviceMemory::copy(std::span<const CopyPiece> pieces) { copy_by(*device_, pieces); }
+void DeviceMemory::copy(std::span<const CopyPiece> pieces) { device_->copy(pieces); }
 
 void DeviceMemory::gather(std::span<const CopyPiece> pieces) {
   if (pieces.empty()) return;
@@ -55,52 +52,13 @@ void DeviceMemory::gather(std::span<const CopyPiece> pieces) {
   for (size_t i = 0; i < pieces.size(); ++i) there[i] = {pieces[i].from, pieces[i].bytes};
   DeviceError error;
   if (!device_->table.gather(device_->index, there.data(), there.size(), pieces[0].to, &error))
-    throw_fault(*device_, error);
+    device_->fail(error);
 }
-
-constexpr uint64_t kMostSpare = uint64_t{512} << 20;
-
-PinnedMemory::~PinnedMemory() { give_back(); }
-
-void PinnedMemory::give_back() noexcept {
-  for (std::byte* piece : spare_) device_->table.free_pinned(device_->index, piece);
-  spare_.clear();
-}
-
-std::byte* PinnedMemory::allocate(uint64_t bytes, HostPages) {
-  {
-    std::lock_guard lock(mutex_);
-    if (spare_bytes_ == bytes && !spare_.empty()) {
-      std::byte* const piece = spare_.back();
-      spare_.pop_back();
-      return piece;
-    }
-    give_back();  // there may be no more to be had with them
-  }
-  DeviceError error;
-  void* const data = device_->table.allocate_pinned(device_->index, bytes, &error);
-  return allocated(*device_, data, error);
-}
-
-void PinnedMemory::free(std::byte* data, uint64_t bytes) noexcept {
-  {
-    std::lock_guard lock(mutex_);
-    if (spare_bytes_ != bytes) give_back();
-    spare_bytes_ = bytes;
-    try {
-      if ((spare_.size() + 1) * bytes <= kMostSpare) return spare_.push_back(data);
-    } catch (const std::bad_alloc&) {
-    }
-  }
-  device_->table.free_pinned(device_->index, data);
-}
-
-void PinnedMemory::copy(std::span<const CopyPiece> pieces) { copy_by(*device_, pieces); }
 
 Queue::Queue(std::shared_ptr<const Device> device) : device_(std::move(device)) {
   DeviceError error;
   queue_ = device_->table.open_queue(device_->index, &error);
-  if (!queue_) throw_fault(*device_, error);
+  if (!queue_) device_->fail(error);
 }
 
 Queue::~Queue() {
@@ -112,7 +70,7 @@ Queue::~Queue() {
 
 void Queue::finish() {
   DeviceError error;
-  if (!device_->table.finish(queue_, &error)) throw_fault(*device_, error);
+  if (!device_->table.finish(queue_, &error)) device_->fail(error);
 }
 
 void Queue::drain() noexcept {
@@ -125,7 +83,7 @@ std::byte* Queue::room(Room which, size_t bytes) {
   if (room.bytes < bytes) {
     DeviceError error;
     void* const larger = device_->table.allocate(device_->index, bytes, &error);
-    if (!larger) throw_fault(*device_, error);
+    if (!larger) device_->fail(error);
     if (room.data) device_->table.free(device_->index, room.data);
     room = {larger, bytes};
   }

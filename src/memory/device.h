@@ -4,8 +4,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <vector>
+#include <span>
 
 #include "kernels/device.h"
 #include "src/memory/memory.h"
@@ -20,6 +19,10 @@ class Device {
   const DeviceTable& table;
   const int32_t index;
   const DeviceDescription description;
+
+  // Throws what a call of the device failed with.
+  [[noreturn]] void fail(const DeviceError& error) const;
+  void copy(std::span<const CopyPiece> pieces) const;
 };
 
 // Its memory, of which the host reads nothing but copies. Keeps the device.
@@ -36,28 +39,6 @@ class DeviceMemory : public Memory {
 
  private:
   const std::shared_ptr<const Device> device_;
-};
-
-// Memory of the host's that the device's kernels read too. Pinning takes the system long: pieces of the size that
-// was freed last wait to be used again. Keeps the device.
-class PinnedMemory : public Memory {
- public:
-  explicit PinnedMemory(std::shared_ptr<const Device> device) : device_(std::move(device)) {}
-  ~PinnedMemory() override;
-  std::byte* allocate(uint64_t bytes, HostPages pages) override;
-  void free(std::byte* data, uint64_t bytes) noexcept override;
-  using Memory::copy;
-  void copy(std::span<const CopyPiece> pieces) override;
-  bool host_loads() const override { return true; }
-  bool of_device() const override { return true; }
-
- private:
-  void give_back() noexcept;
-
-  const std::shared_ptr<const Device> device_;
-  std::mutex mutex_;
-  std::vector<std::byte*> spare_;  // of spare_bytes_ each
-  uint64_t spare_bytes_ = 0;
 };
 
 // A queue, and device memory that is its own. One thread at a time.

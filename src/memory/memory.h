@@ -30,6 +30,8 @@ class Memory {
   // 64-byte aligned, its content unspecified. bytes > 0. Null: the system refused; what else went wrong is thrown.
   virtual std::byte* allocate(uint64_t bytes, HostPages pages) = 0;
   virtual void free(std::byte* data, uint64_t bytes) noexcept = 0;  // bytes: as allocated
+  // So many are likely to be asked for soon: memory that is slow to be had may get them ready.
+  virtual void expect([[maybe_unused]] uint64_t bytes) noexcept {}
 
   // From and to this memory and the host's, in any combination; all of it is done on return. Pieces do not
   // overlap.

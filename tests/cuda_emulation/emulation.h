@@ -31,6 +31,7 @@ inline constexpr bool kForgetsFaults = true;  // reset() is enough to go on afte
 bool sees_accesses();                         // whether the sources report their accesses
 uint64_t launches();                          // kernels run since reset()
 uint64_t api_calls();                         // calls to the runtime since reset()
+uint64_t pins();                              // of them, to cudaMallocHost
 
 // The nth call to cudaMalloc or cudaMallocHost from now on, and those after it, fail. Negative: none.
 void fail_allocations_from(int64_t nth);

@@ -23,7 +23,7 @@ std::recursive_mutex api;
 std::string first_report;
 cudaError_t sticky = cudaSuccess;
 cudaError_t last_error = cudaSuccess;
-uint64_t launch_count, call_count, host_context_calls;
+uint64_t launch_count, call_count, pin_count, host_context_calls;
 thread_local std::vector<const void*>
     contexts;  // the driver's stack; a device's primary one is its number's address
 constexpr int kHostContext = -1, kPrimaryContexts[8] = {};
@@ -204,7 +204,7 @@ void reset(uint64_t seed) {
   drawn().seed(seed);
   first_report.clear();
   sticky = last_error = cudaSuccess;
-  launch_count = call_count = 0;
+  launch_count = call_count = pin_count = 0;
   allocations_left = launches_left = -1;
   machine = {};
   ++resets;
@@ -223,6 +223,10 @@ void reset(uint64_t seed) {
 const std::string& report() { return first_report; }
 uint64_t launches() { return launch_count; }
 uint64_t api_calls() { return call_count; }
+uint64_t pins() {
+  const Call call(api);
+  return pin_count;
+}
 void fail_allocations_from(int64_t nth) { allocations_left = nth; }
 void set_machine(const Machine& given) { machine = given; }
 size_t limit_shared(size_t bytes) { return machine.shared_bytes = std::min(bytes, kMostShared); }
@@ -407,6 +411,7 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
 cudaError_t cudaMallocHost(void** out, size_t bytes) {
   const Call call(api);
   ++call_count;
+  ++pin_count;
   *out = nullptr;
   if (sticky != cudaSuccess) return failed(sticky);
   if (allocations_left >= 0 && allocations_left-- <= 0) {
