@@ -26,6 +26,7 @@ type RuntimeStats struct {
 	SlowReads        uint64        // reads that the disk was asked for
 	SlowReadTime     time.Duration // that calls waited for them
 	SlowWrittenBytes uint64
+	PinningRefused   uint64 // of a device: how often the system refused to pin host memory
 }
 
 func runtimeStatsOf(s *C.wi_runtime_stats) RuntimeStats {
@@ -47,6 +48,7 @@ func runtimeStatsOf(s *C.wi_runtime_stats) RuntimeStats {
 		SlowReads:         uint64(s.slow_reads),
 		SlowReadTime:      time.Duration(s.slow_read_ns),
 		SlowWrittenBytes:  uint64(s.slow_written_bytes),
+		PinningRefused:    uint64(s.pinning_refused),
 	}
 }
 

@@ -292,6 +292,11 @@ typedef struct wi_runtime_stats {
   uint64_t slow_reads;        /* reads that the disk was asked for */
   uint64_t slow_read_ns;      /* that calls waited for them: none where they worked meanwhile */
   uint64_t slow_written_bytes;
+  /* Of a device: how often the system refused to pin host memory, of which the first is a warning in the log. Copies
+   * to and from the device go on through memory that is not pinned, and steps wait for them; the slow tier does where
+   * the device reads such memory (cudaDevAttrPageableMemoryAccess), and is otherwise at its end: WI_E_MEMORY, the
+   * session being as it was. Since 0.2 */
+  uint64_t pinning_refused;
 } wi_runtime_stats;
 
 /* How many devices there are to be told about: the host's own processor, and those that are beside it; where there

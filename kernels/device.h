@@ -30,6 +30,7 @@ struct DeviceDescription {
   char reason[192] = {};   // why it cannot be used; empty: it can
   int32_t processors = 0;  // that run blocks of threads
   uint64_t memory_bytes = 0, free_bytes = 0, l2_bytes = 0;
+  bool reads_pageable = false;  // kernels reach any memory of the host's, at the same address, if slowly
 };
 
 struct DeviceQueue;
@@ -72,6 +73,9 @@ struct DeviceTable {
   void (*fetch)(DeviceQueue* queue, void* to, const void* from, size_t bytes);
   void (*fetch_after)(DeviceQueue* queue);
   void (*await_fetched)(DeviceQueue* queue);
+  // How often since the last call the system refused to pin room of the queue's, which is pageable then: no result is
+  // another for that, and the host waits where it would not.
+  uint64_t (*take_refused_pins)(DeviceQueue* queue);
   // Waits for everything in the queue. False, and why: something of it since the last call failed, in which
   // case what it should have written is unspecified.
   bool (*finish)(DeviceQueue* queue, DeviceError* error);

@@ -363,6 +363,7 @@ wi_runtime_stats to_runtime_stats(const Runtime& runtime) {
   out.scratch_bytes = runtime.scratch_bytes();
   out.prefix_hits = runtime.prefixes.hits();
   out.copied_weight_bytes = runtime.weights_pool->used();
+  if (runtime.device) out.pinning_refused = runtime.device->refused_pins();
   if (!runtime.buffer) return out;
   const WaveBufferStats buffer = runtime.buffer->stats();
   out.slow_bytes = buffer.slow_bytes;

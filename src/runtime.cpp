@@ -96,12 +96,15 @@ Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
     log(WI_LOG_WARNING,
         concat("the system refused ", refused.threads, " of ", workers.threads() + refused.threads - 1,
                " threads (", error_text(refused.error), "); working with ", workers.threads()));
+  if (device) device->tell([this](const std::string& message) { log(WI_LOG_WARNING, message); });
   log(WI_LOG_INFO,
       concat("waveinfer on ", device ? device->description.product : topology.cpu_name.c_str(), ": ",
              workers.threads(), " threads, ", backend.simd(), ", KV budget ", pool->budget() >> 20, " MiB"));
 }
 
-Runtime::~Runtime() = default;
+Runtime::~Runtime() {
+  if (device) device->tell(nullptr);  // others may keep the device longer
+}
 
 void Runtime::log(int32_t level, const std::string& message) const {
   if (params_.log && level <= params_.log_level) params_.log(params_.log_user, level, message.c_str());

@@ -232,6 +232,57 @@ void refused_pinning_is_a_status_and_the_next_call_works(void**) {
   assert_true(refused > 5);
 }
 
+// Where the system pins nothing, copies go through memory as it comes, the same tokens come out, and somebody is told
+// once. The slow tier is that memory too where the device reads it; otherwise the call says what there is no more of.
+void refused_pinning_is_told_and_steps_go_on(void**) {
+  World whole(cuda_backend());
+  const auto wanted = whole.session();
+  wanted->prefill(prompt(300), {}, nullptr);
+  const std::vector<int32_t> tokens = answer(*wanted, 4);
+  const std::vector<float> logits = logits_of(*wanted);
+  for (const bool reads_pageable : {false, true}) {
+    cuda_emulation::reset(seed());
+    cuda_emulation::set_machine({.reads_pageable = reads_pageable, .pins = false});
+    Shape fast, slow{.fast_share = 0.01f};
+    std::vector<std::string> told;
+    fast.log = slow.log = [](void* user, int32_t level, const char* message) {
+      if (level == WI_LOG_WARNING) static_cast<std::vector<std::string>*>(user)->emplace_back(message);
+    };
+    fast.log_user = slow.log_user = &told;
+    {
+      World world(cuda_backend(), fast);
+      const auto session = world.session();
+      session->prefill(prompt(300), {}, nullptr);
+      assert_true(answer(*session, 4) == tokens);
+      assert_true(logits_of(*session) == logits);
+      assert_true(world.runtime->device->refused_pins() > 0);
+    }
+    assert_int_equal(told.size(), 1);
+    assert_non_null(std::strstr(told[0].c_str(), "pinning"));
+    World world(cuda_backend(), slow);
+    const auto session = world.session();
+    if (reads_pageable) {
+      session->prefill(prompt(300), {}, nullptr);
+      assert_true(answer(*session, 4) == tokens);
+      leave_the_device(world, *session);
+      assert_true(session->stats().slow_bytes > 0);
+      continue;
+    }
+    session->prefill(prompt(40), {}, nullptr);
+    std::string words;
+    try {
+      session->prefill(prompt(1500, 1), chunks_of(128), nullptr);
+    } catch (const Error& error) {
+      assert_int_equal(error.code(), WI_E_MEMORY);
+      words = error.what();
+    }
+    std::printf("  %s\n", words.c_str());
+    assert_non_null(std::strstr(words.c_str(), "spill_bytes"));
+    assert_int_equal(session->stats().tokens, 40);
+    assert_true(answer(*session, 2).size() == 2);
+  }
+}
+
 void pinned_sessions_are_saved_and_loaded_anywhere(void**) {
   const Folder folder;
   const std::string path = folder.path + "/session";
@@ -340,6 +391,7 @@ int main() {
       cmocka_unit_test_setup(a_list_of_segments_stays_while_a_step_reads_it, reset),
       cmocka_unit_test_setup(the_slow_tier_has_an_end_too, reset),
       cmocka_unit_test_setup(refused_pinning_is_a_status_and_the_next_call_works, reset),
+      cmocka_unit_test_setup(refused_pinning_is_told_and_steps_go_on, reset),
       cmocka_unit_test_setup(pinned_sessions_are_saved_and_loaded_anywhere, reset),
       cmocka_unit_test_setup(a_pinned_past_is_attended_to_part_by_part, reset),
   };

@@ -93,6 +93,7 @@ const std::vector<Line> kLayout = {
     FIELD(wi_runtime_stats, slow_reads),
     FIELD(wi_runtime_stats, slow_read_ns),
     FIELD(wi_runtime_stats, slow_written_bytes),
+    FIELD(wi_runtime_stats, pinning_refused),
     STRUCT(wi_reader),
     FIELD(wi_reader, struct_size),
     FIELD(wi_reader, reserved),

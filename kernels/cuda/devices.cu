@@ -56,6 +56,7 @@ static void describe(int32_t index, DeviceDescription* out) {
   out->processors = found.multiProcessorCount;
   out->memory_bytes = found.totalGlobalMem;
   out->l2_bytes = static_cast<uint64_t>(found.l2CacheSize);
+  out->reads_pageable = found.pageableMemoryAccess != 0;
   if (found.major < kLeastMajor) {
     std::snprintf(out->reason, sizeof out->reason, "its compute capability is %d.%d, and %d.0 is the least",
                   found.major, found.minor, kLeastMajor);
@@ -213,6 +214,8 @@ static void await_fetched(DeviceQueue* queue) {
   queue->await_fetched();
 }
 
+static uint64_t take_refused_pins(DeviceQueue* queue) { return queue->take_refused_pins(); }
+
 static bool finish(DeviceQueue* queue, DeviceError* error) {
   const OnDevice on(queue->index);
   return report(queue->finish(), "a step", error);
@@ -236,6 +239,7 @@ const DeviceTable device_table = {
     .fetch = fetch,
     .fetch_after = fetch_after,
     .await_fetched = await_fetched,
+    .take_refused_pins = take_refused_pins,
     .finish = finish,
 };
 

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <cuda.h>
 #include <new>
@@ -237,6 +238,13 @@ cudaError_t DeviceQueue::add_piece(size_t bytes) {
   piece.bytes = bytes;
   void *host = nullptr, *device = nullptr;
   cudaError_t error = cudaMallocHost(&host, bytes);
+  if (error == cudaErrorMemoryAllocation) {  // by a limit on pinning, as a rule: copies know other memory too
+    (void)cudaGetLastError();
+    host = std::aligned_alloc(256, bytes);
+    piece.pinned = false;
+    refused_pins_++;
+    if (host) error = cudaSuccess;
+  }
   if (error == cudaSuccess) error = cudaMalloc(&device, bytes);
   piece.room = {static_cast<std::byte*>(host), static_cast<std::byte*>(device)};
   try {
@@ -249,7 +257,10 @@ cudaError_t DeviceQueue::add_piece(size_t bytes) {
 }
 
 void DeviceQueue::free_piece(const Piece& piece) {
-  (void)cudaFreeHost(piece.room.host);
+  if (piece.pinned)
+    (void)cudaFreeHost(piece.room.host);
+  else
+    std::free(piece.room.host);
   (void)cudaFree(piece.room.device);
 }
 

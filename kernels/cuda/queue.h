@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/cuda.h"
@@ -44,7 +45,7 @@ struct wi::DeviceQueue {
 
   // The same bytes on both sides, 256-byte aligned. Null: there is no room, which is noted.
   struct Room {
-    std::byte* host = nullptr;  // pinned
+    std::byte* host = nullptr;  // pinned, or, where that was refused, as it comes
     std::byte* device = nullptr;
     explicit operator bool() const { return host != nullptr; }
   };
@@ -56,9 +57,9 @@ struct wi::DeviceQueue {
 
   void send(const Room& room, size_t bytes);  // to the device
   void send(void* to, const void* from, size_t bytes);
-  // Back to the host; then, when the queue is finished, `use` gets the pinned bytes.
+  // Back to the host; then, when the queue is finished, `use` gets the bytes that came.
   struct Return {
-    const std::byte* from;  // pinned
+    const std::byte* from;  // of a room
     void* to;
     size_t count;
     void (*use)(const std::byte* from, void* to, size_t count);
@@ -72,6 +73,7 @@ struct wi::DeviceQueue {
   void note(cudaError_t error);
   bool failed() const { return first_error_ != cudaSuccess; }
   cudaError_t finish();
+  uint64_t take_refused_pins() { return std::exchange(refused_pins_, 0); }
 
   const int32_t index;
   cudaStream_t stream = nullptr;
@@ -80,6 +82,7 @@ struct wi::DeviceQueue {
   struct Piece {
     Room room;
     size_t bytes = 0;
+    bool pinned = true;
   };
   // Device memory that grows: the old piece goes when nothing can be reading it any more.
   struct Kept {
@@ -97,6 +100,7 @@ struct wi::DeviceQueue {
   cudaError_t first_error_ = cudaSuccess;
   std::vector<Piece> pieces_;
   size_t used_ = 0;  // of the last piece
+  uint64_t refused_pins_ = 0;
   std::vector<Return> returns_;
   std::vector<void*> outgrown_;
   Kept partials_, clusters_, arrived_;

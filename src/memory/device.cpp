@@ -34,6 +34,19 @@ void Device::copy(std::span<const CopyPiece> pieces) const {
     if (piece.bytes && !table.copy(index, piece.to, piece.from, piece.bytes, &error)) fail(error);
 }
 
+void Device::count_refused_pins(uint64_t times, const char* words) const {
+  if (refused_pins_.fetch_add(times, std::memory_order_relaxed)) return;
+  std::lock_guard lock(telling_);
+  if (teller_)
+    teller_(concat(description.name, ": ", words,
+                   "; memory that is not pinned takes its place where it can, and is slower"));
+}
+
+void Device::tell(Teller teller) const {
+  std::lock_guard lock(telling_);
+  teller_ = std::move(teller);
+}
+
 // Null for no room, as Memory says it; a device that failed or is lost is no matter of room.
 std::byte* DeviceMemory::allocate(uint64_t bytes, HostPages) {
   DeviceError error;
@@ -70,7 +83,10 @@ Queue::~Queue() {
 
 void Queue::finish() {
   DeviceError error;
-  if (!device_->table.finish(queue_, &error)) device_->fail(error);
+  const bool finished = device_->table.finish(queue_, &error);
+  if (const uint64_t refused = device_->table.take_refused_pins(queue_))
+    device_->count_refused_pins(refused, "pinning host memory was refused");
+  if (!finished) device_->fail(error);
 }
 
 void Queue::drain() noexcept {

@@ -2,9 +2,13 @@
 // fails with comes out as WI_E_MEMORY, WI_E_DEVICE or WI_E_DEVICE_LOST with the driver's code and words.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <string>
 
 #include "kernels/device.h"
 #include "src/memory/memory.h"
@@ -23,6 +27,18 @@ class Device {
   // Throws what a call of the device failed with.
   [[noreturn]] void fail(const DeviceError& error) const;
   void copy(std::span<const CopyPiece> pieces) const;
+
+  // The system refused to pin memory, for which something slower is in its place. The first time somebody is told.
+  void count_refused_pins(uint64_t times, const char* words) const;
+  uint64_t refused_pins() const { return refused_pins_.load(std::memory_order_relaxed); }
+  // Whom to tell, any thread's; null: nobody any more, and nobody is being told.
+  using Teller = std::function<void(const std::string& message)>;
+  void tell(Teller teller) const;
+
+ private:
+  mutable std::atomic<uint64_t> refused_pins_{0};
+  mutable std::mutex telling_;
+  mutable Teller teller_;
 };
 
 // Its memory, of which the host reads nothing but copies. Keeps the device.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <system_error>
 
 #include "src/error.h"
@@ -16,6 +17,12 @@ constexpr uint64_t kMostWaiting = uint64_t{512} << 20;
 
 bool fits(uint64_t piece_bytes, uint64_t wanted) {
   return piece_bytes >= wanted && piece_bytes - wanted <= wanted / 8;
+}
+
+std::string limit_of_locking() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return concat(limit.rlim_cur >> 10, " KiB");
 }
 
 }  // namespace
@@ -73,7 +80,7 @@ void PinnedMemory::free(std::byte* data, uint64_t) noexcept {
     uint64_t waiting = piece.bytes;
     for (const Piece& one : waiting_) waiting += one.bytes;
     try {
-      if (waiting <= std::max(kMostWaiting, piece.bytes)) return waiting_.push_back(piece);
+      if (piece.pinned && waiting <= std::max(kMostWaiting, piece.bytes)) return waiting_.push_back(piece);
     } catch (const std::bad_alloc&) {
     }
   }
@@ -108,6 +115,7 @@ PinnedMemory::Piece PinnedMemory::pin(uint64_t bytes, DeviceError& error) {
 }
 
 void PinnedMemory::unpin(const Piece& piece) noexcept {
+  if (!piece.pinned) return pageable_.free(piece.data, piece.bytes);
   device_->table.free_pinned(device_->index, piece.data);
   std::lock_guard lock(mutex_);
   pinned_bytes_ -= piece.bytes;
@@ -138,7 +146,12 @@ PinnedMemory::Piece PinnedMemory::pin_at_need(uint64_t bytes) {
     pinned_bytes_ -= bytes;
   }
   if (error.fault != DeviceFault::memory) device_->fail(error);
-  return {};
+  device_->count_refused_pins(1, error.message);
+  check(
+      device_->description.reads_pageable, WI_E_MEMORY, device_->description.name, ": ", error.message,
+      "; it reads no memory that is not pinned, so that what a control group's memory limit and ulimit -l (",
+      limit_of_locking(), ") let be pinned is the most that spill_bytes can be");
+  return {pageable_.allocate(bytes, HostPages::huge), bytes, false};
 }
 
 // The thread's. What is refused here is asked for again at need.

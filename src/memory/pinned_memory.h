@@ -1,6 +1,9 @@
 // Memory of the host's that a device's kernels read too, where it is. Pinning takes the
 // system long, a second for a few GB, which no step is to wait for: large pieces that are freed wait to be used again,
 // and a thread pins the next one of the size that was wanted last before it is.
+//
+// Where the system refuses to pin, a device that reads any of the host's memory gets what is not pinned, which is
+// slower; of others this memory has come to an end.
 #pragma once
 
 #include <condition_variable>
@@ -11,6 +14,7 @@
 #include <vector>
 
 #include "src/memory/device.h"
+#include "src/memory/host_memory.h"
 
 namespace wi {
 
@@ -24,6 +28,7 @@ class PinnedMemory : public Memory {
  public:
   explicit PinnedMemory(std::shared_ptr<const Device> device, const PinnedParams& params = {});
   ~PinnedMemory() override;
+  // Throws WI_E_MEMORY, which says what was refused and why it must be pinned.
   std::byte* allocate(uint64_t bytes, HostPages pages) override;
   void free(std::byte* data, uint64_t bytes) noexcept override;
   // One of so many bytes will be wanted: is pinned beside, if none waits.
@@ -37,6 +42,7 @@ class PinnedMemory : public Memory {
   struct Piece {
     std::byte* data = nullptr;
     uint64_t bytes = 0;  // at least as many as were asked for
+    bool pinned = true;
   };
   Piece pin(uint64_t bytes, DeviceError& error);
   Piece pin_at_need(uint64_t bytes);
@@ -49,6 +55,7 @@ class PinnedMemory : public Memory {
   const std::shared_ptr<const Device> device_;
   const PinnedParams params_;
   const uint32_t made_after_forks_;
+  HostMemory pageable_{true};
 
   std::mutex mutex_;
   std::condition_variable changed_;

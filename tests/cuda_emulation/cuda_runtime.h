@@ -120,7 +120,7 @@ inline const cudaStream_t cudaStreamPerThread = reinterpret_cast<cudaStream_t>(2
 struct cudaDeviceProp {
   char name[256];
   size_t totalGlobalMem;
-  int major, minor, multiProcessorCount, l2CacheSize;
+  int major, minor, multiProcessorCount, l2CacheSize, pageableMemoryAccess;
 };
 struct cudaLaunchAttribute;
 struct cudaLaunchConfig_t {

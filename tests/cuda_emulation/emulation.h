@@ -43,6 +43,8 @@ struct Machine {
   int major = 9, minor = 0;
   size_t memory_bytes = size_t{1} << 36, free_bytes = size_t{1} << 36;
   size_t shared_bytes = size_t{227} << 10;  // of a block that asks for it
+  bool reads_pageable = false;              // kernels reach what is not pinned
+  bool pins = true;                         // cudaMallocHost has memory
 };
 void set_machine(const Machine& machine);
 // Of that, shared_bytes alone; returns what a block has then: a device has no more than it has.

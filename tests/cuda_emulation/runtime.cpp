@@ -79,6 +79,7 @@ bool in_device(const void* address, size_t bytes) {
   return true;
 }
 bool in_pinned(const void* address, size_t bytes) {
+  if (machine.reads_pageable) return true;
   const auto* const at = static_cast<const std::byte*>(address);
   const auto after = pinned.upper_bound(at);
   return after != pinned.begin() && at + bytes <= std::prev(after)->first + std::prev(after)->second;
@@ -291,6 +292,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
   out->minor = machine.minor;
   out->multiProcessorCount = 2;
   out->l2CacheSize = 1 << 20;
+  out->pageableMemoryAccess = machine.reads_pageable;
   return cudaSuccess;
 }
 
@@ -418,6 +420,7 @@ cudaError_t cudaMallocHost(void** out, size_t bytes) {
     allocations_left = 0;
     return failed(cudaErrorMemoryAllocation);
   }
+  if (!machine.pins) return failed(cudaErrorMemoryAllocation);
   *out = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!*out) return failed(cudaErrorMemoryAllocation);
   pinned[static_cast<std::byte*>(*out)] = bytes;

@@ -27,6 +27,8 @@ struct Shape {
   uint64_t budget_bytes = uint64_t{1} << 30;
   uint64_t slow_bytes = 0;  // of pinned memory at most
   int32_t head_dim = 16;
+  wi_log_callback log = nullptr;
+  void* log_user = nullptr;
 };
 
 // A backend with sessions of a model that it has to itself: a device takes the model's weights away.
@@ -37,6 +39,8 @@ struct World {
     params.kv_budget_bytes = shape.budget_bytes;
     params.spill_bytes = shape.slow_bytes;
     params.backend = &backend;
+    params.log = shape.log;
+    params.log_user = shape.log_user;
     runtime = Runtime::create(params);
     ModelShape of = shape_named("tiny");
     of.kv_heads = shape.kv_heads;

@@ -87,6 +87,8 @@ class RuntimeStats:
     """That calls waited for them."""
     slow_written_bytes: int
     """Into the spill folder's file."""
+    pinning_refused: int
+    """Of a device: how often the system refused to pin host memory."""
 
 
 @dataclass(frozen=True)

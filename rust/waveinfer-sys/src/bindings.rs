@@ -277,10 +277,11 @@ pub struct wi_runtime_stats {
     pub slow_reads: u64,
     pub slow_read_ns: u64,
     pub slow_written_bytes: u64,
+    pub pinning_refused: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wi_runtime_stats"][::core::mem::size_of::<wi_runtime_stats>() - 136usize];
+    ["Size of wi_runtime_stats"][::core::mem::size_of::<wi_runtime_stats>() - 144usize];
     ["Alignment of wi_runtime_stats"][::core::mem::align_of::<wi_runtime_stats>() - 8usize];
     ["Offset of field: wi_runtime_stats::struct_size"]
         [::core::mem::offset_of!(wi_runtime_stats, struct_size) - 0usize];
@@ -318,6 +319,8 @@ const _: () = {
         [::core::mem::offset_of!(wi_runtime_stats, slow_read_ns) - 120usize];
     ["Offset of field: wi_runtime_stats::slow_written_bytes"]
         [::core::mem::offset_of!(wi_runtime_stats, slow_written_bytes) - 128usize];
+    ["Offset of field: wi_runtime_stats::pinning_refused"]
+        [::core::mem::offset_of!(wi_runtime_stats, pinning_refused) - 136usize];
 };
 extern "C" {
     pub fn wi_device_count(count_out: *mut i32, error: *mut wi_error) -> wi_status;

@@ -55,7 +55,7 @@ fn the_manifest_of_the_abi_is_what_this_crate_believes() {
             struct_size, sessions, kv_budget_bytes, kv_bytes, kv_bytes_peak,
             scratch_bytes, prefix_hits, copied_weight_bytes, slow_bytes, frame_bytes,
             buffer_admissions, buffer_evictions, buffer_refusals, buffer_late,
-            slow_read_bytes, slow_reads, slow_read_ns, slow_written_bytes
+            slow_read_bytes, slow_reads, slow_read_ns, slow_written_bytes, pinning_refused
         }
         wi_reader { struct_size, reserved, bytes, read, user }
         wi_writer { struct_size, reserved, write, user }

@@ -89,6 +89,7 @@ impl Runtime {
             slow_reads: stats.slow_reads,
             slow_read_time: Duration::from_nanos(stats.slow_read_ns),
             slow_written_bytes: stats.slow_written_bytes,
+            pinning_refused: stats.pinning_refused,
         })
     }
 
@@ -475,4 +476,6 @@ pub struct RuntimeStats {
     pub slow_read_time: Duration,
     /// Bytes written to the slow tier.
     pub slow_written_bytes: u64,
+    /// Of a device: how often the system refused to pin host memory.
+    pub pinning_refused: u64,
 }
