@@ -204,9 +204,10 @@ typedef struct wi_runtime_params {
    * wi_device_get_info says whether it can be used. On a device weights, indexes and recent tokens are in its memory,
    * and as much of the other keys and values as kv_budget_bytes, which counts that memory, has room for (0: 80 % of
    * what is free, less what models' weights take then); the rest is in pinned memory of the host's, which the device
-   * reads, and which is the slow tier of its sessions (kv_fast_share, spill_bytes, statistics). Policies are "wave",
-   * without target_mass, and "full"; there is no spill_folder and no wi_kv yet, and weights are f32, f16, bf16, q8_0,
-   * q4_0, q4_K, q5_K or q6_K. */
+   * reads, on the device's own NUMA node, and which is the slow tier of its sessions (kv_fast_share, spill_bytes,
+   * statistics). The device is used in its primary context; the context that is current to a host's thread is so again
+   * when a call returns. Policies are "wave", without target_mass, and "full"; there is no spill_folder and no wi_kv yet,
+   * and weights are f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K. */
   const char* device;
   /* Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights and
    * scratch do not count. 0: 80 % of the memory this process may use. */
@@ -239,8 +240,8 @@ typedef struct wi_runtime_params {
    * The file has no name and is gone with the runtime, however the process ends. Models with sliding windows stay
    * in memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
   const char* spill_folder;
-  /* At most, in that file; 0: as the disk has room. Of a device, in pinned memory; 0: 80 % of the memory this process
-   * may use. Since 0.2 */
+  /* At most, in that file; 0: as the disk has room. Of a device, in pinned memory, which the next segment of those that
+   * leave may have in advance; 0: 80 % of the memory this process may use. Since 0.2 */
   uint64_t spill_bytes;
   int32_t buffer_manager; /* WI_BUFFER_*. Since 0.2 */
   int32_t reserved_2;

@@ -27,6 +27,7 @@ struct DeviceDescription {
   char name[64] = {};      // as runtimes name it: "cuda:0"
   char product[128] = {};  // as its maker does
   char target[32] = {};    // what kernels are compiled for: "sm_90"
+  char bus[16] = {};       // where it is on the PCI bus: "0000:3B:00.0"; empty: nobody says
   char reason[192] = {};   // why it cannot be used; empty: it can
   int32_t processors = 0;  // that run blocks of threads
   uint64_t memory_bytes = 0, free_bytes = 0, l2_bytes = 0;

@@ -26,7 +26,7 @@ std::shared_ptr<WaveBuffer> open_buffer(const RuntimeParams& params, const Topol
     buffer.pinned = HostPool::create(
         std::make_shared<MemoryBudget>(most),
         std::make_shared<PinnedMemory>(
-            device, PinnedParams{.most_bytes = most}));
+            device, PinnedParams{.node = numa_node_of(device->description.bus), .most_bytes = most}));
   else if (params.spill_folder.empty())
     return nullptr;
   return WaveBuffer::open(pool, buffer);

@@ -1,10 +1,12 @@
-// What the CUDA backend asks of the runtime, by the emulation's count of calls: pinned memory ahead of its use, few copies
-// for much that is sealed, and the context that the host has chosen left alone.
-#include <chrono>
+// What the CUDA backend asks of the runtime for memory, by the emulation's count of calls: pinned memory ahead of its
+// use and on the device's node, few copies for much that is sealed, and the context that the host has chosen left alone.
 #include <cuda_runtime.h>
-#include <thread>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <vector>
 
+#include "src/memory/on_node.h"
 #include "src/memory/pinned_memory.h"
 #include "tests/support/device_world.h"
 
@@ -24,10 +26,9 @@ std::shared_ptr<const Device> device() { return std::make_shared<const Device>(*
 
 // Until the thread that pins ahead has called so often.
 void wait_for_pins(uint64_t count) {
-  for (int i = 0; i < 10'000 && cuda_emulation::pins() < count; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 10'000 && cuda_emulation::pins() < count; ++i) usleep(1'000);
   assert_int_equal(cuda_emulation::pins(), count);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it may go on
+  usleep(20'000);  // it may go on
   assert_int_equal(cuda_emulation::pins(), count);
 }
 
@@ -63,6 +64,25 @@ void what_is_pinned_ahead_is_within_the_limit(void**) {
   wait_for_pins(3);
   memory.free(second, 4 * kMega);
   memory.free(other, 5 * kMega);
+}
+
+void pinned_memory_is_of_the_devices_node(void**) {
+  DeviceDescription description;
+  cuda_backend().device->describe(0, &description);
+  assert_string_equal(description.bus, "0000:3B:00.0");
+  {
+    const OnNode on(0);
+    int policy = -1;
+    if (syscall(SYS_get_mempolicy, &policy, nullptr, 0, nullptr, 0) != 0 || policy != MPOL_PREFERRED) {
+      std::printf("skipped: the system lets nobody choose a node\n");
+      skip();
+    }
+  }
+  PinnedMemory here(device(), {.node = 0}), anywhere(device());
+  here.free(here.allocate(4096, HostPages::huge), 4096);
+  assert_int_equal(cuda_emulation::last_pin_node(), 0);
+  anywhere.free(anywhere.allocate(4096, HostPages::huge), 4096);
+  assert_int_equal(cuda_emulation::last_pin_node(), -1);
 }
 
 // However many blocks of tokens keys and values lie in.
@@ -112,6 +132,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test_setup(the_next_piece_is_pinned_before_it_is_wanted, reset),
       cmocka_unit_test_setup(what_is_pinned_ahead_is_within_the_limit, reset),
+      cmocka_unit_test_setup(pinned_memory_is_of_the_devices_node, reset),
       cmocka_unit_test_setup(sealing_takes_as_many_copies_for_many_tokens_as_for_few, reset),
       cmocka_unit_test_setup(a_hosts_own_context_stays_current_and_is_not_used, reset),
   };

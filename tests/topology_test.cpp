@@ -154,6 +154,18 @@ void processors_are_read_core_by_core(void**) {
   assert_int_equal(topology.numa_nodes, 1);
 }
 
+void a_device_on_the_bus_is_of_a_node(void**) {
+  Hierarchy machine;
+  machine.write("sys/devices/system/node/online", "0-1\n");
+  machine.write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+  machine.write("sys/bus/pci/devices/0000:5e:00.0/numa_node", "-1\n");
+  assert_int_equal(numa_node_of("0000:3B:00.0", machine.root()), 1);
+  for (const char* bus : {"0000:5E:00.0", "0000:AF:00.0", ""})
+    assert_int_equal(numa_node_of(bus, machine.root()), -1);
+  machine.write("sys/devices/system/node/online", "0\n");
+  assert_int_equal(numa_node_of("0000:3B:00.0", machine.root()), -1);  // there is nothing to choose
+}
+
 void a_machine_that_tells_nothing_has_a_core_for_each_cpu(void**) {
   Hierarchy nothing;
   Topology topology;
@@ -215,6 +227,7 @@ int main() {
       cmocka_unit_test(a_path_of_the_host_falls_back_to_the_mount),
       cmocka_unit_test(broken_files_are_no_limit),
       cmocka_unit_test(processors_are_read_core_by_core),
+      cmocka_unit_test(a_device_on_the_bus_is_of_a_node),
       cmocka_unit_test(a_machine_that_tells_nothing_has_a_core_for_each_cpu),
       cmocka_unit_test(this_machine_reads_sensibly),
       cmocka_unit_test(a_narrowed_cpu_set_is_honoured),

@@ -57,6 +57,8 @@ static void describe(int32_t index, DeviceDescription* out) {
   out->memory_bytes = found.totalGlobalMem;
   out->l2_bytes = static_cast<uint64_t>(found.l2CacheSize);
   out->reads_pageable = found.pageableMemoryAccess != 0;
+  if (cudaDeviceGetPCIBusId(out->bus, sizeof out->bus, index) != cudaSuccess) out->bus[0] = 0;
+  (void)cudaGetLastError();
   if (found.major < kLeastMajor) {
     std::snprintf(out->reason, sizeof out->reason, "its compute capability is %d.%d, and %d.0 is the least",
                   found.major, found.minor, kLeastMajor);

@@ -8,6 +8,7 @@
 #include "src/error.h"
 #include "src/host_process.h"
 #include "src/memory/no_signals.h"
+#include "src/memory/on_node.h"
 
 namespace wi {
 namespace {
@@ -111,6 +112,7 @@ void PinnedMemory::copy(std::span<const CopyPiece> pieces) { device_->copy(piece
 
 // Its data is null, and error says why, if it is refused.
 PinnedMemory::Piece PinnedMemory::pin(uint64_t bytes, DeviceError& error) {
+  const OnNode on(params_.node);
   return {static_cast<std::byte*>(device_->table.allocate_pinned(device_->index, bytes, &error)), bytes};
 }
 
@@ -151,6 +153,7 @@ PinnedMemory::Piece PinnedMemory::pin_at_need(uint64_t bytes) {
       device_->description.reads_pageable, WI_E_MEMORY, device_->description.name, ": ", error.message,
       "; it reads no memory that is not pinned, so that what a control group's memory limit and ulimit -l (",
       limit_of_locking(), ") let be pinned is the most that spill_bytes can be");
+  const OnNode on(params_.node);
   return {pageable_.allocate(bytes, HostPages::huge), bytes, false};
 }
 

@@ -1,4 +1,4 @@
-// Memory of the host's that a device's kernels read too, where it is. Pinning takes the
+// Memory of the host's that a device's kernels read too, where it is, on the device's own NUMA node. Pinning takes the
 // system long, a second for a few GB, which no step is to wait for: large pieces that are freed wait to be used again,
 // and a thread pins the next one of the size that was wanted last before it is.
 //
@@ -19,6 +19,7 @@
 namespace wi {
 
 struct PinnedParams {
+  int node = -1;                     // -1: whatever the system chooses
   uint64_t most_bytes = UINT64_MAX;  // in all, those included that wait
   uint64_t least_ahead = 1 << 20;    // smaller pieces are pinned as they come
 };

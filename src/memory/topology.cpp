@@ -198,6 +198,14 @@ void read_processors(Topology& topology, const std::string& root) {
   order_by_core(topology, system);
 }
 
+int numa_node_of(std::string bus, const std::string& root) {
+  if (bus.empty() || read_cpu_list(root + "/sys/devices/system/node/online").size() < 2) return -1;
+  std::transform(bus.begin(), bus.end(), bus.begin(),
+                 [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c; });
+  const std::string node = read_text(concat(root, "/sys/bus/pci/devices/", bus, "/numa_node"));
+  return to_number<int>(without_spaces(node)).value_or(-1);
+}
+
 namespace {
 
 // ---- Control groups ----

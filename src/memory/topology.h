@@ -26,6 +26,9 @@ Topology read_topology();
 // (root "" is this machine). Where those say nothing, every CPU counts as a core.
 void read_processors(Topology& topology, const std::string& root);
 
+// The NUMA node that a device on the PCI bus hangs on, "0000:3b:00.0"; -1: there is only one, or nobody knows.
+int numa_node_of(std::string bus, const std::string& root = "");
+
 // The tightest limits of a process's control groups and all their parents, versions 1 and 2.
 struct CgroupLimits {
   uint64_t memory_bytes = UINT64_MAX;  // UINT64_MAX: none

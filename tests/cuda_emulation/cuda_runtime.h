@@ -133,6 +133,7 @@ struct cudaLaunchConfig_t {
 
 cudaError_t cudaGetDeviceCount(int* out);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device);
+cudaError_t cudaDeviceGetPCIBusId(char* out, int room, int device);
 cudaError_t cudaDeviceGetAttribute(int* out, cudaDeviceAttr attribute, int device);
 enum { cudaEnableDefault = 0 };
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** out, unsigned version,

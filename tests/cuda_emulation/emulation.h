@@ -32,6 +32,7 @@ bool sees_accesses();                         // whether the sources report thei
 uint64_t launches();                          // kernels run since reset()
 uint64_t api_calls();                         // calls to the runtime since reset()
 uint64_t pins();                              // of them, to cudaMallocHost
+int last_pin_node();  // that the calling thread preferred at the last one; -1: none, -2: the system does not say
 
 // The nth call to cudaMalloc or cudaMallocHost from now on, and those after it, fail. Negative: none.
 void fail_allocations_from(int64_t nth);
@@ -45,6 +46,7 @@ struct Machine {
   size_t shared_bytes = size_t{227} << 10;  // of a block that asks for it
   bool reads_pageable = false;              // kernels reach what is not pinned
   bool pins = true;                         // cudaMallocHost has memory
+  const char* bus = "0000:3B:00.0";         // of the first device
 };
 void set_machine(const Machine& machine);
 // Of that, shared_bytes alone; returns what a block has then: a device has no more than it has.

@@ -5,9 +5,11 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <linux/mempolicy.h>
 #include <map>
 #include <mutex>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <vector>
 
@@ -27,6 +29,7 @@ uint64_t launch_count, call_count, pin_count, host_context_calls;
 thread_local std::vector<const void*>
     contexts;  // the driver's stack; a device's primary one is its number's address
 constexpr int kHostContext = -1, kPrimaryContexts[8] = {};
+int pin_node = -1;
 int64_t allocations_left = -1, launches_left = -1;
 Machine machine;
 uint64_t resets;
@@ -182,6 +185,17 @@ bool forget_piece(std::byte* data) {
   return true;
 }
 
+// By the calling thread's memory policy.
+int preferred_node() {
+  int policy = 0;
+  unsigned long nodes[16] = {};
+  if (syscall(SYS_get_mempolicy, &policy, nodes, 8 * sizeof nodes, nullptr, 0) != 0) return -2;
+  if (policy == MPOL_PREFERRED)
+    for (int node = 0; node < 1024; ++node)
+      if (nodes[node / 64] >> (node % 64) & 1) return node;
+  return -1;
+}
+
 bool known(CUstream_st* stream) {
   return std::any_of(streams.begin(), streams.end(), [&](auto& each) { return each.get() == stream; });
 }
@@ -227,6 +241,10 @@ uint64_t api_calls() { return call_count; }
 uint64_t pins() {
   const Call call(api);
   return pin_count;
+}
+int last_pin_node() {
+  const Call call(api);
+  return pin_node;
 }
 void fail_allocations_from(int64_t nth) { allocations_left = nth; }
 void set_machine(const Machine& given) { machine = given; }
@@ -293,6 +311,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
   out->multiProcessorCount = 2;
   out->l2CacheSize = 1 << 20;
   out->pageableMemoryAccess = machine.reads_pageable;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* out, int room, int device) {
+  const Call call(api);
+  ++call_count;
+  if (device < 0 || device >= machine.devices) return failed(cudaErrorInvalidDevice);
+  std::snprintf(out, static_cast<size_t>(room), "%s", device ? "" : machine.bus);
   return cudaSuccess;
 }
 
@@ -414,6 +440,7 @@ cudaError_t cudaMallocHost(void** out, size_t bytes) {
   const Call call(api);
   ++call_count;
   ++pin_count;
+  pin_node = preferred_node();
   *out = nullptr;
   if (sticky != cudaSuccess) return failed(sticky);
   if (allocations_left >= 0 && allocations_left-- <= 0) {

@@ -25,6 +25,7 @@ struct Machine {
   size_t memory_bytes = size_t{1} << 36, free_bytes = size_t{1} << 36;
   size_t shared_bytes = size_t{227} << 10;
   bool reads_pageable = false, pins = true;
+  const char* bus = "";
 };
 void set_machine(const Machine& machine);
 // What the device has, at most so much: kernels are told, nobody holds them to it.
