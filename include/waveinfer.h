@@ -755,8 +755,9 @@ typedef struct wi_memory_plan {
   uint64_t scratch_bytes;
   uint64_t total_bytes; /* sum of these */
   uint64_t max_tokens;  /* most tokens that fit the budgets if this session has the runtime's to itself */
-  /* Of kv, index and sealing, what must be in fast memory where the runtime has a slow tier: recent tokens, a
-   * segment in the making, the index of all. With one, fits and max_tokens count no more than that. Since 0.2 */
+  /* Of kv, index and sealing, what must be in fast memory where the runtime has a slow tier: recent tokens, of a
+   * segment in the making a few heads (on a device, all of it), the index of all. With one, fits and max_tokens
+   * count no more than that. Since 0.2 */
   uint64_t fast_bytes;
 } wi_memory_plan;
 

@@ -36,6 +36,13 @@ class PlaneCopy {
 
 }  // namespace
 
+void partition_offsets(const Policy& policy, const void* index, int32_t partitions, int32_t tokens,
+                       int32_t* out) {
+  if (partitions > 1) return policy.partition_offsets(index, partitions, tokens, out);
+  out[0] = 0;
+  if (partitions == 1) out[1] = tokens;
+}
+
 Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens,
                  HostPages pages)
     : Segment(pools, shape, first_position, tokens, WithoutKv{}, pages) {
@@ -180,12 +187,7 @@ void Segment::attach_index(HostPool& host_pool, const Policy& policy, HostBuffer
   HostBuffer offsets = host_pool.allocate(count * sizeof(int32_t), "a segment's offsets");
   int32_t* out = offsets.as<int32_t>();
   for (const HeadIndex& head : heads) {
-    if (head.partitions == 1) {
-      out[0] = 0;
-      out[1] = tokens_;
-    } else if (head.partitions > 1) {
-      policy.partition_offsets(index.data() + head.offset, head.partitions, tokens_, out);
-    }
+    partition_offsets(policy, index.data() + head.offset, head.partitions, tokens_, out);
     out += head.partitions + 1;
   }
   attach_index(std::move(index), std::move(heads), std::move(offsets));

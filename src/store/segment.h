@@ -21,6 +21,10 @@
 
 namespace wi {
 
+// SegmentView's offsets of a plane that a policy has laid out: (partitions + 1).
+void partition_offsets(const Policy& policy, const void* index, int32_t partitions, int32_t tokens,
+                       int32_t* out);
+
 class Segment {
  public:
   // Allocates keys, values and places; the index arrives with attach_index(). first_position: of its first
@@ -54,7 +58,7 @@ class Segment {
   uint64_t kv_bytes() const { return shape_.token_bytes() * static_cast<uint64_t>(tokens_); }
   void copy_out(uint64_t offset, void* to, size_t bytes) const;
 
-  // ---- tiers: a segment is born in the fast one. Whoever reads keys and values does so while a
+  // ---- tiers: a segment is born in the fast one, or, where that has no room, slow. Whoever reads keys and values does so while a
   // WaveBuffer::Reading lives, if there is a wave buffer. ----
   // Whether keys and values are in the slow tier: a file, or, of a device's, pinned host memory.
   bool is_slow() const { return is_slow_.load(std::memory_order_acquire); }

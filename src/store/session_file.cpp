@@ -88,8 +88,8 @@ void write_block(FieldWriter& to, const KvShape& shape, const TokenBlock& block,
     to.fetched(bytes,
                [&](uint64_t offset, void* out, size_t count) { block.copy_out(first + offset, out, count); });
   };
-  if (rows == capacity) return raw(0, block.bytes());
-  for (uint64_t plane = 0; plane < block.bytes(); plane += capacity * row) {
+  if (rows == capacity) return raw(0, block.kv_bytes());
+  for (uint64_t plane = 0; plane < block.kv_bytes(); plane += capacity * row) {
     raw(plane, rows * row);
     to.zeros((capacity - rows) * row);
   }
