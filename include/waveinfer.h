@@ -292,6 +292,7 @@ typedef struct wi_runtime_stats {
   uint64_t slow_reads;        /* reads that the disk was asked for */
   uint64_t slow_read_ns;      /* that calls waited for them: none where they worked meanwhile */
   uint64_t slow_written_bytes;
+  uint64_t slow_stalls; /* times that a call waited for the disk */
 } wi_runtime_stats;
 
 /* How many devices there are to be told about: the host's own processor, and those that are beside it; where there
@@ -850,6 +851,13 @@ typedef struct wi_session_stats {
    * device, pinned memory;
    * shared segments included. Since 0.2 */
   uint64_t slow_bytes;
+  /* Of a slow tier that is a file, what became of buffer_misses, each of which is one of the first three: found
+   * frames to stay in, found none that was free, or was brought in by another step meanwhile. Since 0.2 */
+  uint64_t buffer_admissions;
+  uint64_t buffer_refusals;
+  uint64_t buffer_late;
+  uint64_t buffer_evictions; /* partitions, of whichever session, that made room for them */
+  uint64_t buffer_stalls;    /* lookups that waited for the slow tier; summed over steps, layers and KV heads */
 } wi_session_stats;
 
 /* What a session of so many tokens would take, without making one.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <future>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -123,6 +124,39 @@ void what_lies_in_a_file_changes_no_bit(void**) {
         if (share > 0.05f) assert_true(slow.runtime->buffer->stats().admissions > 0);
       }
     }
+  }
+}
+
+// Each partition that was not there was admitted, refused or brought in by another step too, and of all sessions
+// together that is what the cache itself counts.
+void what_became_of_each_miss_is_in_the_sessions_statistics(void**) {
+  for (const float share : {0.01f, 0.3f}) {
+    World world(true);
+    const auto session = world.session("wave", share);
+    session->prefill(prompt(kPrompt), {}, nullptr);
+    const auto fork = session->fork();
+    std::thread beside([&] {
+      for (int i = 0; i < 150; ++i) fork->accept(i % 100, nullptr), fork->logits(nullptr);
+    });
+    for (int i = 0; i < 150; ++i) session->accept(i * 7 % 100, nullptr), session->logits(nullptr);
+    beside.join();
+    wi_session_stats all{};
+    for (const Session* one : {session.get(), fork.get()}) {
+      const wi_session_stats of = one->stats();
+      assert_int_equal(of.buffer_admissions + of.buffer_refusals + of.buffer_late, of.buffer_misses);
+      assert_in_range(of.buffer_stalls, 1, of.buffer_misses);
+      assert_true(of.buffer_hits > 0);
+      all.buffer_admissions += of.buffer_admissions, all.buffer_refusals += of.buffer_refusals;
+      all.buffer_late += of.buffer_late, all.buffer_evictions += of.buffer_evictions;
+    }
+    std::promise<void> settled;
+    if (world.runtime->buffer->later([&] { settled.set_value(); })) settled.get_future().wait();
+    const WaveBufferStats buffer = world.runtime->buffer->stats();
+    assert_int_equal(all.buffer_refusals, buffer.refusals);
+    assert_int_equal(all.buffer_late, buffer.late);
+    assert_true(all.buffer_admissions >= buffer.admissions);  // the manager has not heard of the last ones
+    assert_true(all.buffer_evictions <= buffer.evictions);    // which a smaller share makes too
+    if (share > 0.1f) assert_true(all.buffer_evictions > 0 && buffer.admissions > 0);
   }
 }
 
@@ -290,6 +324,7 @@ void a_full_slow_tier_is_a_status(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(what_lies_in_a_file_changes_no_bit),
+      cmocka_unit_test(what_became_of_each_miss_is_in_the_sessions_statistics),
       cmocka_unit_test(what_a_session_took_of_both_tiers_goes_with_it),
       cmocka_unit_test(a_session_that_outgrows_its_budget_goes_on),
       cmocka_unit_test(a_disk_that_fails_is_a_status_and_costs_no_token),

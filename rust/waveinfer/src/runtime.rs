@@ -89,6 +89,7 @@ impl Runtime {
             slow_reads: stats.slow_reads,
             slow_read_time: Duration::from_nanos(stats.slow_read_ns),
             slow_written_bytes: stats.slow_written_bytes,
+            slow_stalls: stats.slow_stalls,
         })
     }
 
@@ -475,4 +476,6 @@ pub struct RuntimeStats {
     pub slow_read_time: Duration,
     /// Bytes written to the slow tier.
     pub slow_written_bytes: u64,
+    /// Times that a call waited for the disk.
+    pub slow_stalls: u64,
 }

@@ -21,6 +21,7 @@ package waveinfer;
  * @param slowReads reads that the disk was asked for
  * @param slowReadNs that calls waited for them
  * @param slowWrittenBytes written to the file
+ * @param slowStalls times that a call waited for the disk
  */
 public record RuntimeStats(
     int sessions,
@@ -39,7 +40,8 @@ public record RuntimeStats(
     long slowReadBytes,
     long slowReads,
     long slowReadNs,
-    long slowWrittenBytes) {
+    long slowWrittenBytes,
+    long slowStalls) {
   static RuntimeStats of(wi_runtime_stats from) {
     return new RuntimeStats(
         from.getSessions(),
@@ -58,6 +60,7 @@ public record RuntimeStats(
         from.getSlow_read_bytes(),
         from.getSlow_reads(),
         from.getSlow_read_ns(),
-        from.getSlow_written_bytes());
+        from.getSlow_written_bytes(),
+        from.getSlow_stalls());
   }
 }
