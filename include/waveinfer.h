@@ -236,8 +236,8 @@ typedef struct wi_runtime_params {
    * What the runtime's budget leaves for sealed keys and values its sessions divide in proportion to what each has
    * of them; one that needs room takes it from those that have more than their part, idle ones too, and may wait
    * for steps of theirs to end, some seconds at most.
-   * The file has no name and is gone with the runtime, however the process ends. Models with sliding windows stay
-   * in memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
+   * The file has no name and is gone with the runtime, however the process ends. Layers with a sliding window stay in
+   * memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
   const char* spill_folder;
   /* At most, in that file; 0: as the disk has room. Of a device, in pinned memory; 0: 80 % of the memory this process
    * may use. Since 0.2 */

@@ -81,7 +81,7 @@ uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const Polic
       policy.partition_offsets ? zones_of(params, indexed_tokens, 0).budget : indexed_tokens;
   // A partition's last frame is half empty as a rule.
   const int64_t rounding = tokens / std::max(params.tokens_per_centroid, 1) * (kFrameTokens - 1) / 2;
-  return static_cast<uint64_t>(std::min(tokens + rounding, indexed_tokens)) * shape.token_bytes();
+  return static_cast<uint64_t>(std::min(tokens + rounding, indexed_tokens)) * shape.indexed_token_bytes();
 }
 
 wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
@@ -90,9 +90,10 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   const ModelConfig& config = model.config;
   const KvShape shape = kv_shape_of(model, params.kv);
   const int64_t chunk_tokens = prefill_chunk_tokens(config);
-  const bool slow_tier = runtime.buffer && !shape.windows;
+  const bool slow_tier = may_leave(runtime, shape);
   SlowPlan slow;
-  if (slow_tier && runtime.buffer->file() && straight_planes(shape, runtime.workers.threads()))
+  if (slow_tier && !shape.windows && runtime.buffer->file() &&
+      straight_planes(shape, runtime.workers.threads()))
     slow = {runtime.workers.threads(), params.sparse_read_tokens == 0};
   const KvPlan kv =
       plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, static_cast<int64_t>(tokens), slow);
@@ -142,6 +143,7 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
   if (tokens == 0) return {};
   const SegmentGrid grid(params);
   const int64_t sealed_end = grid.sealed_end(tokens);
+  const uint64_t staying = shape.token_bytes() - shape.indexed_token_bytes();  // of a token that is sealed
   const auto index_bytes_of = [&](int64_t count) { return index_room(count) + order_bytes(count); };
 
   KvPlan plan;
@@ -161,8 +163,9 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
           longest_tail, params.local_window + params.decode_segment_tokens + kBlockTokens + chunk_tokens);
     const uint64_t made =
         slow.workers ? straight_bytes(shape, span.tokens, slow.workers) : bytes_of(span.tokens);
-    plan.fast_bytes = std::max(
-        plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(std::min(tokens, longest_tail))) + made + indexes);
+    plan.fast_bytes =
+        std::max(plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(std::min(tokens, longest_tail))) + made +
+                                      indexes + staying * static_cast<uint64_t>(span.first - kSinkTokens));
     plan.index_bytes += index_bytes_of(span.tokens);
   };
   // Of the whole segments, the last meets the most.
@@ -177,7 +180,8 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
     build(span);
   const uint64_t held = plan.kv_bytes + plan.index_bytes;
   plan.sealing_bytes = peak > held ? peak - held : 0;
-  const uint64_t sealed = bytes_of(std::max<int64_t>(sealed_end - kSinkTokens, 0));
+  const uint64_t sealed =
+      static_cast<uint64_t>(std::max<int64_t>(sealed_end - kSinkTokens, 0)) * shape.indexed_token_bytes();
   plan.fast_bytes = std::max(plan.fast_bytes, held - std::min(sealed, held));
   // While it is decoded.
   if (const SegmentSpan unit = grid.unit(kSinkTokens); slow.workers && unit.end() <= tokens) {

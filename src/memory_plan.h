@@ -42,6 +42,11 @@ uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const Poli
 uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                          int64_t indexed_tokens);
 
+// Whether some of such keys and values may be in a slow tier. Layers with a window want theirs at every step, and on
+// a device nothing of a model that has some leaves.
+inline bool may_leave(const Runtime& runtime, const KvShape& shape) {
+  return runtime.buffer && (!shape.windows || (runtime.buffer->file() && shape.indexed_layers() > 0));
+}
 // Of a session with a slow tier, what it takes of the fast one while it is left to it: where the runtime's budget is
 // enough for that, segments whole, else what plan_memory() calls fast_bytes.
 uint64_t planned_fast_bytes(const Runtime& runtime, const Model& model, const SessionParams& params,

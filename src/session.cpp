@@ -444,7 +444,7 @@ void Session::publish_stats() {
   uint64_t mandatory = stats.kv_bytes;
   if (has_slow_tier())
     for (const auto& segment : sequence_.segments())
-      if (!segment->is_slow()) mandatory -= std::min(mandatory, segment->kv_bytes());
+      if (!segment->is_slow()) mandatory -= std::min(mandatory, segment->leaving_bytes());
   mandatory_bytes_ = mandatory;
   std::lock_guard lock(stats_mutex_);
   published_ = stats;

@@ -129,7 +129,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void set_sampling(const SamplingParams& sampling);
   // ---- any thread, any time ----
   // Whether its sealed keys and values may be in a slow tier.
-  bool has_slow_tier() const { return resident_ && model_->config.windows.empty(); }
+  bool has_slow_tier() const;
   Residency::Part residency() const { return resident_->part(); }  // of one with a slow tier
   uint64_t mandatory_bytes() const {
     return mandatory_bytes_;

@@ -11,8 +11,7 @@
 namespace wi {
 
 // Where the budgets or the session's share of the fast tier do not hold all keys and values and what comes next,
-// the oldest segments move to the slow tier, of this session and of others. Layers with a window want theirs at
-// every step: such models stay.
+// the oldest segments move to the slow tier, of this session and of others.
 bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when, bool may_wait,
                            const std::atomic<bool>* cancel, const Sequence* from) {
   Residency::Wish wish;
@@ -20,7 +19,7 @@ bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, Seal
   wish.coming = coming_bytes;
   wish.may_wait = may_wait;
   wish.at_once = when == SealWhen::prefilling;
-  if (!sequence.shape().windows) {
+  if (has_slow_tier()) {
     wish.segments = sequence.segments();
     if (from) {
       both.assign(from->segments().begin(), from->segments().end());
@@ -29,8 +28,8 @@ bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, Seal
     }
     uint64_t whole = 0, all = 0;  // bytes of segments: in the fast tier, and in both
     for (const auto& segment : wish.segments) {
-      all += segment->kv_bytes();
-      if (!segment->is_slow()) whole += segment->kv_bytes();
+      all += segment->leaving_bytes();
+      if (!segment->is_slow()) whole += segment->leaving_bytes();
     }
     wish.floor =
         looked_up_bytes(sequence.shape(), *params_.policy, params_.policy_params, sequence.indexed_tokens());
@@ -98,7 +97,7 @@ bool Session::could_hold(const Sequence& sequence, uint64_t coming_bytes) const 
     return false;
   uint64_t held = sequence.bytes();
   for (const auto& segment : sequence.segments())
-    if (!segment->is_slow()) held -= std::min(held, segment->kv_bytes());
+    if (!segment->is_slow()) held -= std::min(held, segment->leaving_bytes());
   const uint64_t most = params_.kv_budget_bytes ? params_.kv_budget_bytes : UINT64_MAX;
   return held + coming_bytes <= std::min<uint64_t>(most, fast_limit_);
 }
@@ -147,8 +146,10 @@ void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
 }
 
 void Session::rest() noexcept {
-  if (resident_) resident_->rest(sequence_.shape().windows ? Residency::Segments() : sequence_.segments());
+  if (resident_) resident_->rest(has_slow_tier() ? sequence_.segments() : Residency::Segments());
 }
+
+bool Session::has_slow_tier() const { return resident_ && may_leave(*runtime_, sequence_.shape()); }
 
 // Of new blocks, and of one that is shared and about to be written to.
 uint64_t Session::block_bytes(const Sequence& sequence, int64_t coming_tokens) const {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kPrompt = 3000;
 
-test::ModelShape shape() {
+test::ModelShape shape(const std::vector<int32_t>& windows) {
   test::ModelShape shape;
   shape.name = "tiers";
   shape.layers = 3;
@@ -28,11 +28,13 @@ test::ModelShape shape() {
   shape.query_heads = 4;
   shape.kv_heads = 2;
   shape.head_dim = 64;
+  shape.windows = windows;
   return shape;
 }
 
 struct World {
-  explicit World(bool slow, BufferManager manager = BufferManager::lru) {
+  explicit World(bool slow, BufferManager manager = BufferManager::lru,
+                 const std::vector<int32_t>& windows = {}) {
     RuntimeParams params;
     params.threads = 2;
     params.kv_budget_bytes = uint64_t{256} << 20;
@@ -40,7 +42,7 @@ struct World {
     params.buffer_manager = manager;
     params.slab_bytes = size_t{64} << 10;
     runtime = Runtime::create(params);
-    model = test::random_model(shape(), DType::f32, test::seed());
+    model = test::random_model(shape(windows), DType::f32, test::seed());
   }
   std::shared_ptr<Session> session(const char* policy, float share, DType kv = DType::f16) {
     SessionParams params;
@@ -125,6 +127,32 @@ void what_lies_in_a_file_changes_no_bit(void**) {
       }
     }
   }
+}
+
+// Of a model with windows, what its other layers attend to leaves; what a window shows is in memory.
+void layers_with_a_window_stay_and_the_others_leave(void**) {
+  const std::vector<int32_t> windows = {100, 0, 700};
+  World fast(false, BufferManager::lru, windows);
+  const std::vector<float> wanted = life(fast, "wave", 0);
+  for (const float share : {0.01f, 0.6f}) {
+    World slow(true, BufferManager::lru, windows);
+    assert_true(life(slow, "wave", share) == wanted);
+    assert_true(slow.runtime->buffer->stats().file.requests > 0);
+  }
+  World slow(true, BufferManager::lru, windows);
+  const auto session = slow.session("wave", 0.01f), in_memory = fast.session("wave", 0);
+  for (Session* one : {session.get(), in_memory.get()}) one->prefill(prompt(kPrompt), {}, nullptr);
+  const Sequence& sequence = session->sequence();
+  for (int tries = 0; sequence.slow_segments() < sequence.segments().size(); ++tries) {
+    assert_true(tries < 1000);
+    for (Session* one : {session.get(), in_memory.get()})
+      one->accept(tries % 100, nullptr), one->logits(nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the manager writes beside the steps
+  }
+  const auto sealed = static_cast<uint64_t>(sequence.indexed_tokens());
+  assert_int_equal(session->stats().slow_bytes, sealed * sequence.shape().token_bytes() / 3);
+  assert_int_equal(session->stats().slow_bytes + session->stats().kv_bytes, in_memory->stats().kv_bytes);
+  assert_int_equal(slow.runtime->buffer->stats().slow_bytes, session->stats().slow_bytes);
 }
 
 // Each partition that was not there was admitted, refused or brought in by another step too, and of all sessions
@@ -324,6 +352,7 @@ void a_full_slow_tier_is_a_status(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(what_lies_in_a_file_changes_no_bit),
+      cmocka_unit_test(layers_with_a_window_stay_and_the_others_leave),
       cmocka_unit_test(what_became_of_each_miss_is_in_the_sessions_statistics),
       cmocka_unit_test(what_a_session_took_of_both_tiers_goes_with_it),
       cmocka_unit_test(a_session_that_outgrows_its_budget_goes_on),

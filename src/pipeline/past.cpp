@@ -152,10 +152,9 @@ void Past::plan(const Sequence& sequence, const Part& part) {
                     to = std::min(part.end, segment.end_position());
       if (from >= to) continue;
       if (views[i].slow) {
-        const size_t plane =
-            static_cast<size_t>(part.layer) * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(head);
+        const Segment::SlowPlace there = segment.slow_place(part.layer, head);
         const auto count = static_cast<int32_t>(to - from);
-        pieces_.push_back({segment.slow(), nullptr, plane,
+        pieces_.push_back({there.kv, nullptr, there.plane,
                            static_cast<int32_t>(from - segment.first_position()), count, read, rows, head,
                            run});
         read += 2 * row * static_cast<size_t>(count + 2 * kFrameTokens);  // with the pages that it cuts

@@ -276,7 +276,7 @@ size_t Sequence::bytes() const {
 size_t Sequence::slow_bytes() const {
   size_t total = 0;
   for (const auto& segment : segments_)
-    if (segment->is_slow()) total += segment->kv_bytes();
+    if (segment->is_slow()) total += segment->leaving_bytes();
   for (size_t i = 0, slow = slow_blocks(); i < slow; ++i) total += tail_[i]->kv_bytes();
   return total;
 }

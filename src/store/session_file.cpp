@@ -190,16 +190,18 @@ class PageSource {
     const KvShape& shape = segment.shape();
     const size_t row = shape.head_bytes();
     std::byte* at = room_.data();
-    if (const SlowKv* const slow = segment.slow()) {
+    const auto [slow, number] = segment.slow_place(static_cast<int32_t>(plane) / shape.kv_heads,
+                                                   static_cast<int32_t>(plane) % shape.kv_heads);
+    if (slow) {
       if (of_ != slow->file()) {
         reader_ = std::make_unique<SpillReader>(slow->file());
         of_ = slow->file();
       }
-      const ReadRequest request = slow->request(plane, begin, end - begin, at);
+      const ReadRequest request = slow->request(number, begin, end - begin, at);
       reader_->read({&request, 1});
       each_page(layout, begin, end, [&](const PlanePage& page) {
         const size_t bytes = 2 * row * static_cast<size_t>(page.tokens);
-        slow->plane(plane).verify(page.slot, at, bytes);
+        slow->plane(number).verify(page.slot, at, bytes);
         at += bytes;
       });
       return;
