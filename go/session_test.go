@@ -380,6 +380,9 @@ func TestASessionLargerThanItsMemoryWritesTheSameTokens(t *testing.T) {
 	}
 	want, _ := write(nil, 0)
 	got, stats := write(&waveinfer.RuntimeParams{SpillFolder: t.TempDir(), BufferManager: waveinfer.BufferBucketed}, 0.1)
+	if stats.BufferAdmissions+stats.BufferRefusals+stats.BufferLate != stats.BufferMisses {
+		t.Fatalf("misses do not add up: %+v", stats)
+	}
 	if stats.SlowBytes == 0 {
 		t.Error("nothing is in the slow tier")
 	}

@@ -27,6 +27,7 @@ type RuntimeStats struct {
 	SlowReadTime     time.Duration // that calls waited for them
 	SlowWrittenBytes uint64
 	PinningRefused   uint64 // of a device: how often the system refused to pin host memory
+	SlowStalls       uint64 // times that a call waited for the disk
 }
 
 func runtimeStatsOf(s *C.wi_runtime_stats) RuntimeStats {
@@ -49,6 +50,7 @@ func runtimeStatsOf(s *C.wi_runtime_stats) RuntimeStats {
 		SlowReadTime:      time.Duration(s.slow_read_ns),
 		SlowWrittenBytes:  uint64(s.slow_written_bytes),
 		PinningRefused:    uint64(s.pinning_refused),
+		SlowStalls:        uint64(s.slow_stalls),
 	}
 }
 
@@ -85,6 +87,13 @@ type SessionStats struct {
 	CertifiedCoverageMin float64 // over steps, layers and heads
 
 	SlowBytes uint64 // keys and values in the slow tier, shared segments included
+
+	// Of a slow tier that is a file, what became of BufferMisses, each of which is one of the first three.
+	BufferAdmissions uint64 // found frames to stay in
+	BufferRefusals   uint64 // found none that was free
+	BufferLate       uint64 // were brought in by another step meanwhile
+	BufferEvictions  uint64 // partitions, of whichever session, that made room for them
+	BufferStalls     uint64 // lookups that waited for the slow tier; summed over steps, layers and KV heads
 }
 
 func sessionStatsOf(s *C.wi_session_stats) SessionStats {
@@ -115,6 +124,11 @@ func sessionStatsOf(s *C.wi_session_stats) SessionStats {
 		CertifiedCoverage:    float64(s.certified_coverage),
 		CertifiedCoverageMin: float64(s.certified_coverage_min),
 		SlowBytes:            uint64(s.slow_bytes),
+		BufferAdmissions:     uint64(s.buffer_admissions),
+		BufferRefusals:       uint64(s.buffer_refusals),
+		BufferLate:           uint64(s.buffer_late),
+		BufferEvictions:      uint64(s.buffer_evictions),
+		BufferStalls:         uint64(s.buffer_stalls),
 	}
 }
 

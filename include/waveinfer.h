@@ -237,8 +237,8 @@ typedef struct wi_runtime_params {
    * What the runtime's budget leaves for sealed keys and values its sessions divide in proportion to what each has
    * of them; one that needs room takes it from those that have more than their part, idle ones too, and may wait
    * for steps of theirs to end, some seconds at most.
-   * The file has no name and is gone with the runtime, however the process ends. Models with sliding windows stay
-   * in memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
+   * The file has no name and is gone with the runtime, however the process ends. Layers with a sliding window stay in
+   * memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
   const char* spill_folder;
   /* At most, in that file; 0: as the disk has room. Of a device, in pinned memory, which the next segment of those that
    * leave may have in advance; 0: 80 % of the memory this process may use. Since 0.2 */
@@ -298,6 +298,7 @@ typedef struct wi_runtime_stats {
    * the device reads such memory (cudaDevAttrPageableMemoryAccess), and is otherwise at its end: WI_E_MEMORY, the
    * session being as it was. Since 0.2 */
   uint64_t pinning_refused;
+  uint64_t slow_stalls; /* times that a call waited for the disk */
 } wi_runtime_stats;
 
 /* How many devices there are to be told about: the host's own processor, and those that are beside it; where there
@@ -761,8 +762,9 @@ typedef struct wi_memory_plan {
   uint64_t scratch_bytes;
   uint64_t total_bytes; /* sum of these */
   uint64_t max_tokens;  /* most tokens that fit the budgets if this session has the runtime's to itself */
-  /* Of kv, index and sealing, what must be in fast memory where the runtime has a slow tier: recent tokens, a
-   * segment in the making, the index of all. With one, fits and max_tokens count no more than that. Since 0.2 */
+  /* Of kv, index and sealing, what must be in fast memory where the runtime has a slow tier: recent tokens, of a
+   * segment in the making a few heads (on a device, all of it), the index of all. With one, fits and max_tokens
+   * count no more than that. Since 0.2 */
   uint64_t fast_bytes;
 } wi_memory_plan;
 
@@ -855,6 +857,13 @@ typedef struct wi_session_stats {
    * device, pinned memory;
    * shared segments included. Since 0.2 */
   uint64_t slow_bytes;
+  /* Of a slow tier that is a file, what became of buffer_misses, each of which is one of the first three: found
+   * frames to stay in, found none that was free, or was brought in by another step meanwhile. Since 0.2 */
+  uint64_t buffer_admissions;
+  uint64_t buffer_refusals;
+  uint64_t buffer_late;
+  uint64_t buffer_evictions; /* partitions, of whichever session, that made room for them */
+  uint64_t buffer_stalls;    /* lookups that waited for the slow tier; summed over steps, layers and KV heads */
 } wi_session_stats;
 
 /* What a session of so many tokens would take, without making one.

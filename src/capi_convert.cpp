@@ -376,6 +376,7 @@ wi_runtime_stats to_runtime_stats(const Runtime& runtime) {
   out.slow_reads = buffer.file.reads;
   out.slow_read_ns = buffer.file.wait_ns;
   out.slow_written_bytes = buffer.file.written_bytes;
+  out.slow_stalls = buffer.file.stalls;
   return out;
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "src/pipeline/building.h"
 #include "src/pipeline/past.h"
+#include "src/pipeline/straight.h"
 #include "src/prefill.h"
 #include "src/store/sequence.h"
 
@@ -12,7 +14,7 @@ namespace {
 uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads);
 uint64_t past_scratch_bytes(const Model& model, const KvShape& shape, int64_t chunk_tokens, int64_t tokens);
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
-                     uint64_t pool_budget_bytes, bool slow_tier);
+                     uint64_t pool_budget_bytes, bool slow_tier, const SlowPlan& slow);
 bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
                   bool slow_tier);
 
@@ -45,6 +47,28 @@ uint64_t making_bytes(const KvShape& shape, const Policy& policy, const PolicyPa
          2 * index_room_of(shape, policy, params, tokens);
 }
 
+uint64_t straight_making_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                               int32_t tokens, int workers) {
+  return making_bytes(shape, policy, params, tokens) - static_cast<uint64_t>(tokens) * shape.token_bytes() +
+         straight_bytes(shape, tokens, workers);
+}
+
+uint64_t building_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                        int32_t tokens, int workers) {
+  if (!policy.pieces || shape.indexed_layers() == 0) return 0;
+  IndexArgs sizes{};
+  sizes.tokens = tokens;
+  sizes.head_dim = shape.head_dim;
+  sizes.kv = shape.dtype;
+  sizes.params = &params;
+  const int64_t planes = int64_t{shape.layers} * shape.kv_heads;
+  return static_cast<uint64_t>(std::min<int64_t>(planes, workers)) * (policy.pieces->state_bytes(sizes) + 63);
+}
+
+int64_t decode_tail_tokens(const PolicyParams& params) {
+  return int64_t{params.local_window} + params.decode_segment_tokens + kBuildTokens;
+}
+
 uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                           int32_t tokens) {
   return order_bytes_of(shape, policy, params, tokens) + index_room_of(shape, policy, params, tokens);
@@ -57,7 +81,7 @@ uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const Polic
       policy.partition_offsets ? zones_of(params, indexed_tokens, 0).budget : indexed_tokens;
   // A partition's last frame is half empty as a rule.
   const int64_t rounding = tokens / std::max(params.tokens_per_centroid, 1) * (kFrameTokens - 1) / 2;
-  return static_cast<uint64_t>(std::min(tokens + rounding, indexed_tokens)) * shape.token_bytes();
+  return static_cast<uint64_t>(std::min(tokens + rounding, indexed_tokens)) * shape.indexed_token_bytes();
 }
 
 wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
@@ -66,8 +90,13 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   const ModelConfig& config = model.config;
   const KvShape shape = kv_shape_of(model, params.kv);
   const int64_t chunk_tokens = prefill_chunk_tokens(config);
+  const bool slow_tier = may_leave(runtime, shape);
+  SlowPlan slow;
+  if (slow_tier && !shape.windows && runtime.buffer->file() &&
+      straight_planes(shape, runtime.workers.threads()))
+    slow = {runtime.workers.threads(), params.sparse_read_tokens == 0};
   const KvPlan kv =
-      plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, static_cast<int64_t>(tokens));
+      plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, static_cast<int64_t>(tokens), slow);
 
   wi_memory_plan plan{};
   plan.weight_bytes = model.weight_bytes;
@@ -76,14 +105,13 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   plan.sealing_bytes = kv.sealing_bytes;
   const int64_t rows = std::min(chunk_tokens, static_cast<int64_t>(tokens));
   plan.scratch_bytes = scratch_bytes(model, rows, runtime.workers.threads());
-  const bool slow_tier = runtime.buffer && !shape.windows;
   if (slow_tier &&
       (params.kv_fast_share > 0 || !fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), false)))
     plan.scratch_bytes += past_scratch_bytes(model, shape, rows, static_cast<int64_t>(tokens));
   plan.total_bytes =
       plan.weight_bytes + plan.kv_bytes + plan.index_bytes + plan.sealing_bytes + plan.scratch_bytes;
   plan.fast_bytes = kv.fast_bytes;
-  plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget(), slow_tier);
+  plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget(), slow_tier, slow);
   const uint64_t needed =
       slow_tier ? plan.weight_bytes + plan.fast_bytes + plan.scratch_bytes : plan.total_bytes;
   plan.fits =
@@ -92,9 +120,19 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   return plan;
 }
 
+uint64_t planned_fast_bytes(const Runtime& runtime, const Model& model, const SessionParams& params,
+                            uint64_t tokens) {
+  const uint64_t least = plan_memory(runtime, model, params, tokens).fast_bytes;
+  const KvShape shape = kv_shape_of(model, params.kv);
+  const uint64_t whole = plan_kv(shape, *params.policy, params.policy_params,
+                                 prefill_chunk_tokens(model.config), static_cast<int64_t>(tokens))
+                             .fast_bytes;
+  return whole <= runtime.pool->budget() ? std::max(whole, least) : least;
+}
+
 // Follows seal_prompt() of pipeline/index.h: the segments that SegmentGrid has for so many tokens, in order.
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
-               int64_t tokens) {
+               int64_t tokens, const SlowPlan& slow) {
   const auto bytes_of = [&](int64_t count) { return static_cast<uint64_t>(count) * shape.token_bytes(); };
   const auto order_bytes = [&](int64_t count) { return order_bytes_of(shape, policy, params, count); };
   const auto index_room = [&](int64_t count) { return index_room_of(shape, policy, params, count); };
@@ -105,6 +143,7 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
   if (tokens == 0) return {};
   const SegmentGrid grid(params);
   const int64_t sealed_end = grid.sealed_end(tokens);
+  const uint64_t staying = shape.token_bytes() - shape.indexed_token_bytes();  // of a token that is sealed
   const auto index_bytes_of = [&](int64_t count) { return index_room(count) + order_bytes(count); };
 
   KvPlan plan;
@@ -118,9 +157,15 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
     const uint64_t indexes = plan.index_bytes + order_bytes(span.tokens) + 2 * index_room(span.tokens);
     peak = std::max(peak, bytes_of(span.first + in_blocks(tail) + span.tokens) + indexes);
     // Of those before the last, one meets a whole chunk.
-    const int64_t longest_tail = std::min(tokens, params.local_window + span.tokens + chunk_tokens);
+    int64_t longest_tail = params.local_window + span.tokens + chunk_tokens;
+    if (slow.tail)
+      longest_tail = std::min<int64_t>(
+          longest_tail, params.local_window + params.decode_segment_tokens + kBlockTokens + chunk_tokens);
+    const uint64_t made =
+        slow.workers ? straight_bytes(shape, span.tokens, slow.workers) : bytes_of(span.tokens);
     plan.fast_bytes =
-        std::max(plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(longest_tail) + span.tokens) + indexes);
+        std::max(plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(std::min(tokens, longest_tail))) + made +
+                                      indexes + staying * static_cast<uint64_t>(span.first - kSinkTokens));
     plan.index_bytes += index_bytes_of(span.tokens);
   };
   // Of the whole segments, the last meets the most.
@@ -135,8 +180,17 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
     build(span);
   const uint64_t held = plan.kv_bytes + plan.index_bytes;
   plan.sealing_bytes = peak > held ? peak - held : 0;
-  const uint64_t sealed = bytes_of(std::max<int64_t>(sealed_end - kSinkTokens, 0));
+  const uint64_t sealed =
+      static_cast<uint64_t>(std::max<int64_t>(sealed_end - kSinkTokens, 0)) * shape.indexed_token_bytes();
   plan.fast_bytes = std::max(plan.fast_bytes, held - std::min(sealed, held));
+  // While it is decoded.
+  if (const SegmentSpan unit = grid.unit(kSinkTokens); slow.workers && unit.end() <= tokens) {
+    const int64_t tail = std::min(tokens, decode_tail_tokens(params) + kBlockTokens);
+    plan.fast_bytes =
+        std::max(plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(tail)) + plan.index_bytes +
+                                      making_bytes(shape, policy, params, unit.tokens) +
+                                      building_bytes(shape, policy, params, unit.tokens, slow.workers));
+  }
   return plan;
 }
 
@@ -169,11 +223,11 @@ uint64_t past_scratch_bytes(const Model& model, const KvShape& shape, int64_t ch
 }
 
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
-                     uint64_t pool_budget_bytes, bool slow_tier) {
+                     uint64_t pool_budget_bytes, bool slow_tier, const SlowPlan& slow) {
   int64_t fits = 0, too_many = INT32_MAX;
   while (fits + 1 < too_many) {
     const int64_t middle = fits + (too_many - fits) / 2;
-    const KvPlan plan = plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, middle);
+    const KvPlan plan = plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, middle, slow);
     (fits_budgets(plan, params.kv_budget_bytes, pool_budget_bytes, slow_tier) ? fits : too_many) = middle;
   }
   return static_cast<uint64_t>(fits);

@@ -17,17 +17,40 @@ struct KvPlan {
   uint64_t sealing_bytes = 0;  // most that building a segment, and the tail waiting for it, takes on top
   uint64_t fast_bytes = 0;     // most of these that is in use at once and cannot be in a slow tier
 };
+// Of fast_bytes: what need not be in it.
+struct SlowPlan {
+  int workers = 0;    // that lay out segments which go straight to the slow tier; 0: none does
+  bool tail = false;  // nor do all of a prompt's tokens that are to be sealed
+};
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
-               int64_t tokens);
+               int64_t tokens, const SlowPlan& slow = {});
 
 // What making a segment of so many tokens takes at once: itself, and its index twice.
 uint64_t making_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params, int32_t tokens);
+// The same of one that goes straight to the slow tier (pipeline/straight.h), of which a few heads are laid out at once.
+uint64_t straight_making_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                               int32_t tokens, int workers);
+// What making one beside decode steps (pipeline/building.h) takes on top of making_bytes().
+uint64_t building_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                        int32_t tokens, int workers);
+// The longest tail of a sequence that is decoded, but for its last block.
+int64_t decode_tail_tokens(const PolicyParams& params);
 // What stays of it beside keys and values.
 uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                           int32_t tokens);
 // Keys and values in frames that one step of the policy looks up, in all layers and heads.
 uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                          int64_t indexed_tokens);
+
+// Whether some of such keys and values may be in a slow tier. Layers with a window want theirs at every step, and on
+// a device nothing of a model that has some leaves.
+inline bool may_leave(const Runtime& runtime, const KvShape& shape) {
+  return runtime.buffer && (!shape.windows || (runtime.buffer->file() && shape.indexed_layers() > 0));
+}
+// Of a session with a slow tier, what it takes of the fast one while it is left to it: where the runtime's budget is
+// enough for that, segments whole, else what plan_memory() calls fast_bytes.
+uint64_t planned_fast_bytes(const Runtime& runtime, const Model& model, const SessionParams& params,
+                            uint64_t tokens);
 
 wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
                            uint64_t tokens);

@@ -116,7 +116,7 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
     args.run_count = work.past.run_counts();
     step.backend.attend_chunk(step.stream, args);
   };
-  const bool in_parts = sequence.slow_segments() || sequence.pinned_segments();
+  const bool in_parts = sequence.slow_segments() || sequence.slow_blocks() || sequence.pinned_segments();
   if (window || !in_parts) return attend({layer, oldest, chunk_end});
 
   args.state = work.state_of_parts(static_cast<size_t>(rows) * static_cast<size_t>(config.query_heads) * 2);

@@ -162,10 +162,10 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
       // As much of that as is needed now, and what others have undertaken.
       buffers = buffer.memory();
       uint64_t on_its_way = buffers.leaving_frames + buffers.retired;
-      for (const auto& segment : changes.now) on_its_way += segment->kv_bytes();
+      for (const auto& segment : changes.now) on_its_way += segment->leaving_bytes();
       auto next = changes.later.begin();
       for (; next != changes.later.end() && on_its_way < changes.missing; ++next) {
-        on_its_way += (*next)->kv_bytes();
+        on_its_way += (*next)->leaving_bytes();
         changes.now.push_back(std::move(*next));
       }
       changes.later.erase(changes.later.begin(), next);
@@ -257,7 +257,7 @@ void Residency::hold(Member& member, Segments segments) {
       if (added) {
         holding.segment = segment;
         holding.id = segment->id();
-        holding.bytes = segment->kv_bytes();
+        holding.bytes = segment->leaving_bytes();
         holding.fast = !segment->is_slow();
         if (holding.fast) fast_ += holding.bytes;
       }

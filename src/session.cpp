@@ -7,6 +7,7 @@
 #include "src/memory_plan.h"
 #include "src/policy_params.h"
 #include "src/prefill.h"
+#include "src/session_room.h"
 #include "src/session_use.h"
 
 namespace wi {
@@ -51,7 +52,10 @@ Session::~Session() { runtime_->sessions.fetch_sub(1, std::memory_order_relaxed)
 
 void Session::reserve_for(std::thread::id owner, bool will_read) {
   Session* const self = this;
-  if (owner == std::thread::id()) return owner_.store(owner, std::memory_order_relaxed);
+  if (owner == std::thread::id()) {
+    fast_limit_ = UINT64_MAX;
+    return owner_.store(owner, std::memory_order_relaxed);
+  }
   Use use({&self, 1});
   check(will_read || tokens_.size() > 0, WI_E_STATE, "session is empty and the task has no prompt");
   owner_.store(owner, std::memory_order_relaxed);
@@ -100,6 +104,8 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
 
   uint64_t elapsed_ns = 0;
   const bool fresh = tokens_.size() == 0;
+  spill_before(use, std::min<int64_t>(prefill_chunk_tokens(model_->config), static_cast<int64_t>(ids.size())),
+               cancel);
   const TokenLog tokens_before = tokens_;
   const Sequence before = sequence_;
   const int64_t exact_before = exact_end_;
@@ -173,8 +179,9 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
   float* last_out = last ? fresh_logits() : nullptr;
 
   sequence_.reserve(count);
-  const bool sparse = count <= params_.sparse_read_tokens && sequence_.indexed_tokens() > 0;
+  const bool sparse = reads_sparsely(sequence_, count);
   if (sparse) {
+    sequence_.bring_back_tail();
     std::vector<Row> rows;
     std::vector<StepStats> row_stats(ids.size());
     for (int64_t i = 0; i < count; ++i) {
@@ -256,137 +263,10 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
 
 // ---- structure ----
 
-// Where the budgets or the session's share of the fast tier do not hold all keys and values and what comes next,
-// the oldest segments move to the slow tier, of this session and of others. Layers with a window want theirs at
-// every step: such models stay.
-bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when, bool may_wait,
-                           const std::atomic<bool>* cancel, const Sequence* from) {
-  Residency::Wish wish;
-  std::vector<std::shared_ptr<const Segment>> both;  // sequences' segments, where it is made of another
-  wish.coming = coming_bytes;
-  wish.may_wait = may_wait;
-  wish.at_once = when == SealWhen::prefilling;
-  if (!sequence.shape().windows) {
-    wish.segments = sequence.segments();
-    if (from) {
-      both.assign(from->segments().begin(), from->segments().end());
-      both.insert(both.end(), wish.segments.begin(), wish.segments.end());
-      wish.segments = both;
-    }
-    uint64_t whole = 0, all = 0;  // bytes of segments: in the fast tier, and in both
-    for (const auto& segment : wish.segments) {
-      all += segment->kv_bytes();
-      if (!segment->is_slow()) whole += segment->kv_bytes();
-    }
-    wish.floor =
-        looked_up_bytes(sequence.shape(), *params_.policy, params_.policy_params, sequence.indexed_tokens());
-    if (params_.kv_budget_bytes) {
-      const uint64_t held = sequence.bytes() + (from ? from->bytes() : 0);
-      const uint64_t others = held - std::min(held, whole) + coming_bytes;
-      wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, others);
-      if (whole > wish.most) wish.at_once = true;
-    }
-    if (params_.kv_fast_share > 0)
-      wish.most = std::min(wish.most, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
-                                                            static_cast<double>(all)));
-  }
-  return resident_->make_room(wish, [&] { throw_if_cancelled(cancel); });
-}
-
-void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when, bool may_wait,
-                        const std::atomic<bool>* cancel) {
-  if (!resident_) return;
-  const uint64_t sealing = sealing_bytes(sequence, coming_tokens, when);
-  for (int tries = 2;; --tries) {
-    room_ = make_room_of(sequence, block_bytes(sequence, coming_tokens) + sealing, when, may_wait, cancel);
-    try {
-      in_room([&] { sequence.reserve(coming_tokens); });
-      break;
-    } catch (const Error& error) {  // somebody without a part of his own may have been quicker
-      if (error.code() != WI_E_BUDGET || !room_ || !tries) throw;
-    }
-  }
-  resident_->still_coming(sealing);
-}
-
-// If there was no room, a message about the budget says what is in it.
-template <class Work>
-void Session::in_room(Work&& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    if (room_ || error.code() != WI_E_BUDGET) throw;
-    fail(WI_E_BUDGET, error.what(), "; all else has left, and ",
-         runtime_->residency.mandatory_bytes(*runtime_->buffer),
-         " bytes must be in fast memory: indexes, recent tokens and segments in the making of all sessions");
-  }
-}
-
-// A segment that is cut, the one that takes its place, and what of it is tail again are all held for a moment.
-void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
-  if (!resident_) return;
-  const int64_t window = params_.policy_params.local_window + kBlockTokens;
-  int64_t cut = 0;
-  for (const auto& segment : sequence_.segments())
-    if (segment->end_position() > tokens - window && segment->first_position() < tokens)
-      cut += segment->tokens();
-  const auto longest = static_cast<int32_t>(std::min<int64_t>(cut, INT32_MAX));
-  if (cut)
-    make_room_of(sequence_,
-                 making_bytes(sequence_.shape(), *params_.policy, params_.policy_params, longest) +
-                     static_cast<uint64_t>(cut + kBlockTokens) * sequence_.shape().token_bytes(),
-                 SealWhen::prefilling, may_wait, nullptr);
-}
-
-void Session::rest() noexcept {
-  if (resident_) resident_->rest(sequence_.shape().windows ? Residency::Segments() : sequence_.segments());
-}
-
-// Of new blocks, and of one that is shared and about to be written to.
-uint64_t Session::block_bytes(const Sequence& sequence, int64_t coming_tokens) const {
-  const int64_t held = static_cast<int64_t>(sequence.tail().size()) * kBlockTokens;
-  const int64_t end = sequence.tail_tokens() + coming_tokens;
-  int64_t tokens = end > held ? (end - held + kBlockTokens - 1) / kBlockTokens * kBlockTokens : 0;
-  if (!sequence.tail().empty() && !sequence.tail().back().unique()) tokens += kBlockTokens;
-  if (sequence.tokens() < kSinkTokens) tokens += kSinkTokens;
-  return static_cast<uint64_t>(tokens) * sequence.shape().token_bytes();
-}
-
-// What the making of segments takes that may be due next.
-uint64_t Session::sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const {
-  const KvShape& shape = sequence.shape();
-  const PolicyParams& params = params_.policy_params;
-  const SegmentGrid grid(params);
-  if (when == SealWhen::prefilling) {
-    // What is not settled may be sealed again, as part of a segment that is longer.
-    const int64_t settled = std::min(sequence.tokens(), sequence.settled_end());
-    const int64_t open =
-        std::min<int64_t>(sequence.tokens() - settled, sequence.tail_tokens() + params.segment_tokens) +
-        coming_tokens;
-    if (grid.sealed_end(kSinkTokens + open) == kSinkTokens) return 0;
-    const auto longest = static_cast<int32_t>(std::min<int64_t>(params.segment_tokens, open));
-    return making_bytes(shape, *params_.policy, params, longest) +
-           static_cast<uint64_t>(open / longest) * most_index_bytes(shape, *params_.policy, params, longest);
-  }
-  const SegmentSpan span = grid.unit(sequence.sealed_end());
-  if (span.end() > sequence.tokens()) return 0;
-  const uint64_t index = most_index_bytes(shape, *params_.policy, params, span.tokens);
-  if (sequence.being_built()) return index;
-  uint64_t bytes = making_bytes(shape, *params_.policy, params, span.tokens);
-  if (const IndexPieces* const pieces = params_.policy->pieces) {
-    IndexArgs sizes{};
-    sizes.tokens = span.tokens;
-    sizes.head_dim = shape.head_dim;
-    sizes.kv = shape.dtype;
-    sizes.params = &params;
-    bytes += static_cast<uint64_t>(runtime_->workers.threads()) * (pieces->state_bytes(sizes) + 63);
-  }
-  return bytes;
-}
-
 void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens) {
   StageTimer timer(totals_.stages.index_ns);
   SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}, &totals_.stages};
+  if (making_ != Making::whole) context.straight = runtime_->buffer.get();
   if (when == SealWhen::decoding) {
     in_room([&] { seal_decoded(sequence_, context); });
     return;
@@ -467,6 +347,7 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
         use.between([&](bool may_wait) {
           fork->make_room(fork->sequence_, tokens, SealWhen::prefilling, may_wait, flag_of(cancel));
         });
+        context.straight = fork->making_ == Making::whole ? nullptr : runtime_->buffer.get();
       };
       reindex(sequence_, context, fork->sequence_);
     });
@@ -494,7 +375,8 @@ void Session::truncate(int64_t tokens) {
   const bool prompt = prompt_logits_ && tokens == prompt_end_;
   use.between([&](bool may_wait) { make_room_to_cut(tokens, may_wait); });
   runtime_->workers.run(nullptr, [&](const Stream& stream) {
-    const SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
+    SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
+    if (making_ != Making::whole) context.straight = runtime_->buffer.get();
     if (prompt)
       wi::truncate(sequence_, context, tokens, prompt_sealed_end_);
     else
@@ -562,7 +444,7 @@ void Session::publish_stats() {
   uint64_t mandatory = stats.kv_bytes;
   if (has_slow_tier())
     for (const auto& segment : sequence_.segments())
-      if (!segment->is_slow()) mandatory -= std::min(mandatory, segment->kv_bytes());
+      if (!segment->is_slow()) mandatory -= std::min(mandatory, segment->leaving_bytes());
   mandatory_bytes_ = mandatory;
   std::lock_guard lock(stats_mutex_);
   published_ = stats;

@@ -108,6 +108,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // From now on only that thread may be inside; {}: any. will_read: tokens come first, so that it may be
   // empty. Throws WI_E_BUSY if somebody is inside or has reserved it already.
   void reserve_for(std::thread::id owner, bool will_read);
+  // While it is reserved: what of its own must be in the fast tier is to be no more than that, as far as that is
+  // for it to choose.
+  void limit_fast(uint64_t bytes) { fast_limit_ = bytes; }
   void truncate(int64_t tokens);
 
   // ---- saving (save.cpp) ----
@@ -126,7 +129,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void set_sampling(const SamplingParams& sampling);
   // ---- any thread, any time ----
   // Whether its sealed keys and values may be in a slow tier.
-  bool has_slow_tier() const { return resident_ && model_->config.windows.empty(); }
+  bool has_slow_tier() const;
   Residency::Part residency() const { return resident_->part(); }  // of one with a slow tier
   uint64_t mandatory_bytes() const {
     return mandatory_bytes_;
@@ -158,6 +161,17 @@ class Session : public std::enable_shared_from_this<Session> {
                  const std::atomic<bool>* cancel);
   bool make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when, bool may_wait,
                     const std::atomic<bool>* cancel, const Sequence* from = nullptr);
+  // How what is read becomes segments: whole ones in the fast tier, such as go straight to the slow one, or those
+  // with the tail's older blocks there too, until it is their turn. Each needs less room than the one before.
+  enum class Making { whole, straight, spilled };
+  Making least_making(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const;
+  Making first_making(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const;
+  bool could_hold(const Sequence& sequence, uint64_t coming_bytes) const;
+  void spill_tail(Sequence& sequence, const std::atomic<bool>* cancel) const;
+  void spill_before(Use& use, int64_t coming_tokens, const CancelToken* cancel);
+  bool reads_sparsely(const Sequence& sequence, int64_t count) const {
+    return count <= params_.sparse_read_tokens && sequence.indexed_tokens() > 0;
+  }
   template <class Work>
   void in_room(Work&& work);
   void make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
@@ -165,7 +179,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void make_room_to_cut(int64_t tokens, bool may_wait);
   void rest() noexcept;  // at the end of a call
   uint64_t block_bytes(const Sequence& sequence, int64_t coming_tokens) const;
-  uint64_t sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const;
+  uint64_t making_bytes_of(Making how, int32_t tokens) const;
+  uint64_t sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when, Making how) const;
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
                  int64_t done, const Stream& stream);
   void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens = 0);
@@ -188,12 +203,14 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionParams params_;
   std::atomic<bool> busy_{false};
   std::atomic<std::thread::id> owner_{};  // none: whoever comes
+  std::atomic<uint64_t> fast_limit_{UINT64_MAX};
 
   TokenLog tokens_;  // all; the last is pending if there is one more than the sequence has
   Sequence sequence_;
   DeviceViews::Reading reading_views_;           // during a call
   std::unique_ptr<Residency::Member> resident_;  // null: there is no slow tier
   bool room_ = true;                             // was made, when it was last wanted
+  Making making_ = Making::whole;                // of what is sealed next
   // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one
   // back). Segments below it may be reused.
   int64_t exact_end_ = 0;

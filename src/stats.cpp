@@ -20,6 +20,11 @@ void StepStats::add(const StepStats& other) {
   dropped_clusters += other.dropped_clusters;
   buffer_hits += other.buffer_hits;
   buffer_misses += other.buffer_misses;
+  buffer_admissions += other.buffer_admissions;
+  buffer_refusals += other.buffer_refusals;
+  buffer_late += other.buffer_late;
+  buffer_evictions += other.buffer_evictions;
+  buffer_stalls += other.buffer_stalls;
   sealed_tokens += other.sealed_tokens;
   estimated_coverage_sum += other.estimated_coverage_sum;
   certified_coverage_sum += other.certified_coverage_sum;
@@ -41,6 +46,11 @@ void fill_stats(const Sequence& sequence, const StepStats& steps, wi_session_sta
   out.dropped_clusters = steps.dropped_clusters;
   out.buffer_hits = steps.buffer_hits;
   out.buffer_misses = steps.buffer_misses;
+  out.buffer_admissions = steps.buffer_admissions;
+  out.buffer_refusals = steps.buffer_refusals;
+  out.buffer_late = steps.buffer_late;
+  out.buffer_evictions = steps.buffer_evictions;
+  out.buffer_stalls = steps.buffer_stalls;
   out.index_ns = steps.index_ns;
   out.weights_ns = steps.weights_ns;
   out.select_ns = steps.select_ns;

@@ -15,6 +15,9 @@ struct StepStats {
   uint64_t kv_bytes_read = 0, index_bytes_read = 0;  // kv_bytes_read counts keys and values only
   uint64_t retrieved_tokens = 0, estimated_clusters = 0, dropped_clusters = 0;
   uint64_t buffer_hits = 0, buffer_misses = 0;
+  // Of a slow tier that is a file: what became of the misses, and what that cost.
+  uint64_t buffer_admissions = 0, buffer_refusals = 0, buffer_late = 0, buffer_evictions = 0,
+           buffer_stalls = 0;
   uint64_t sealed_tokens = 0;  // for which an index was made; a cut makes none
   double estimated_coverage_sum = 0, certified_coverage_sum = 0, certified_coverage_min = 1;
   uint64_t coverage_count = 0;  // lookups summed

@@ -348,6 +348,69 @@ void a_call_is_cancelled_while_it_writes_or_waits_for_others_writes(void**) {
   }
 }
 
+// What leaves the fast tier at 100 ms a write does so beside the steps, which go on with what is in memory.
+void steps_do_not_wait_for_what_is_written_beside_them(void**) {
+  const std::vector<int32_t> ids = random_prompt(500);
+  const TiersWorld fast = world_of({.slow = false}), world = world_of();
+  const auto expected = fast.session(0), session = world.session(0.05f);
+  for (Session* one : {expected.get(), session.get()}) one->prefill(ids, chunks_of(150), nullptr);
+  world.settle();
+  const auto segments = [&] { return session->sequence().segments().size(); };
+  const size_t before = segments();
+  arm(kPwrite, kSlow);
+  double longest = 0;
+  for (int i = 0; segments() < before + 6; ++i) {
+    assert_true(i < 1000);
+    expected->accept(i % 100, nullptr);
+    const std::vector<float> wanted = logits_of(*expected);
+    longest = std::max(longest, milliseconds_of([&] {
+                         session->accept(i % 100, nullptr);
+                         session->logits(nullptr);
+                       }));
+    assert_true(logits_of(*session) == wanted);
+  }
+  world.settle();
+  const int64_t writes = fault.calls[kPwrite];
+  disarm();
+  std::printf("  %lld writes, the longest step took %.1f ms\n", static_cast<long long>(writes), longest);
+  assert_true(writes >= 20);      // some segments, of four planes each
+  assert_in_time(longest < 300);  // with one segment's writes in it a step would take 400
+}
+
+// Where memory is full of what is yet to be written, a step waits for it or says that there is no room.
+void writes_that_memory_waits_for_change_no_token(void**) {
+  const std::vector<int32_t> ids = random_prompt(500);
+  const TiersWorld fast = world_of({.slow = false});
+  const auto expected = fast.session(0);
+  expected->prefill(ids, chunks_of(150), nullptr);
+  // Recent tokens and the index of all take three quarters of it in the end.
+  const TiersWorld world = world_of({.kv_budget_bytes = expected->stats().kv_bytes * 21 / 10});
+  const auto session = world.session(0);
+  session->prefill(ids, chunks_of(150), nullptr);
+  arm(kPwrite, kSlow);
+  int refused = 0;
+  for (int i = 0; i < 700; ++i) {
+    for (Session* one : {expected.get(), session.get()}) one->accept(i % 100, nullptr);
+    const std::vector<float> wanted = logits_of(*expected);
+    for (int tries = 0;; ++tries) {
+      try {
+        session->logits(nullptr);
+        break;
+      } catch (const Error& error) {
+        if (error.code() != WI_E_BUDGET || tries == 100)
+          fail_because("status %d: %s", error.code(), error.what());
+        ++refused;
+        std::this_thread::sleep_for(milliseconds(50));
+      }
+    }
+    assert_true(logits_of(*session) == wanted);
+  }
+  assert_true(fault.happened);
+  disarm();
+  std::printf("  %d steps were refused\n", refused);
+  assert_in_range(world.runtime->pool->peak(), 1, world.runtime->pool->budget());
+}
+
 #ifdef WI_SANITIZED
 void a_call_is_cancelled_within_a_reads_time(void**) { skip(); }  // whose threads are not to be refused
 #else
@@ -631,6 +694,8 @@ int main() {
       cmocka_unit_test(a_slow_disk_changes_no_token),
       cmocka_unit_test(sessions_that_miss_nothing_do_not_wait_for_others_reads),
       cmocka_unit_test(a_call_is_cancelled_while_it_writes_or_waits_for_others_writes),
+      cmocka_unit_test(steps_do_not_wait_for_what_is_written_beside_them),
+      cmocka_unit_test(writes_that_memory_waits_for_change_no_token),
       cmocka_unit_test(a_call_is_cancelled_within_a_reads_time),
       cmocka_unit_test(a_stalled_manager_costs_hits_and_nothing_else),
       cmocka_unit_test(sessions_that_evict_each_other_say_what_they_say_alone),

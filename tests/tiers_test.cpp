@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <future>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int kPrompt = 3000;
 
-test::ModelShape shape() {
+test::ModelShape shape(const std::vector<int32_t>& windows) {
   test::ModelShape shape;
   shape.name = "tiers";
   shape.layers = 3;
@@ -27,11 +28,13 @@ test::ModelShape shape() {
   shape.query_heads = 4;
   shape.kv_heads = 2;
   shape.head_dim = 64;
+  shape.windows = windows;
   return shape;
 }
 
 struct World {
-  explicit World(bool slow, BufferManager manager = BufferManager::lru) {
+  explicit World(bool slow, BufferManager manager = BufferManager::lru,
+                 const std::vector<int32_t>& windows = {}) {
     RuntimeParams params;
     params.threads = 2;
     params.kv_budget_bytes = uint64_t{256} << 20;
@@ -39,7 +42,7 @@ struct World {
     params.buffer_manager = manager;
     params.slab_bytes = size_t{64} << 10;
     runtime = Runtime::create(params);
-    model = test::random_model(shape(), DType::f32, test::seed());
+    model = test::random_model(shape(windows), DType::f32, test::seed());
   }
   std::shared_ptr<Session> session(const char* policy, float share, DType kv = DType::f16) {
     SessionParams params;
@@ -123,6 +126,65 @@ void what_lies_in_a_file_changes_no_bit(void**) {
         if (share > 0.05f) assert_true(slow.runtime->buffer->stats().admissions > 0);
       }
     }
+  }
+}
+
+// Of a model with windows, what its other layers attend to leaves; what a window shows is in memory.
+void layers_with_a_window_stay_and_the_others_leave(void**) {
+  const std::vector<int32_t> windows = {100, 0, 700};
+  World fast(false, BufferManager::lru, windows);
+  const std::vector<float> wanted = life(fast, "wave", 0);
+  for (const float share : {0.01f, 0.6f}) {
+    World slow(true, BufferManager::lru, windows);
+    assert_true(life(slow, "wave", share) == wanted);
+    assert_true(slow.runtime->buffer->stats().file.requests > 0);
+  }
+  World slow(true, BufferManager::lru, windows);
+  const auto session = slow.session("wave", 0.01f), in_memory = fast.session("wave", 0);
+  for (Session* one : {session.get(), in_memory.get()}) one->prefill(prompt(kPrompt), {}, nullptr);
+  const Sequence& sequence = session->sequence();
+  for (int tries = 0; sequence.slow_segments() < sequence.segments().size(); ++tries) {
+    assert_true(tries < 1000);
+    for (Session* one : {session.get(), in_memory.get()})
+      one->accept(tries % 100, nullptr), one->logits(nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the manager writes beside the steps
+  }
+  const auto sealed = static_cast<uint64_t>(sequence.indexed_tokens());
+  assert_int_equal(session->stats().slow_bytes, sealed * sequence.shape().token_bytes() / 3);
+  assert_int_equal(session->stats().slow_bytes + session->stats().kv_bytes, in_memory->stats().kv_bytes);
+  assert_int_equal(slow.runtime->buffer->stats().slow_bytes, session->stats().slow_bytes);
+}
+
+// Each partition that was not there was admitted, refused or brought in by another step too, and of all sessions
+// together that is what the cache itself counts.
+void what_became_of_each_miss_is_in_the_sessions_statistics(void**) {
+  for (const float share : {0.01f, 0.3f}) {
+    World world(true);
+    const auto session = world.session("wave", share);
+    session->prefill(prompt(kPrompt), {}, nullptr);
+    const auto fork = session->fork();
+    std::thread beside([&] {
+      for (int i = 0; i < 150; ++i) fork->accept(i % 100, nullptr), fork->logits(nullptr);
+    });
+    for (int i = 0; i < 150; ++i) session->accept(i * 7 % 100, nullptr), session->logits(nullptr);
+    beside.join();
+    wi_session_stats all{};
+    for (const Session* one : {session.get(), fork.get()}) {
+      const wi_session_stats of = one->stats();
+      assert_int_equal(of.buffer_admissions + of.buffer_refusals + of.buffer_late, of.buffer_misses);
+      assert_in_range(of.buffer_stalls, 1, of.buffer_misses);
+      assert_true(of.buffer_hits > 0);
+      all.buffer_admissions += of.buffer_admissions, all.buffer_refusals += of.buffer_refusals;
+      all.buffer_late += of.buffer_late, all.buffer_evictions += of.buffer_evictions;
+    }
+    std::promise<void> settled;
+    if (world.runtime->buffer->later([&] { settled.set_value(); })) settled.get_future().wait();
+    const WaveBufferStats buffer = world.runtime->buffer->stats();
+    assert_int_equal(all.buffer_refusals, buffer.refusals);
+    assert_int_equal(all.buffer_late, buffer.late);
+    assert_true(all.buffer_admissions >= buffer.admissions);  // the manager has not heard of the last ones
+    assert_true(all.buffer_evictions <= buffer.evictions);    // which a smaller share makes too
+    if (share > 0.1f) assert_true(all.buffer_evictions > 0 && buffer.admissions > 0);
   }
 }
 
@@ -290,6 +352,8 @@ void a_full_slow_tier_is_a_status(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(what_lies_in_a_file_changes_no_bit),
+      cmocka_unit_test(layers_with_a_window_stay_and_the_others_leave),
+      cmocka_unit_test(what_became_of_each_miss_is_in_the_sessions_statistics),
       cmocka_unit_test(what_a_session_took_of_both_tiers_goes_with_it),
       cmocka_unit_test(a_session_that_outgrows_its_budget_goes_on),
       cmocka_unit_test(a_disk_that_fails_is_a_status_and_costs_no_token),

@@ -47,7 +47,9 @@ def test_a_session_larger_than_its_memory_goes_on_in_the_spill_folder(tmp_path: 
     ):
         session.prefill(tokens)
         assert answer(session) == expected
-        assert session.stats().slow_bytes > 0
+        stats = session.stats()
+        assert stats.slow_bytes > 0
+        assert stats.buffer_admissions + stats.buffer_refusals + stats.buffer_late == stats.buffer_misses
         assert runtime.stats().slow_written_bytes > 0
 
 

@@ -34,11 +34,15 @@ int32_t PageCache::find(const EntrySlot& slot, uint64_t step) noexcept {
   return kNoEntry;
 }
 
-int32_t PageCache::take(int32_t pages, uint64_t step) noexcept {
+int32_t PageCache::take(int32_t pages, uint64_t step, uint64_t* evicted) noexcept {
   std::lock_guard lock(mutex_);
   taken_ += pages;
   while (free_.size() < static_cast<size_t>(pages)) {
-    if (grow() || evict_chosen()) continue;
+    if (grow()) continue;
+    if (evict_chosen()) {
+      if (evicted) ++*evicted;
+      continue;
+    }
     ++stats_.refusals;
     return kNoEntry;
   }

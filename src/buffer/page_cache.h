@@ -106,8 +106,9 @@ class PageCache {
   }
   // The entry that is noted there, or kNoEntry. step: of Epochs, until whose end the frames stay as they are.
   int32_t find(const EntrySlot& slot, uint64_t step) noexcept;
-  // A chain of so many frames, or kNoEntry: none are free, and no more may be had.
-  int32_t take(int32_t pages, uint64_t step) noexcept;
+  // A chain of so many frames, or kNoEntry: none are free, and no more may be had. evicted: added to, entries that
+  // made room.
+  int32_t take(int32_t pages, uint64_t step, uint64_t* evicted = nullptr) noexcept;
   // Nobody has seen it.
   void give(int32_t entry) noexcept;
   // From now on others find it there. False: somebody else's is there; the caller may use its own until its

@@ -31,6 +31,9 @@ constexpr size_t page_slots(int32_t tokens, int32_t partitions) {
   return static_cast<size_t>(page_slot(partitions, tokens));
 }
 
+// A plane's keys, then values in the stored order as they are packed in pages; both 2 * tokens * row_bytes.
+void pack_plane(const PlaneLayout& plane, size_t row_bytes, const std::byte* stored, std::byte* packed);
+
 uint32_t page_checksum(const std::byte* page, size_t bytes);
 
 // visit(page) for each page with some of the rows [first, end), in order.

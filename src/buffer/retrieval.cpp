@@ -84,8 +84,12 @@ void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
     const Lookup& lookup = args.lookups[miss.lookup];
     const PartitionRef ref = lookup.retrieved[miss.partition];
     const int32_t pages = frames_of(tokens_in(lookup.segments[ref.segment], ref.partition));
-    miss.entry = cache.take(pages, step_);
-    if (miss.entry == kNoEntry) refused += static_cast<size_t>(pages);
+    Counts& counts = counts_of(args, miss);
+    miss.entry = cache.take(pages, step_, &counts.evictions);
+    if (&miss == misses_.data() || miss.lookup != (&miss)[-1].lookup) ++counts.stalls;
+    if (miss.entry != kNoEntry) continue;
+    refused += static_cast<size_t>(pages);
+    ++counts.refusals;
   }
   try {
     if (refused_.size() < refused * page) refused_.resize(refused * page);
@@ -122,7 +126,10 @@ void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
   for (const Miss& miss : misses_) {
     if (miss.entry == kNoEntry) continue;
     const PartitionRef ref = args.lookups[miss.lookup].retrieved[miss.partition];
-    cache.publish(miss.entry, args.lookups[miss.lookup].segments[ref.segment].slow->entries[ref.partition]);
+    const bool stays = cache.publish(
+        miss.entry, args.lookups[miss.lookup].segments[ref.segment].slow->entries[ref.partition]);
+    Counts& counts = counts_of(args, miss);
+    ++(stays ? counts.admissions : counts.late);
   }
 }
 

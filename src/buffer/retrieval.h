@@ -24,6 +24,19 @@ class Retrieval {
     Retrieval& retrieval_;
   };
 
+  // What became of a lookup's misses.
+  struct Counts {
+    uint64_t admissions = 0, refusals = 0, late = 0;  // as PageCacheStats has them
+    uint64_t evictions = 0;                           // entries that made room
+    uint64_t stalls = 0;                              // lookups that waited
+  };
+  // From now on they are added up for each of these counters, which lookups share.
+  void count_beside(const LookupCounters* counters, size_t count) {
+    counters_ = counters;
+    counts_.assign(count, {});
+  }
+  const Counts& counts(size_t number) const { return counts_[number]; }
+
   // The retrieved partitions as runs, in the order of selection: what lies where decides no bit. Some of the
   // lookups' segments are in the slow tier. Throws WI_E_IO, WI_E_FORMAT as SlowPlane::verify() or, between reads,
   // WI_E_CANCELLED.
@@ -51,6 +64,9 @@ class Retrieval {
   void fetch(const LookupArgs& args, const std::atomic<bool>* cancel);
   void verify(const LookupArgs& args, const Miss& miss) const;
   void give_back() noexcept;
+  Counts& counts_of(const LookupArgs& args, const Miss& miss) {
+    return counts_[static_cast<size_t>(args.lookups[miss.lookup].counters - counters_)];
+  }
 
   WaveBuffer* buffer_ = nullptr;
   uint64_t step_ = 0;
@@ -58,7 +74,9 @@ class Retrieval {
   std::unique_ptr<SpillReader> reader_;  // made with the first miss
   PageCache* cache_ = nullptr;           // of the pass
   StepUse use_;
-  std::vector<Found> found_;  // (lookups)
+  const LookupCounters* counters_ = nullptr;
+  std::vector<Counts> counts_;  // of counters_
+  std::vector<Found> found_;    // (lookups)
   std::vector<KvRun> runs_;
   std::vector<Miss> misses_;
   std::vector<ReadRequest> requests_;

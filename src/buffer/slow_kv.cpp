@@ -37,14 +37,7 @@ SlowKv::~SlowKv() { cache_->forget({entries_.get(), entry_count_}); }
 
 void SlowKv::write_plane(size_t plane, const std::byte* stored, std::byte* packed,
                          const std::function<void()>& poll) {
-  const std::byte* const values = stored + static_cast<size_t>(tokens_) * row_bytes_;
-  each_page(planes_[plane], 0, tokens_, [&](const PlanePage& page) {
-    const size_t at = static_cast<size_t>(page.first) * row_bytes_,
-                 bytes = static_cast<size_t>(page.tokens) * row_bytes_;
-    std::byte* const to = packed + 2 * at;
-    std::memcpy(to, stored + at, bytes);
-    std::memcpy(to + bytes, values + at, bytes);
-  });
+  pack_plane(planes_[plane], row_bytes_, stored, packed);
   file_->write(extent_, plane * plane_bytes(), packed, plane_bytes(), poll);
 }
 

@@ -288,10 +288,16 @@ void Loop::prepare(const std::shared_ptr<Task>& task) {
     const Session& session = task->session();
     const uint64_t answer = task->params().max_tokens ? task->params().max_tokens : kUnboundedAnswer;
     const uint64_t tokens = session.stats().tokens + task->prompt().size() + answer;
-    const wi_memory_plan plan = plan_memory(session.runtime(), session.model(), session.params(),
-                                            std::min<uint64_t>(tokens, INT32_MAX));
-    task->planned_bytes =
-        session.has_slow_tier() ? plan.fast_bytes : plan.kv_bytes + plan.index_bytes + plan.sealing_bytes;
+    const uint64_t planned_tokens = std::min<uint64_t>(tokens, INT32_MAX);
+    if (session.has_slow_tier()) {
+      task->planned_bytes =
+          planned_fast_bytes(session.runtime(), session.model(), session.params(), planned_tokens);
+      task->session().limit_fast(task->planned_bytes);  // the rest is for those that run beside it
+    } else {
+      const wi_memory_plan plan =
+          plan_memory(session.runtime(), session.model(), session.params(), planned_tokens);
+      task->planned_bytes = plan.kv_bytes + plan.index_bytes + plan.sealing_bytes;
+    }
     const uint64_t budget = session.runtime().pool->budget();
     check(task->planned_bytes <= budget, WI_E_BUDGET, "the task may need ", task->planned_bytes,
           session.has_slow_tier() ? " bytes of fast memory for " : " bytes of KV for ", tokens,

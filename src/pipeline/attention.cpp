@@ -30,6 +30,7 @@ void Attention::begin(std::span<const Row> rows, int32_t group, Retrieval* retri
   head_dim_ = shape.head_dim;
   counters_.assign(rows.size() * static_cast<size_t>(kv_heads_), LookupCounters{});
   counted_ = counters_.data();
+  if (retrieval_) retrieval_->count_beside(counted_, counters_.size());
   if (!queue_) return;
   const size_t bytes = counters_.size() * sizeof(LookupCounters);
   counted_ = reinterpret_cast<LookupCounters*>(queue_->room(Queue::kCounters, bytes));
@@ -171,6 +172,14 @@ void Attention::finish() {
     stats.dropped_clusters += count(counters.dropped);
     stats.buffer_hits += count(counters.retrieved - counters.misses);
     stats.buffer_misses += count(counters.misses);
+    if (retrieval_) {
+      const Retrieval::Counts& of = retrieval_->counts(i);
+      stats.buffer_admissions += of.admissions;
+      stats.buffer_refusals += of.refusals;
+      stats.buffer_late += of.late;
+      stats.buffer_evictions += of.evictions;
+      stats.buffer_stalls += of.stalls;
+    }
     stats.index_bytes_read += count(counters.index_bytes_read);
     stats.estimated_coverage_sum += counters.estimated_coverage_sum;
     stats.certified_coverage_sum += counters.certified_coverage_sum;

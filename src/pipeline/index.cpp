@@ -1,98 +1,153 @@
 #include "src/pipeline/index.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "src/cancel.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/index_room.h"
+#include "src/pipeline/straight.h"
 #include "src/store/copy_rows.h"
 
 namespace wi {
 namespace {
 
 // Where the keys and values of a new segment's positions are: copies of what older segments have, of which it
-// may take only a part, then blocks of the tail; of all of them, where they are a device's.
+// may take only a part, then blocks of the tail, or copies of those that are slow; of all of them, where they are a
+// device's.
 struct Source {
-  Source(const Sequence& sequence, SegmentSpan span, int workers);
-  // One head's in order of position, runs and what they point to valid until the worker's next call.
-  std::span<const KvRun> runs(int32_t layer, int32_t head, int worker);
+  Source(const Sequence& sequence, SegmentSpan span, int places);
+  // One head's in order of position, runs and what they point to valid until the next call for the place. copies:
+  // room for all of them, or null.
+  std::span<const KvRun> runs(int32_t layer, int32_t head, int place, std::byte* copies);
   // Room of the host's for a plane to be laid out in, as long; null where that is done in the segment itself.
-  std::byte* layout_room(int worker);
+  std::byte* layout_room(int place);
 
  private:
+  void read_slow_blocks(int32_t layer, int32_t head, int place, std::byte* to);
+
   const Sequence& sequence_;
   const SegmentSpan span_;
   const bool on_device_;
-  const int64_t copied_tokens_;
+  const int64_t copied_tokens_;  // the first ones, that are copied
   std::span<const BlockRef> blocks_;
+  size_t slow_blocks_ = 0;  // of them, the first ones
   struct Room {
-    std::vector<std::byte> copies;  // keys, then values of copied_tokens_
+    std::vector<std::byte> copies;  // keys, then values of copied_tokens_; then of each slow block
     std::vector<std::byte> layout;
     std::vector<KvRun> runs;
+    std::vector<ReadRequest> requests;
+    std::unique_ptr<SpillReader> reader;
   };
-  std::vector<Room> rooms_;  // (workers)
+  std::vector<Room> rooms_;  // (places)
 };
 
 // whole: a segment that this one is the beginning of, or null.
 std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan span, const SealContext& context,
                                        const Segment* whole = nullptr) {
   const KvShape& shape = sequence.shape();
-  const int32_t tokens = span.tokens;
-  const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
-  auto segment = std::make_shared<Segment>(sequence.pools(), shape, span.first, tokens);
+  const KvPools& pools = sequence.pools();
+  const int32_t tokens = span.tokens, workers = context.stream.workers;
+  const auto planes = static_cast<int64_t>(shape.layers) * shape.kv_heads;
+  std::optional<StraightPlanes> straight;
+  if (context.straight) straight.emplace(*context.straight, *pools.host, shape, tokens, workers);
+  const auto segment = straight
+                           ? std::make_shared<Segment>(pools, shape, span.first, tokens, Segment::WithoutKv{})
+                           : std::make_shared<Segment>(pools, shape, span.first, tokens);
 
-  IndexRoom room(*sequence.pools().host, shape, context.policy, context.params,
-                 whole ? whole->tokens() : tokens);
-  Source source(sequence, span, context.stream.workers);
+  IndexRoom room(*pools.host, shape, context.policy, context.params, whole ? whole->tokens() : tokens);
+  Source source(sequence, span, workers);
 
-  context.stream.each(static_cast<int64_t>(planes), [&](int64_t plane, int worker) {
-    const int32_t layer = static_cast<int32_t>(plane) / shape.kv_heads,
-                  head = static_cast<int32_t>(plane) % shape.kv_heads;
-    std::byte* const host = source.layout_room(worker);
-    const IndexArgs args =
-        room.args(*segment, static_cast<size_t>(plane), source.runs(layer, head, worker), host);
+  // place: where it is made, of as many as there are at once.
+  const auto build = [&](int64_t number, int place, int worker) {
+    const auto plane = static_cast<size_t>(number);
+    const int32_t layer = static_cast<int32_t>(number) / shape.kv_heads,
+                  head = static_cast<int32_t>(number) % shape.kv_heads;
+    std::byte* const host = straight ? straight->layout(place) : source.layout_room(place);
+    const IndexArgs args = room.args(
+        *segment, plane, source.runs(layer, head, place, straight ? straight->spare(place) : nullptr), host);
     const Policy& policy = layout_policy(context.backend, context.policy, shape, layer);
-    room.set_result(static_cast<size_t>(plane),
-                    whole && policy.cut ? policy.cut(context.stream, worker, args, whole->view(layer, head))
-                                        : policy.index(context.stream, worker, args));
-    if (host) IndexRoom::place(*segment, static_cast<size_t>(plane), host);
-  });
+    const IndexResult result = whole && policy.cut
+                                   ? policy.cut(context.stream, worker, args, whole->view(layer, head))
+                                   : policy.index(context.stream, worker, args);
+    room.set_result(plane, result);
+    if (context.stream.cancelled()) return;  // it may have left the plane as it was
+    if (straight)
+      straight->write(context.stream, plane, place, context.policy, args.index, result);
+    else if (host)
+      IndexRoom::place(*segment, plane, host);
+  };
+  if (straight) {
+    const int64_t places = straight->at_once();
+    context.stream.each(places, [&](int64_t place, int worker) {
+      for (int64_t plane = place; plane < planes && !context.stream.cancelled(); plane += places)
+        build(plane, static_cast<int>(place), worker);
+    });
+  } else {
+    context.stream.each(planes, [&](int64_t plane, int worker) { build(plane, worker, worker); });
+  }
   throw_if_cancelled(context.stream);
   room.attach_to(*segment);
+  if (straight) straight->attach_to(*segment);
   return segment;
 }
 
-Source::Source(const Sequence& sequence, SegmentSpan span, int workers)
+Source::Source(const Sequence& sequence, SegmentSpan span, int places)
     : sequence_(sequence),
       span_(span),
       on_device_(sequence.pools().pages->memory().of_device()),
       copied_tokens_((on_device_ ? span.end() : std::min(span.end(), sequence.sealed_end())) - span.first),
-      rooms_(static_cast<size_t>(workers)) {
+      rooms_(static_cast<size_t>(places)) {
   const int64_t from_tail = span.end() - sequence.sealed_end();
-  if (from_tail > 0 && !on_device_)
+  if (from_tail > 0 && !on_device_) {
     blocks_ = sequence.tail().first(static_cast<size_t>(from_tail / kBlockTokens));
+    slow_blocks_ = std::min(sequence.slow_blocks(), blocks_.size());
+  }
 }
 
-std::span<const KvRun> Source::runs(int32_t layer, int32_t head, int worker) {
-  Room& room = rooms_[static_cast<size_t>(worker)];
+std::span<const KvRun> Source::runs(int32_t layer, int32_t head, int place, std::byte* copies) {
+  Room& room = rooms_[static_cast<size_t>(place)];
+  const size_t row = sequence_.shape().head_bytes(), half = static_cast<size_t>(copied_tokens_) * row,
+               block_half = kBlockTokens * row;
   room.runs.clear();
-  if (copied_tokens_) {
-    const size_t half = static_cast<size_t>(copied_tokens_) * sequence_.shape().head_bytes();
-    room.copies.resize(2 * half);
-    std::byte *const keys = room.copies.data(), *const values = keys + half;
-    sequence_.copy_tokens(layer, head, span_.first, copied_tokens_, keys, values);
-    room.runs.push_back({keys, values, copied_tokens_});
+  if (!copies) {
+    room.copies.resize(2 * half + slow_blocks_ * 2 * block_half);
+    copies = room.copies.data();
   }
-  for (const BlockRef& block : blocks_)
-    room.runs.push_back({block->keys(layer, head), block->values(layer, head), kBlockTokens});
+  if (copied_tokens_) {
+    sequence_.copy_tokens(layer, head, span_.first, copied_tokens_, copies, copies + half);
+    room.runs.push_back({copies, copies + half, copied_tokens_});
+    copies += 2 * half;
+  }
+  if (slow_blocks_) read_slow_blocks(layer, head, place, copies);
+  for (const BlockRef& block : blocks_) {
+    if (!block->is_slow()) {
+      room.runs.push_back({block->keys(layer, head), block->values(layer, head), kBlockTokens});
+      continue;
+    }
+    room.runs.push_back({copies, copies + block_half, kBlockTokens});
+    copies += 2 * block_half;
+  }
   return room.runs;
 }
 
-std::byte* Source::layout_room(int worker) {
+void Source::read_slow_blocks(int32_t layer, int32_t head, int place, std::byte* to) {
+  Room& room = rooms_[static_cast<size_t>(place)];
+  room.requests.clear();
+  for (const BlockRef& block : blocks_.first(slow_blocks_)) {
+    room.requests.push_back(block->request(layer, head, to));
+    to += block->head_stride();
+  }
+  if (!room.reader) room.reader = std::make_unique<SpillReader>(blocks_[0]->file());
+  room.reader->read(room.requests);
+}
+
+std::byte* Source::layout_room(int place) {
   if (!on_device_) return nullptr;
-  std::vector<std::byte>& room = rooms_[static_cast<size_t>(worker)].layout;
+  std::vector<std::byte>& room = rooms_[static_cast<size_t>(place)].layout;
   room.resize(2 * static_cast<size_t>(span_.tokens) * sequence_.shape().head_bytes());
   return room.data();
 }
@@ -114,8 +169,10 @@ SegmentSpan next_of_prompt(const Sequence& sequence, const PolicyParams& params,
 }
 
 void put_in_place(Sequence& sequence, std::shared_ptr<const Segment> segment, const SealContext& context) {
-  size_t freed_bytes =
-      static_cast<size_t>(segment->end_position() - sequence.sealed_end()) * sequence.shape().token_bytes();
+  size_t freed_bytes = 0;
+  const int64_t from_tail = segment->end_position() - sequence.sealed_end();
+  for (const BlockRef& block : sequence.tail().first(static_cast<size_t>(from_tail / kBlockTokens)))
+    freed_bytes += block->bytes();
   for (const auto& older : sequence.segments())
     if (older->first_position() >= segment->first_position()) freed_bytes += older->bytes();
   if (segment->bytes() > freed_bytes)
@@ -160,11 +217,17 @@ void seal_decoded(Sequence& sequence, const SealContext& context) {
   for (;;) {
     const SegmentSpan span = SegmentGrid(context.params).unit(sequence.sealed_end());
     std::shared_ptr<Building>& building = sequence.building();
+    const int64_t steps_left = span.end() + context.params.local_window + kBuildTokens - sequence.tokens();
+    if (sequence.slow_blocks() && steps_left <= 0) {
+      put_in_place(sequence, build_segment(sequence, span, context), context);
+      sequence.settle();
+      continue;
+    }
+    sequence.bring_back_tail();
     if (span.end() > sequence.tokens()) return building.reset();
     if (!building || building->span().first != span.first)
       building = std::make_shared<Building>(sequence, span, context.backend, context.policy, context.params,
                                             context.stream.workers);
-    const int64_t steps_left = span.end() + context.params.local_window + kBuildTokens - sequence.tokens();
     if (steps_left > 0) return building->advance(context.stream, steps_left);
     put_in_place(sequence, building->finish(context.stream), context);
     building.reset();

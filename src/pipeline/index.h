@@ -1,6 +1,6 @@
 // Index and Offload: the oldest part of a sequence's tail becomes a segment. The policy clusters each
-// (layer, KV head) and lays its tokens out partition by partition, straight into the segment's pages in host
-// memory, which is the tier that segments live in on a machine without a GPU.
+// (layer, KV head) and lays its tokens out partition by partition, straight into the segment's pages in the fast
+// tier, or, where that has no room for them, head by head on their way to the slow one (straight.h).
 #pragma once
 
 #include <functional>
@@ -21,6 +21,7 @@ struct SealContext {
   StepStats* stats = nullptr;  // sealed_tokens is counted there
   // Of reindex(): called before so many tokens are taken in and sealed, when nothing is being read; may be empty.
   std::function<void(int64_t tokens)> before_tokens = {};
+  WaveBuffer* straight = nullptr;  // new segments go straight to its slow tier, a file; null: to the fast one
 };
 
 // Seals what of a prompt's tokens should be sealed by now, as SegmentGrid has it for a sequence of
@@ -32,7 +33,8 @@ void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_t
 
 // While decoding, before each step: settles what is sealed, and seals single units. A unit is sealed when
 // kBuildTokens have come behind it and the local window, never earlier and never later; until then each step
-// does its share of the work. Throws as seal_prompt() does.
+// does its share of the work. What of the tail is in the slow tier is sealed at once where that is due, and else
+// brought back. Throws as seal_prompt() does, or WI_E_IO.
 void seal_decoded(Sequence& sequence, const SealContext& context);
 
 // The sequence's first `tokens` tokens. A segment that is cut keeps its partitions as far as they go, in

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -13,6 +14,8 @@ namespace {
 // Of waiting for the disk: so often whoever wants a break in a chunk gets it.
 constexpr std::chrono::milliseconds kPoll{2};
 
+bool has_slow(const Sequence& sequence) { return sequence.slow_segments() || sequence.slow_blocks(); }
+
 }  // namespace
 
 void Past::start(const Stream& stream, const Sequence& sequence, int32_t layers, int64_t end,
@@ -21,7 +24,7 @@ void Past::start(const Stream& stream, const Sequence& sequence, int32_t layers,
   end_ = end;
   queue_ = queue;
   pinned_.start();
-  if (layers > 0 && sequence.slow_segments()) read_ahead(stream, sequence, first_of(0));
+  if (layers > 0 && has_slow(sequence)) read_ahead(stream, sequence, first_of(0));
 }
 
 Past::Part Past::following(const Part& part) const {
@@ -44,7 +47,7 @@ void Past::open(const Stream& stream, const Sequence& sequence, const Part& part
   }
   if (sequence.pinned_segments())
     return pinned_.open(*queue_, sequence, part, following(part), runs_.data(), room);
-  if (!sequence.slow_segments()) return;
+  if (!has_slow(sequence)) return;
   if (in_slow_tier(sequence, part)) {
     fetch(stream, sequence, part);
     unpack(stream, sequence);
@@ -78,10 +81,20 @@ void Past::unpack(const Stream& stream, const Sequence& sequence) {
     const Piece& piece = pieces_[static_cast<size_t>(i)];
     std::byte* const keys = rows_.data() + piece.rows;
     std::byte* const values = keys + row * static_cast<size_t>(piece.count);
-    piece.slow->unpack(piece.plane, piece.first, piece.count, read_.data() + piece.read, keys, values);
+    if (piece.slow)
+      piece.slow->unpack(piece.plane, piece.first, piece.count, read_.data() + piece.read, keys, values);
+    else
+      copy_block(piece, row, keys, values);
     runs_[static_cast<size_t>(piece.head) * room + static_cast<size_t>(piece.run)] = {keys, values,
                                                                                       piece.count};
   });
+}
+
+void Past::copy_block(const Piece& piece, size_t row, std::byte* keys, std::byte* values) const {
+  const size_t bytes = static_cast<size_t>(piece.count) * row;
+  const std::byte* const from = read_.data() + piece.read + static_cast<size_t>(piece.first) * row;
+  std::memcpy(keys, from, bytes);
+  std::memcpy(values, from + piece.block->head_stride() / 2, bytes);
 }
 
 // The first part from that one on of which there is something to read. It goes into the buffer that unpack() has
@@ -104,9 +117,10 @@ void Past::read_ahead(const Stream& stream, const Sequence& sequence, Part part)
 }
 
 void Past::use_file_of(const Piece& piece) {
-  if (file_ != piece.slow->file()) {
+  const std::shared_ptr<SpillFile>& file = piece.slow ? piece.slow->file() : piece.block->file();
+  if (file_ != file) {
     ahead_.reset();
-    file_ = piece.slow->file();
+    file_ = file;
   }
   if (!ahead_) ahead_ = std::make_unique<ReadAhead>(file_);
 }
@@ -117,7 +131,9 @@ bool Past::in_slow_tier(const Sequence& sequence, const Part& part) {
   for (size_t i = 0; i < segments.size(); ++i)
     if (views[i].slow && segments[i]->first_position() < part.end && segments[i]->end_position() > part.first)
       return true;
-  return false;
+  const int64_t first = sequence.sealed_end(),
+                end = first + static_cast<int64_t>(sequence.slow_blocks()) * kBlockTokens;
+  return first < end && first < part.end && end > part.first;
 }
 
 void Past::plan(const Sequence& sequence, const Part& part) {
@@ -136,23 +152,39 @@ void Past::plan(const Sequence& sequence, const Part& part) {
                     to = std::min(part.end, segment.end_position());
       if (from >= to) continue;
       if (views[i].slow) {
-        const size_t plane =
-            static_cast<size_t>(part.layer) * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(head);
+        const Segment::SlowPlace there = segment.slow_place(part.layer, head);
         const auto count = static_cast<int32_t>(to - from);
-        pieces_.push_back({segment.slow(), plane, static_cast<int32_t>(from - segment.first_position()),
-                           count, read, rows, head, run});
+        pieces_.push_back({there.kv, nullptr, there.plane,
+                           static_cast<int32_t>(from - segment.first_position()), count, read, rows, head,
+                           run});
         read += 2 * row * static_cast<size_t>(count + 2 * kFrameTokens);  // with the pages that it cuts
         rows += 2 * row * static_cast<size_t>(count);
       }
       ++run;
     }
+    // Then block by block.
+    for (size_t i = 0, slow = sequence.slow_blocks(); i < slow; ++i) {
+      const TokenBlock& block = *sequence.tail()[i];
+      const int64_t begin = sequence.sealed_end() + static_cast<int64_t>(i) * kBlockTokens;
+      const int64_t from = std::max(part.first, begin), to = std::min(part.end, begin + kBlockTokens);
+      if (from >= to) continue;
+      const size_t plane =
+          static_cast<size_t>(part.layer) * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(head);
+      const auto count = static_cast<int32_t>(to - from);
+      pieces_.push_back(
+          {nullptr, &block, plane, static_cast<int32_t>(from - begin), count, read, rows, head, run++});
+      read += block.head_stride();
+      rows += 2 * row * static_cast<size_t>(count);
+    }
   }
   rows_bytes_ = rows;
   if (read_.size() < read) read_.resize(read);
   requests_.clear();
-  for (const Piece& piece : pieces_)
-    requests_.push_back(
-        piece.slow->request(piece.plane, piece.first, piece.count, read_.data() + piece.read));
+  for (const Piece& piece : pieces_) {
+    std::byte* const to = read_.data() + piece.read;
+    requests_.push_back(piece.slow ? piece.slow->request(piece.plane, piece.first, piece.count, to)
+                                   : piece.block->request(part.layer, piece.head, to));
+  }
 }
 
 uint64_t Past::most_bytes(const KvShape& shape, int64_t tokens) {

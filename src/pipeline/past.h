@@ -1,5 +1,5 @@
 // What a prompt's chunk attends to, part by part: tokens in the order in which they are stored, where they are,
-// or, of segments in the slow tier, copies that are read for the purpose, the next part's while the workers or the
+// or, of segments and blocks in the slow tier, copies that are read for the purpose, the next part's while the workers or the
 // device attend to this one.
 #pragma once
 
@@ -39,9 +39,10 @@ class Past {
   static uint64_t most_bytes(const KvShape& shape, int64_t tokens);
 
  private:
-  // Rows of a segment's plane that are in the slow tier.
+  // Rows of a segment's or a block's plane that are in the slow tier.
   struct Piece {
-    const SlowKv* slow;
+    const SlowKv* slow;       // of a segment, or null
+    const TokenBlock* block;  // of the tail, or null
     size_t plane;
     int32_t first, count;
     size_t read;  // where the file's bytes go
@@ -57,6 +58,7 @@ class Past {
   void unpack(const Stream& stream, const Sequence& sequence);
   void read_ahead(const Stream& stream, const Sequence& sequence, Part part) noexcept;
   void use_file_of(const Piece& piece);
+  void copy_block(const Piece& piece, size_t row, std::byte* keys, std::byte* values) const;
 
   int32_t layers_ = 0;
   int64_t end_ = 0;

@@ -31,6 +31,9 @@ struct KvShape {
   size_t token_bytes() const {
     return 2 * head_bytes() * static_cast<size_t>(layers) * static_cast<size_t>(kv_heads);
   }
+  size_t indexed_token_bytes() const {  // of them, layers without a window
+    return 2 * head_bytes() * static_cast<size_t>(indexed_layers()) * static_cast<size_t>(kv_heads);
+  }
   bool same_sizes(const KvShape& other) const {
     return layers == other.layers && kv_heads == other.kv_heads && head_dim == other.head_dim &&
            dtype == other.dtype;

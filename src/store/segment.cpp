@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -36,6 +37,13 @@ class PlaneCopy {
 
 }  // namespace
 
+void partition_offsets(const Policy& policy, const void* index, int32_t partitions, int32_t tokens,
+                       int32_t* out) {
+  if (partitions > 1) return policy.partition_offsets(index, partitions, tokens, out);
+  out[0] = 0;
+  if (partitions == 1) out[1] = tokens;
+}
+
 Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens,
                  HostPages pages)
     : Segment(pools, shape, first_position, tokens, WithoutKv{}, pages) {
@@ -46,12 +54,18 @@ Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_posit
                  WithoutKv, HostPages pages)
     : shape_(shape), first_position_(first_position), tokens_(tokens), id_(next_id()), pool_(pools.pages) {
   const size_t planes = static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
+  if (shape.indexed_layers() < shape.layers && !pool_->memory().of_device()) {
+    int32_t leaving = 0, staying = 0;
+    for (int32_t layer = 0; layer < shape.layers; ++layer)
+      layers_before_.push_back(shape.window(layer) ? staying++ : leaving++);
+  }
   places_ = pools.host->allocate(planes * static_cast<size_t>(tokens) * sizeof(int32_t), "a segment's order",
                                  pages);
 }
 
 void Segment::allocate_kv(HostPages pages) {
-  pages_ = pool_->allocate(kv_bytes(), "a segment's pages", pages);
+  staying_ = pool_->allocate(staying_bytes(), "a segment's pages", pages);
+  pages_ = pool_->allocate(leaving_bytes(), "a segment's pages", pages);
   kv_.store(pages_.data(), std::memory_order_release);
 }
 
@@ -62,8 +76,8 @@ size_t Segment::index_bytes() const {
 }
 
 std::byte* Segment::keys(int32_t layer, int32_t head) const {
-  return kv_.load(std::memory_order_acquire) +
-         plane(layer, head) * 2 * shape_.head_bytes() * static_cast<size_t>(tokens_);
+  std::byte* const first = stays(layer) ? staying_.data() : kv_.load(std::memory_order_acquire);
+  return first + place(layer, head) * 2 * shape_.head_bytes() * static_cast<size_t>(tokens_);
 }
 std::byte* Segment::values(int32_t layer, int32_t head) const {
   return keys(layer, head) + shape_.head_bytes() * static_cast<size_t>(tokens_);
@@ -80,8 +94,8 @@ void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t co
   std::optional<PlaneCopy> plane_copy;
   std::vector<std::byte> host_copy;
   const bool host_loads = pool_->memory().host_loads();
-  if (const SlowKv* const there = slow()) {
-    plane_copy.emplace(*there, plane(layer, head), static_cast<size_t>(tokens_) * row);
+  if (const SlowPlace there = slow_place(layer, head); there.kv) {
+    plane_copy.emplace(*there.kv, there.plane, static_cast<size_t>(tokens_) * row);
     own_keys = plane_copy->keys(), own_values = plane_copy->values();
   } else {
     own_keys = keys(layer, head), own_values = own_keys + static_cast<size_t>(tokens_) * row;
@@ -112,16 +126,40 @@ void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t co
   pool_->memory().copy({pieces, filled});
 }
 
-void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
-  const SlowKv* const there = slow();
-  if (!there) return pool_->memory().copy(to, kv_.load(std::memory_order_acquire) + offset, bytes);
-  const size_t half = static_cast<size_t>(tokens_) * shape_.head_bytes();
-  for (auto* out = static_cast<std::byte*>(to); bytes > 0;) {
-    const PlaneCopy plane_copy(*there, offset / (2 * half), half);
-    const size_t skip = offset % (2 * half), here = std::min(bytes, 2 * half - skip);
-    std::memcpy(out, plane_copy.keys() + skip, here);
-    out += here, offset += here, bytes -= here;
+template <class Work>
+void Segment::each_piece(uint64_t offset, size_t bytes, Work&& work) const {
+  const size_t plane_bytes = 2 * static_cast<size_t>(tokens_) * shape_.head_bytes();
+  while (bytes > 0) {
+    const size_t skip = offset % plane_bytes, here = std::min(bytes, plane_bytes - skip);
+    const auto number = static_cast<int32_t>(offset / plane_bytes);
+    work(number / shape_.kv_heads, number % shape_.kv_heads, skip, here);
+    offset += here, bytes -= here;
   }
+}
+
+void Segment::copy_in(uint64_t offset, const void* from, size_t bytes) {
+  if (layers_before_.empty()) return pages_.copy_in(offset, from, bytes);
+  const auto* in = static_cast<const std::byte*>(from);
+  each_piece(offset, bytes, [&](int32_t layer, int32_t head, size_t skip, size_t here) {
+    pool_->memory().copy(keys(layer, head) + skip, in, here);
+    in += here;
+  });
+}
+
+void Segment::copy_out(uint64_t offset, void* to, size_t bytes) const {
+  if (!slow() && layers_before_.empty())
+    return pool_->memory().copy(to, kv_.load(std::memory_order_acquire) + offset, bytes);
+  const size_t half = static_cast<size_t>(tokens_) * shape_.head_bytes();
+  auto* out = static_cast<std::byte*>(to);
+  each_piece(offset, bytes, [&](int32_t layer, int32_t head, size_t skip, size_t here) {
+    if (const SlowPlace there = slow_place(layer, head); there.kv) {
+      const PlaneCopy plane_copy(*there.kv, there.plane, half);
+      std::memcpy(out, plane_copy.keys() + skip, here);
+    } else {
+      pool_->memory().copy(out, keys(layer, head) + skip, here);
+    }
+    out += here;
+  });
 }
 
 bool Segment::demote(WaveBuffer& buffer, const std::function<void()>& poll) const {
@@ -161,6 +199,7 @@ void Segment::demote_to_pinned(WaveBuffer& buffer, const std::function<void()>& 
 }
 
 void Segment::attach_slow(WaveBuffer& buffer, SpillExtent extent, HostBuffer checksums) {
+  assert(layers_before_.empty());
   slow_ = SlowKv::open(buffer.file(), buffer.cache_of(2 * kFrameTokens * shape_.head_bytes()),
                        std::move(extent), std::move(checksums), layouts(), tokens_, shape_.head_bytes());
   slow_now_.store(slow_.get(), std::memory_order_release);
@@ -169,7 +208,8 @@ void Segment::attach_slow(WaveBuffer& buffer, SpillExtent extent, HostBuffer che
 
 std::vector<PlaneLayout> Segment::layouts() const {
   std::vector<PlaneLayout> planes;
-  for (size_t i = 0; i < heads_.size(); ++i) planes.push_back(layout(i));
+  for (size_t i = 0; i < heads_.size(); ++i)
+    if (!stays(static_cast<int32_t>(i) / shape_.kv_heads)) planes.push_back(layout(i));
   return planes;
 }
 
@@ -180,12 +220,7 @@ void Segment::attach_index(HostPool& host_pool, const Policy& policy, HostBuffer
   HostBuffer offsets = host_pool.allocate(count * sizeof(int32_t), "a segment's offsets");
   int32_t* out = offsets.as<int32_t>();
   for (const HeadIndex& head : heads) {
-    if (head.partitions == 1) {
-      out[0] = 0;
-      out[1] = tokens_;
-    } else if (head.partitions > 1) {
-      policy.partition_offsets(index.data() + head.offset, head.partitions, tokens_, out);
-    }
+    partition_offsets(policy, index.data() + head.offset, head.partitions, tokens_, out);
     out += head.partitions + 1;
   }
   attach_index(std::move(index), std::move(heads), std::move(offsets));
@@ -217,8 +252,8 @@ void Segment::attach_index(HostBuffer index, std::vector<HeadIndex> heads, HostB
 SegmentView Segment::view(int32_t layer, int32_t head, const SlowKv* slow) const {
   const HeadIndex& entry = heads_[plane(layer, head)];
   SegmentView view;
-  if (slow) {
-    view.slow = &slow->plane(plane(layer, head));
+  if (const SlowPlace there = slow_place(layer, head, slow); there.kv) {
+    view.slow = &there.kv->plane(there.plane);
   } else {
     view.keys = keys(layer, head);
     view.values = values(layer, head);

@@ -21,6 +21,10 @@
 
 namespace wi {
 
+// SegmentView's offsets of a plane that a policy has laid out: (partitions + 1).
+void partition_offsets(const Policy& policy, const void* index, int32_t partitions, int32_t tokens,
+                       int32_t* out);
+
 class Segment {
  public:
   // Allocates keys, values and places; the index arrives with attach_index(). first_position: of its first
@@ -37,8 +41,10 @@ class Segment {
   int64_t end_position() const { return first_position_ + tokens_; }
   int32_t tokens() const { return tokens_; }
   uint64_t id() const { return id_; }  // unique in the process, never reused
-  size_t bytes() const { return (is_slow() ? 0 : kv_bytes()) + index_bytes(); }  // in the fast tier
-  size_t index_bytes() const;                                                    // likewise
+  size_t bytes() const {
+    return (is_slow() ? staying_bytes() : kv_bytes()) + index_bytes();
+  }                            // in the fast tier
+  size_t index_bytes() const;  // likewise
 
   SegmentView view(int32_t layer, int32_t head) const { return view(layer, head, slow()); }
   // As it was when slow() was that.
@@ -53,13 +59,27 @@ class Segment {
   // Bytes of all keys and values as they are stored: (layers, kv_heads, {K, V}, tokens, head_dim).
   uint64_t kv_bytes() const { return shape_.token_bytes() * static_cast<uint64_t>(tokens_); }
   void copy_out(uint64_t offset, void* to, size_t bytes) const;
+  // Of them, what a slow tier may have, and layers with a window, which want theirs at every step and stay. On a
+  // device nothing of such a model leaves.
+  uint64_t leaving_bytes() const { return kv_bytes() - staying_bytes(); }
+  uint64_t staying_bytes() const {
+    return layers_before_.empty()
+               ? 0
+               : (shape_.token_bytes() - shape_.indexed_token_bytes()) * static_cast<uint64_t>(tokens_);
+  }
 
-  // ---- tiers: a segment is born in the fast one. Whoever reads keys and values does so while a
+  // ---- tiers: a segment is born in the fast one, or, where that has no room, slow. Whoever reads keys and values does so while a
   // WaveBuffer::Reading lives, if there is a wave buffer. ----
   // Whether keys and values are in the slow tier: a file, or, of a device's, pinned host memory.
   bool is_slow() const { return is_slow_.load(std::memory_order_acquire); }
   // In the file; null: kernels read them where keys() and values() say.
   const SlowKv* slow() const { return slow_now_.load(std::memory_order_acquire); }
+  // Where a plane is there; null: it is in the fast tier.
+  struct SlowPlace {
+    const SlowKv* kv = nullptr;
+    size_t plane = 0;
+  };
+  SlowPlace slow_place(int32_t layer, int32_t head) const { return slow_place(layer, head, slow()); }
   // To the slow tier; what a step is reading stays until it ends. False: it is there already. Throws
   // WI_E_BUDGET, WI_E_IO, WI_E_MEMORY or, from `poll`, which is called every MB, what that throws, and
   // changes nothing.
@@ -69,7 +89,7 @@ class Segment {
   std::byte* keys(int32_t layer, int32_t head) const;
   std::byte* values(int32_t layer, int32_t head) const;
   int32_t* places(int32_t layer, int32_t head) const;
-  void copy_in(uint64_t offset, const void* from, size_t bytes) { pages_.copy_in(offset, from, bytes); }
+  void copy_in(uint64_t offset, const void* from, size_t bytes);
   struct HeadIndex {
     size_t offset = 0, bytes = 0;  // in index()
     int32_t partitions = 0;
@@ -100,7 +120,20 @@ class Segment {
   std::shared_ptr<const void> listing;     // where it is offered; ends with the segment
 
  private:
-  std::vector<PlaneLayout> layouts() const;
+  std::vector<PlaneLayout> layouts() const;  // of planes that may leave
+  SlowPlace slow_place(int32_t layer, int32_t head, const SlowKv* slow) const {
+    if (!slow || stays(layer)) return {};
+    return {slow, place(layer, head)};
+  }
+  bool stays(int32_t layer) const { return !layers_before_.empty() && shape_.window(layer); }
+  // Of a plane among those that stay or leave as it does.
+  size_t place(int32_t layer, int32_t head) const {
+    return layers_before_.empty() ? plane(layer, head)
+                                  : plane(layers_before_[static_cast<size_t>(layer)], head);
+  }
+  // work(memory, bytes) for each piece of (layers, kv_heads, ...) that lies together.
+  template <class Work>
+  void each_piece(uint64_t offset, size_t bytes, Work&& work) const;
   size_t plane(int32_t layer, int32_t head) const {
     return static_cast<size_t>(layer) * static_cast<size_t>(shape_.kv_heads) + static_cast<size_t>(head);
   }
@@ -109,7 +142,10 @@ class Segment {
   int32_t tokens_;
   uint64_t id_;
   std::shared_ptr<HostPool> pool_;
-  mutable HostBuffer pages_;  // (layers, kv_heads, {K, V}, tokens, head_dim); empty once they are slow
+  std::vector<int32_t> layers_before_;  // (layers) that stay or leave as this one; empty: all leave together
+  mutable HostBuffer
+      pages_;           // (leaving layers, kv_heads, {K, V}, tokens, head_dim); empty once they are slow
+  HostBuffer staying_;  // (staying layers, ...) likewise
   mutable std::atomic<std::byte*> kv_{nullptr};  // where those lie, or lay before they went to a file
   HostBuffer places_;                            // (layers, kv_heads, tokens) int32
   HostBuffer index_;

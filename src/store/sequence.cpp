@@ -44,6 +44,42 @@ void Sequence::places(int32_t layer, int64_t first, int64_t count, int64_t row,
   }
 }
 
+size_t Sequence::slow_blocks() const {
+  const auto fast =
+      std::find_if(tail_.begin(), tail_.end(), [](const BlockRef& block) { return !block->is_slow(); });
+  return static_cast<size_t>(fast - tail_.begin());
+}
+
+void Sequence::spill_tail(const std::shared_ptr<SpillFile>& file, int64_t end,
+                          const std::function<void()>& poll) {
+  const size_t first = slow_blocks();
+  const int64_t whole = (std::min(end, tokens_) - sealed_end_) / kBlockTokens;
+  if (whole <= static_cast<int64_t>(first)) return;
+  const size_t count = static_cast<size_t>(whole) - first;
+  const auto heads = static_cast<size_t>(shape_.kv_heads), layers = static_cast<size_t>(shape_.layers);
+  const size_t half = shape_.head_bytes() * kBlockTokens;
+  const auto read = [&](size_t block, size_t plane, std::byte* to) {
+    tail_[first + block]->copy_tokens(static_cast<int32_t>(plane / heads),
+                                      static_cast<int32_t>(plane % heads), 0, kBlockTokens, to, to + half);
+  };
+  const auto spilled =
+      std::make_shared<const SpilledBlocks>(file, count, layers * heads, 2 * half, read, poll);
+  std::vector<BlockRef> slow;
+  slow.reserve(count);
+  for (size_t i = 0; i < count; ++i) slow.emplace_back(new TokenBlock(spilled, i, *tail_[first + i]));
+  std::move(slow.begin(), slow.end(), tail_.begin() + static_cast<std::ptrdiff_t>(first));
+}
+
+void Sequence::bring_back_tail() {
+  for (size_t i = 0, slow = slow_blocks(); i < slow; ++i) {
+    // The last one first: those that are slow are the first ones, whatever is thrown.
+    BlockRef& block = tail_[slow - 1 - i];
+    BlockRef fast(new TokenBlock(*pools_.pages, shape_, kBlockTokens));
+    fast->copy_from(*block);
+    block = std::move(fast);
+  }
+}
+
 void check_kv_range(DType kv, uint32_t magnitude_bits, int32_t layer, std::string_view whose) {
   if (kv_holds(kv, magnitude_bits)) [[likely]]
     return;
@@ -87,7 +123,8 @@ int32_t Sequence::runs(int32_t layer, int32_t head, int64_t first, int64_t end, 
         segments_[i]->first_position(), segments_[i]->tokens());
   const size_t from = static_cast<size_t>(std::max<int64_t>(first - sealed_end_, 0) / kBlockTokens);
   for (size_t i = from; sealed_end_ + static_cast<int64_t>(i) * kBlockTokens < end; ++i)
-    add(tail_[i]->keys(layer, head), tail_[i]->values(layer, head),
+    add(tail_[i]->is_slow() ? nullptr : tail_[i]->keys(layer, head),
+        tail_[i]->is_slow() ? nullptr : tail_[i]->values(layer, head),
         sealed_end_ + static_cast<int64_t>(i) * kBlockTokens, kBlockTokens);
   return count;
 }
@@ -255,7 +292,8 @@ size_t Sequence::bytes() const {
 size_t Sequence::slow_bytes() const {
   size_t total = 0;
   for (const auto& segment : segments_)
-    if (segment->is_slow()) total += segment->kv_bytes();
+    if (segment->is_slow()) total += segment->leaving_bytes();
+  for (size_t i = 0, slow = slow_blocks(); i < slow; ++i) total += tail_[i]->kv_bytes();
   return total;
 }
 
@@ -285,7 +323,7 @@ Sequence::Slot Sequence::slot(int64_t position) {
 }
 
 void Sequence::make_writable(BlockRef& block) {
-  if (block.unique()) return;
+  if (block.unique() && !block->is_slow()) return;
   BlockRef copy(new TokenBlock(*pools_.pages, shape_, block->capacity()));
   copy->copy_from(*block);
   block = std::move(copy);

@@ -53,12 +53,21 @@ class Sequence {
   void places(int32_t layer, int64_t first, int64_t count, int64_t row, std::vector<AppendRun>& runs);
   void commit(int64_t count);
 
+  // ---- the tail's tiers: while a prompt is read, its older blocks may lie in the slow one ----
+  size_t slow_blocks() const;  // which are the first ones
+  // Those that end by `end` go there; of blocks that others share, whose memory stays theirs, too. Throws as
+  // SpilledBlocks, and then changes nothing. No reading of the sequence lives that may look at its tail.
+  void spill_tail(const std::shared_ptr<SpillFile>& file, int64_t end, const std::function<void()>& poll);
+  // Where steps read them. Throws WI_E_BUDGET, WI_E_MEMORY or WI_E_IO.
+  void bring_back_tail();
+
   // ---- read ----
-  // Steady zone of a query that sees positions < end: sink and tail as runs, oldest first. Returns the count.
+  // Steady zone of a query that sees positions < end: sink and tail as runs, oldest first. Returns the count. No
+  // block is slow.
   int32_t steady_runs(int32_t layer, int32_t head, int64_t end, KvRun* runs) const;
   int32_t max_steady_runs() const { return 1 + static_cast<int32_t>(tail_.size()); }
-  // Positions [first, end) as runs, oldest first, without addresses where views() has them in the slow tier; within a
-  // whole segment in the order it has them, so that `first` may lie inside one only where its tokens are in order, as
+  // Positions [first, end) as runs, oldest first, without addresses where views() or blocks have them in the slow
+  // tier; within a whole segment in the order it has them, so that `first` may lie inside one only where its tokens are in order, as
   // in layers with a window.
   int32_t runs(int32_t layer, int32_t head, int64_t first, int64_t end, KvRun* runs) const;
   int32_t max_runs() const { return max_steady_runs() + static_cast<int32_t>(segments_.size()); }

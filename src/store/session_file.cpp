@@ -88,8 +88,8 @@ void write_block(FieldWriter& to, const KvShape& shape, const TokenBlock& block,
     to.fetched(bytes,
                [&](uint64_t offset, void* out, size_t count) { block.copy_out(first + offset, out, count); });
   };
-  if (rows == capacity) return raw(0, block.bytes());
-  for (uint64_t plane = 0; plane < block.bytes(); plane += capacity * row) {
+  if (rows == capacity) return raw(0, block.kv_bytes());
+  for (uint64_t plane = 0; plane < block.kv_bytes(); plane += capacity * row) {
     raw(plane, rows * row);
     to.zeros((capacity - rows) * row);
   }
@@ -190,16 +190,18 @@ class PageSource {
     const KvShape& shape = segment.shape();
     const size_t row = shape.head_bytes();
     std::byte* at = room_.data();
-    if (const SlowKv* const slow = segment.slow()) {
+    const auto [slow, number] = segment.slow_place(static_cast<int32_t>(plane) / shape.kv_heads,
+                                                   static_cast<int32_t>(plane) % shape.kv_heads);
+    if (slow) {
       if (of_ != slow->file()) {
         reader_ = std::make_unique<SpillReader>(slow->file());
         of_ = slow->file();
       }
-      const ReadRequest request = slow->request(plane, begin, end - begin, at);
+      const ReadRequest request = slow->request(number, begin, end - begin, at);
       reader_->read({&request, 1});
       each_page(layout, begin, end, [&](const PlanePage& page) {
         const size_t bytes = 2 * row * static_cast<size_t>(page.tokens);
-        slow->plane(plane).verify(page.slot, at, bytes);
+        slow->plane(number).verify(page.slot, at, bytes);
         at += bytes;
       });
       return;

@@ -89,6 +89,8 @@ class RuntimeStats:
     """Into the spill folder's file."""
     pinning_refused: int
     """Of a device: how often the system refused to pin host memory."""
+    slow_stalls: int
+    """Times that a call waited for the disk."""
 
 
 @dataclass(frozen=True)
@@ -239,3 +241,13 @@ class SessionStats:
     """Over steps, layers and heads."""
     slow_bytes: int
     """Keys and values in the slow tier."""
+    buffer_admissions: int
+    """Of a slow tier that is a file, and of buffer_misses: found frames to stay in."""
+    buffer_refusals: int
+    """Found none that was free; likewise."""
+    buffer_late: int
+    """Were brought in by another step meanwhile; likewise."""
+    buffer_evictions: int
+    """Partitions, of whichever session, that made room for them."""
+    buffer_stalls: int
+    """Lookups that waited for the slow tier; summed over steps, layers and KV heads."""

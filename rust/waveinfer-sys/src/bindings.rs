@@ -278,10 +278,11 @@ pub struct wi_runtime_stats {
     pub slow_read_ns: u64,
     pub slow_written_bytes: u64,
     pub pinning_refused: u64,
+    pub slow_stalls: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wi_runtime_stats"][::core::mem::size_of::<wi_runtime_stats>() - 144usize];
+    ["Size of wi_runtime_stats"][::core::mem::size_of::<wi_runtime_stats>() - 152usize];
     ["Alignment of wi_runtime_stats"][::core::mem::align_of::<wi_runtime_stats>() - 8usize];
     ["Offset of field: wi_runtime_stats::struct_size"]
         [::core::mem::offset_of!(wi_runtime_stats, struct_size) - 0usize];
@@ -321,6 +322,8 @@ const _: () = {
         [::core::mem::offset_of!(wi_runtime_stats, slow_written_bytes) - 128usize];
     ["Offset of field: wi_runtime_stats::pinning_refused"]
         [::core::mem::offset_of!(wi_runtime_stats, pinning_refused) - 136usize];
+    ["Offset of field: wi_runtime_stats::slow_stalls"]
+        [::core::mem::offset_of!(wi_runtime_stats, slow_stalls) - 144usize];
 };
 extern "C" {
     pub fn wi_device_count(count_out: *mut i32, error: *mut wi_error) -> wi_status;
@@ -1164,10 +1167,15 @@ pub struct wi_session_stats {
     pub certified_coverage: f64,
     pub certified_coverage_min: f64,
     pub slow_bytes: u64,
+    pub buffer_admissions: u64,
+    pub buffer_refusals: u64,
+    pub buffer_late: u64,
+    pub buffer_evictions: u64,
+    pub buffer_stalls: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wi_session_stats"][::core::mem::size_of::<wi_session_stats>() - 208usize];
+    ["Size of wi_session_stats"][::core::mem::size_of::<wi_session_stats>() - 248usize];
     ["Alignment of wi_session_stats"][::core::mem::align_of::<wi_session_stats>() - 8usize];
     ["Offset of field: wi_session_stats::struct_size"]
         [::core::mem::offset_of!(wi_session_stats, struct_size) - 0usize];
@@ -1222,6 +1230,16 @@ const _: () = {
         [::core::mem::offset_of!(wi_session_stats, certified_coverage_min) - 192usize];
     ["Offset of field: wi_session_stats::slow_bytes"]
         [::core::mem::offset_of!(wi_session_stats, slow_bytes) - 200usize];
+    ["Offset of field: wi_session_stats::buffer_admissions"]
+        [::core::mem::offset_of!(wi_session_stats, buffer_admissions) - 208usize];
+    ["Offset of field: wi_session_stats::buffer_refusals"]
+        [::core::mem::offset_of!(wi_session_stats, buffer_refusals) - 216usize];
+    ["Offset of field: wi_session_stats::buffer_late"]
+        [::core::mem::offset_of!(wi_session_stats, buffer_late) - 224usize];
+    ["Offset of field: wi_session_stats::buffer_evictions"]
+        [::core::mem::offset_of!(wi_session_stats, buffer_evictions) - 232usize];
+    ["Offset of field: wi_session_stats::buffer_stalls"]
+        [::core::mem::offset_of!(wi_session_stats, buffer_stalls) - 240usize];
 };
 extern "C" {
     pub fn wi_model_plan_memory(

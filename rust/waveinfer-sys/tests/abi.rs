@@ -55,7 +55,8 @@ fn the_manifest_of_the_abi_is_what_this_crate_believes() {
             struct_size, sessions, kv_budget_bytes, kv_bytes, kv_bytes_peak,
             scratch_bytes, prefix_hits, copied_weight_bytes, slow_bytes, frame_bytes,
             buffer_admissions, buffer_evictions, buffer_refusals, buffer_late,
-            slow_read_bytes, slow_reads, slow_read_ns, slow_written_bytes, pinning_refused
+            slow_read_bytes, slow_reads, slow_read_ns, slow_written_bytes, pinning_refused,
+            slow_stalls
         }
         wi_reader { struct_size, reserved, bytes, read, user }
         wi_writer { struct_size, reserved, write, user }
@@ -102,7 +103,8 @@ fn the_manifest_of_the_abi_is_what_this_crate_believes() {
             retrieved_tokens, estimated_clusters, dropped_clusters, buffer_hits,
             buffer_misses, prefill_ns, index_ns, decode_ns, weights_ns, select_ns,
             retrieve_ns, attend_ns, estimate_ns, estimated_coverage, certified_coverage,
-            certified_coverage_min, slow_bytes
+            certified_coverage_min, slow_bytes, buffer_admissions, buffer_refusals,
+            buffer_late, buffer_evictions, buffer_stalls
         }
         wi_task_params {
             struct_size, priority, tokens, token_count, text, text_length,

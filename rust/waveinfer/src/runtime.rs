@@ -90,6 +90,7 @@ impl Runtime {
             slow_read_time: Duration::from_nanos(stats.slow_read_ns),
             slow_written_bytes: stats.slow_written_bytes,
             pinning_refused: stats.pinning_refused,
+            slow_stalls: stats.slow_stalls,
         })
     }
 
@@ -478,4 +479,6 @@ pub struct RuntimeStats {
     pub slow_written_bytes: u64,
     /// Of a device: how often the system refused to pin host memory.
     pub pinning_refused: u64,
+    /// Times that a call waited for the disk.
+    pub slow_stalls: u64,
 }

@@ -65,6 +65,16 @@ pub struct SessionStats {
     pub certified_coverage_min: f64,
     /// Keys and values in the slow tier; shared segments included.
     pub slow_bytes: u64,
+    /// Of a slow tier that is a file, and of `buffer_misses`: found frames to stay in.
+    pub buffer_admissions: u64,
+    /// Found none that was free; likewise.
+    pub buffer_refusals: u64,
+    /// Were brought in by another step meanwhile; likewise.
+    pub buffer_late: u64,
+    /// Partitions, of whichever session, that made room for them.
+    pub buffer_evictions: u64,
+    /// Lookups that waited for the slow tier; summed over steps, layers and KV heads.
+    pub buffer_stalls: u64,
 }
 
 impl SessionStats {
@@ -98,6 +108,11 @@ impl SessionStats {
             certified_coverage: stats.certified_coverage,
             certified_coverage_min: stats.certified_coverage_min,
             slow_bytes: stats.slow_bytes,
+            buffer_admissions: stats.buffer_admissions,
+            buffer_refusals: stats.buffer_refusals,
+            buffer_late: stats.buffer_late,
+            buffer_evictions: stats.buffer_evictions,
+            buffer_stalls: stats.buffer_stalls,
         })
     }
 }

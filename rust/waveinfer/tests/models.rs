@@ -55,6 +55,8 @@ fn a_session_that_outgrows_its_memory_goes_on_in_the_slow_tier() {
         assert!(compared < 1000, "nothing is in the slow tier");
     }
     assert!(runtime.stats().unwrap().slow_written_bytes > 0);
+    let stats = session.stats().unwrap();
+    assert_eq!(stats.buffer_admissions + stats.buffer_refusals + stats.buffer_late, stats.buffer_misses);
 }
 
 #[test]

@@ -22,6 +22,7 @@ package waveinfer;
  * @param slowReadNs that calls waited for them
  * @param slowWrittenBytes written to the file
  * @param pinningRefused of a device: how often the system refused to pin host memory
+ * @param slowStalls times that a call waited for the disk
  */
 public record RuntimeStats(
     int sessions,
@@ -41,7 +42,8 @@ public record RuntimeStats(
     long slowReads,
     long slowReadNs,
     long slowWrittenBytes,
-    long pinningRefused) {
+    long pinningRefused,
+    long slowStalls) {
   static RuntimeStats of(wi_runtime_stats from) {
     return new RuntimeStats(
         from.getSessions(),
@@ -61,6 +63,7 @@ public record RuntimeStats(
         from.getSlow_reads(),
         from.getSlow_read_ns(),
         from.getSlow_written_bytes(),
-        from.getPinning_refused());
+        from.getPinning_refused(),
+        from.getSlow_stalls());
   }
 }

@@ -31,6 +31,11 @@ package waveinfer;
  * @param certifiedCoverage a lower bound of that share
  * @param certifiedCoverageMin its least over steps, layers and heads
  * @param slowBytes keys and values in the slow tier, shared segments included
+ * @param bufferAdmissions of {@code bufferMisses}, of a slow tier that is a file: found frames to stay in
+ * @param bufferRefusals found none that was free; likewise
+ * @param bufferLate were brought in by another step meanwhile; likewise
+ * @param bufferEvictions partitions, of whichever session, that made room for them
+ * @param bufferStalls lookups that waited for the slow tier; summed over steps, layers and KV heads
  */
 public record SessionStats(
     int segments,
@@ -58,7 +63,12 @@ public record SessionStats(
     double estimatedCoverage,
     double certifiedCoverage,
     double certifiedCoverageMin,
-    long slowBytes) {
+    long slowBytes,
+    long bufferAdmissions,
+    long bufferRefusals,
+    long bufferLate,
+    long bufferEvictions,
+    long bufferStalls) {
   static SessionStats of(wi_session_stats from) {
     return new SessionStats(
         from.getSegments(),
@@ -86,6 +96,11 @@ public record SessionStats(
         from.getEstimated_coverage(),
         from.getCertified_coverage(),
         from.getCertified_coverage_min(),
-        from.getSlow_bytes());
+        from.getSlow_bytes(),
+        from.getBuffer_admissions(),
+        from.getBuffer_refusals(),
+        from.getBuffer_late(),
+        from.getBuffer_evictions(),
+        from.getBuffer_stalls());
   }
 }

@@ -297,7 +297,11 @@ class SessionTest {
         Session session = model.newSession(new SessionParams().kvFastShare(0.1f))) {
       session.prefill(tokens);
       assertEquals(expected, Sample.answer(session, 5));
-      assertTrue(session.stats().slowBytes() > 0);
+      SessionStats stats = session.stats();
+      assertTrue(stats.slowBytes() > 0);
+      assertEquals(
+          stats.bufferMisses(),
+          stats.bufferAdmissions() + stats.bufferRefusals() + stats.bufferLate());
       assertTrue(runtime.stats().slowWrittenBytes() > 0);
     } catch (WaveInferException.Unsupported e) { // a folder in memory, where tests run
       assertTrue(e.getMessage().contains("memory"), e.getMessage());

@@ -1,0 +1,204 @@
+// Room for what a session takes next, in a fast tier that others want as well: what leaves it, and how what is read
+// becomes segments where they do not fit into it whole. No token depends on any of that.
+#include "src/session_room.h"
+
+#include <algorithm>
+
+#include "src/memory_plan.h"
+#include "src/pipeline/straight.h"
+#include "src/session_use.h"
+
+namespace wi {
+
+// Where the budgets or the session's share of the fast tier do not hold all keys and values and what comes next,
+// the oldest segments move to the slow tier, of this session and of others.
+bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when, bool may_wait,
+                           const std::atomic<bool>* cancel, const Sequence* from) {
+  Residency::Wish wish;
+  std::vector<std::shared_ptr<const Segment>> both;  // sequences' segments, where it is made of another
+  wish.coming = coming_bytes;
+  wish.may_wait = may_wait;
+  wish.at_once = when == SealWhen::prefilling;
+  if (has_slow_tier()) {
+    wish.segments = sequence.segments();
+    if (from) {
+      both.assign(from->segments().begin(), from->segments().end());
+      both.insert(both.end(), wish.segments.begin(), wish.segments.end());
+      wish.segments = both;
+    }
+    uint64_t whole = 0, all = 0;  // bytes of segments: in the fast tier, and in both
+    for (const auto& segment : wish.segments) {
+      all += segment->leaving_bytes();
+      if (!segment->is_slow()) whole += segment->leaving_bytes();
+    }
+    wish.floor =
+        looked_up_bytes(sequence.shape(), *params_.policy, params_.policy_params, sequence.indexed_tokens());
+    if (params_.kv_budget_bytes) {
+      const uint64_t held = sequence.bytes() + (from ? from->bytes() : 0);
+      const uint64_t others = held - std::min(held, whole) + coming_bytes;
+      wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, others);
+      if (whole > wish.most) wish.at_once = true;
+    }
+    if (params_.kv_fast_share > 0)
+      wish.most = std::min(wish.most, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
+                                                            static_cast<double>(all)));
+  }
+  return resident_->make_room(wish, [&] { throw_if_cancelled(cancel); });
+}
+
+void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when, bool may_wait,
+                        const std::atomic<bool>* cancel) {
+  if (!resident_) return;
+  const Making least = least_making(sequence, coming_tokens, when);
+  making_ = first_making(sequence, coming_tokens, when);
+  const auto next = [&] {
+    making_ = making_ == Making::whole && least != Making::whole ? Making::straight : least;
+  };
+  uint64_t sealing = 0;
+  for (int tries = 2;;) {
+    if (making_ == Making::spilled) spill_tail(sequence, cancel);
+    sealing = sealing_bytes(sequence, coming_tokens, when, making_);
+    const bool is_least = making_ == least;
+    room_ = make_room_of(sequence, block_bytes(sequence, coming_tokens) + sealing, when, may_wait && is_least,
+                         cancel);
+    if (room_ || is_least) {
+      try {
+        in_room([&] { sequence.reserve(coming_tokens); });
+        break;
+      } catch (const Error& error) {  // somebody without a part of his own may have been quicker
+        if (error.code() != WI_E_BUDGET || (is_least && (!room_ || !tries--))) throw;
+      }
+    }
+    next();
+  }
+  resident_->still_coming(sealing);
+}
+
+Session::Making Session::least_making(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const {
+  const bool slow_file = runtime_->buffer->file() && !sequence.shape().windows;
+  if (!slow_file || !straight_planes(sequence.shape(), runtime_->workers.threads())) return Making::whole;
+  if (when == SealWhen::decoding) return sequence.slow_blocks() ? Making::straight : Making::whole;
+  return reads_sparsely(sequence, coming_tokens) ? Making::straight : Making::spilled;
+}
+
+// The first that might have room, were all gone that may leave.
+Session::Making Session::first_making(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const {
+  const Making least = least_making(sequence, coming_tokens, when);
+  if (when == SealWhen::decoding) return least;
+  const uint64_t blocks = block_bytes(sequence, coming_tokens);
+  for (const Making how : {Making::whole, Making::straight})
+    if (how == least || could_hold(sequence, blocks + sealing_bytes(sequence, coming_tokens, when, how)))
+      return how;
+  return least;
+}
+
+bool Session::could_hold(const Sequence& sequence, uint64_t coming_bytes) const {
+  if (runtime_->residency.mandatory_bytes(*runtime_->buffer) + coming_bytes > runtime_->pool->budget())
+    return false;
+  uint64_t held = sequence.bytes();
+  for (const auto& segment : sequence.segments())
+    if (!segment->is_slow()) held -= std::min(held, segment->leaving_bytes());
+  const uint64_t most = params_.kv_budget_bytes ? params_.kv_budget_bytes : UINT64_MAX;
+  return held + coming_bytes <= std::min<uint64_t>(most, fast_limit_);
+}
+
+// All but those that may be recent ones still when the prompt has been read.
+void Session::spill_tail(Sequence& sequence, const std::atomic<bool>* cancel) const {
+  const PolicyParams& params = params_.policy_params;
+  sequence.spill_tail(runtime_->buffer->file(),
+                      sequence.tokens() - params.local_window - params.decode_segment_tokens,
+                      [&] { throw_if_cancelled(cancel); });
+}
+
+// Before a prompt goes on: what the session goes back to if that fails is a copy, and would keep blocks in memory.
+void Session::spill_before(Use& use, int64_t coming_tokens, const CancelToken* cancel) {
+  if (!resident_ || sequence_.tail_tokens() <= params_.policy_params.decode_segment_tokens) return;
+  use.between([&](bool) {
+    const Making least = least_making(sequence_, coming_tokens, SealWhen::prefilling);
+    if (least == Making::spilled &&
+        (making_ == least || first_making(sequence_, coming_tokens, SealWhen::prefilling) == least))
+      spill_tail(sequence_, flag_of(cancel));
+  });
+}
+
+// A segment that is cut, the one that takes its place, and what of it is tail again are all held for a moment.
+void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
+  if (!resident_) return;
+  const int64_t window = params_.policy_params.local_window + kBlockTokens;
+  int64_t cut = 0;
+  for (const auto& segment : sequence_.segments())
+    if (segment->end_position() > tokens - window && segment->first_position() < tokens)
+      cut += segment->tokens();
+  if (!cut) return;
+  const KvShape& shape = sequence_.shape();
+  const auto longest = static_cast<int32_t>(std::min<int64_t>(cut, params_.policy_params.segment_tokens));
+  const int64_t again = std::min(cut, window + params_.policy_params.decode_segment_tokens) + kBlockTokens;
+  const bool may_be_straight = least_making(sequence_, 0, SealWhen::prefilling) != Making::whole;
+  const auto bytes = [&] {
+    return making_bytes_of(making_, longest) + static_cast<uint64_t>(again) * shape.token_bytes();
+  };
+  const auto make = [&](bool wait) {
+    return make_room_of(sequence_, bytes(), SealWhen::prefilling, wait, nullptr);
+  };
+  making_ = Making::whole;
+  if (may_be_straight && (!could_hold(sequence_, bytes()) || !make(false))) making_ = Making::straight;
+  if (making_ == Making::straight || !may_be_straight) make(may_wait);
+}
+
+void Session::rest() noexcept {
+  if (resident_) resident_->rest(has_slow_tier() ? sequence_.segments() : Residency::Segments());
+}
+
+bool Session::has_slow_tier() const { return resident_ && may_leave(*runtime_, sequence_.shape()); }
+
+// Of new blocks, and of one that is shared and about to be written to.
+uint64_t Session::block_bytes(const Sequence& sequence, int64_t coming_tokens) const {
+  const int64_t held = static_cast<int64_t>(sequence.tail().size()) * kBlockTokens;
+  const int64_t end = sequence.tail_tokens() + coming_tokens;
+  int64_t tokens = end > held ? (end - held + kBlockTokens - 1) / kBlockTokens * kBlockTokens : 0;
+  if (!sequence.tail().empty() && !sequence.tail().back().unique()) tokens += kBlockTokens;
+  if (sequence.tokens() < kSinkTokens) tokens += kSinkTokens;
+  return static_cast<uint64_t>(tokens) * sequence.shape().token_bytes();
+}
+
+uint64_t Session::making_bytes_of(Making how, int32_t tokens) const {
+  const KvShape& shape = sequence_.shape();
+  const PolicyParams& params = params_.policy_params;
+  return how == Making::whole
+             ? making_bytes(shape, *params_.policy, params, tokens)
+             : straight_making_bytes(shape, *params_.policy, params, tokens, runtime_->workers.threads());
+}
+
+// What the making of segments takes that may be due next.
+uint64_t Session::sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when,
+                                Making how) const {
+  const KvShape& shape = sequence.shape();
+  const PolicyParams& params = params_.policy_params;
+  const SegmentGrid grid(params);
+  const bool straight = how != Making::whole;
+  if (when == SealWhen::prefilling) {
+    // What is not settled may be sealed again, as part of a segment that is longer.
+    const int64_t settled = std::min(sequence.tokens(), sequence.settled_end());
+    const int64_t open =
+        std::min<int64_t>(sequence.tokens() - settled, sequence.tail_tokens() + params.segment_tokens) +
+        coming_tokens;
+    const uint64_t back = reads_sparsely(sequence, coming_tokens) ? sequence.slow_blocks() : 0;
+    const uint64_t back_bytes = back * kBlockTokens * shape.token_bytes();
+    if (grid.sealed_end(kSinkTokens + open) == kSinkTokens) return back_bytes;
+    const auto longest = static_cast<int32_t>(std::min<int64_t>(params.segment_tokens, open));
+    return back_bytes + making_bytes_of(how, longest) +
+           static_cast<uint64_t>(open / longest) * most_index_bytes(shape, *params_.policy, params, longest);
+  }
+  const SegmentSpan span = grid.unit(sequence.sealed_end());
+  if (span.end() > sequence.tokens() && !straight) return 0;
+  const uint64_t index = most_index_bytes(shape, *params_.policy, params, span.tokens);
+  if (straight)  // what is not due yet comes back
+    return making_bytes_of(how, span.tokens) + index +
+           std::min<uint64_t>(sequence.slow_blocks() * kBlockTokens, decode_tail_tokens(params)) *
+               shape.token_bytes();
+  if (sequence.being_built()) return index;
+  return making_bytes_of(how, span.tokens) +
+         building_bytes(shape, *params_.policy, params, span.tokens, runtime_->workers.threads());
+}
+
+}  // namespace wi

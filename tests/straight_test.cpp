@@ -1,0 +1,290 @@
+// Segments that the fast tier has no room for: a session whose budget is less than one of them takes reads prompts,
+// decodes, forks, is cut and saved, says the same bits as one with everything in memory, never holds more than its
+// budget, and is as it was when the disk fails. The plan says beforehand what such a budget must be.
+#include "src/cancel.h"
+#include "src/memory_plan.h"
+#include "tests/support/failing_calls.h"
+#include "tests/support/kernel_test.h"
+#include "tests/support/tiers.h"
+
+using namespace wi;
+using namespace wi::test;
+
+namespace {
+
+constexpr int32_t kSegment = 2048, kUnit = 128;
+constexpr size_t kPrompt = 5000;
+
+std::shared_ptr<const Model> model() {
+  static const std::shared_ptr<const Model> shared = [] {
+    ModelShape shape;
+    shape.name = "straight";
+    shape.layers = shape.kv_heads = 4;
+    shape.query_heads = 8;
+    shape.head_dim = 32;
+    return random_model(shape, DType::f32, seed());
+  }();
+  return shared;
+}
+TiersWorld world_of(const Tiers& tiers) { return TiersWorld(tiers, model()); }
+
+SessionParams params_of(const TiersWorld& world, const char* policy = "wave") {
+  SessionParams params = world.params(0);
+  params.policy = find_policy(world.runtime->backend, policy);
+  params.policy_params.segment_tokens = kSegment;
+  params.policy_params.decode_segment_tokens = kUnit;
+  params.policy_params.tokens_per_centroid = 64;
+  return params;
+}
+std::shared_ptr<Session> session_of(const TiersWorld& world, const char* policy = "wave") {
+  return Session::create(world.runtime, world.model, params_of(world, policy));
+}
+
+uint64_t segment_bytes() { return uint64_t{kSegment} * kv_shape_of(*model(), DType::f16).token_bytes(); }
+// A prompt in chunks of so many tokens is read with that.
+constexpr int32_t kChunk = 128;
+uint64_t budget() { return segment_bytes() * 9 / 10; }
+
+std::vector<float> logits_of(Session& session) {
+  const std::span<const float> logits = session.logits(nullptr);
+  return {logits.begin(), logits.end()};
+}
+
+void add(std::vector<float>& all, const std::vector<float>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+void step(Session& session, int steps, std::vector<float>& all) {
+  for (int i = 0; i < steps; ++i) {
+    session.accept(i * 7 % 100, nullptr);
+    add(all, logits_of(session));
+  }
+}
+
+// Everything that a host does with a session, in pieces that are sealed anew as parts of longer segments.
+std::vector<float> life(const TiersWorld& world, const char* policy) {
+  std::vector<float> all;
+  const auto session = session_of(world, policy);
+  const std::vector<int32_t> ids = random_prompt(kPrompt);
+  for (size_t at = 0; at < ids.size(); at += 1700) {
+    session->prefill({ids.data() + at, std::min<size_t>(1700, ids.size() - at)}, chunks_of(kChunk), nullptr);
+    add(all, logits_of(*session));
+  }
+  step(*session, 20, all);
+  const auto fork = session->fork();
+  step(*session, 700, all);  // units are sealed
+  fork->truncate(3000);
+  add(all, logits_of(*fork));
+  fork->prefill(random_prompt(2500, 1), chunks_of(kChunk), nullptr);
+  step(*fork, 3, all);
+  const std::string path = world.folder.file("saved");
+  session->save(path, nullptr);
+  const auto loaded = Session::load(
+      world.runtime, world.model, path, [](const SessionParams& params) { return params; }, nullptr);
+  step(*loaded, 3, all);
+  return all;
+}
+
+void a_budget_below_one_segment_changes_no_bit(void**) {
+  const TiersWorld fast = world_of({.slow = false});
+  for (const char* policy : {"wave", "full", "blocks"}) {
+    const TiersWorld world = world_of({.kv_budget_bytes = budget()});
+    const auto session = session_of(world, policy), expected = session_of(fast, policy);
+    const std::vector<int32_t> ids = random_prompt(kPrompt);
+    std::vector<float> got, wanted;
+    for (Session* one : {session.get(), expected.get()}) {
+      one->prefill(ids, chunks_of(kChunk), nullptr);
+      std::vector<float>& all = one == session.get() ? got : wanted;
+      add(all, logits_of(*one));
+      step(*one, 300, all);
+    }
+    assert_true(got == wanted);
+    assert_true(session->sequence().segments()[0]->tokens() == kSegment);
+    assert_in_range(world.runtime->pool->peak(), 1, budget());
+    std::printf("  %s: %llu of %llu bytes, a segment takes %llu\n", policy,
+                static_cast<unsigned long long>(world.runtime->pool->peak()),
+                static_cast<unsigned long long>(budget()), static_cast<unsigned long long>(segment_bytes()));
+  }
+}
+
+// With room for a segment here and there, and none for it there and here.
+void whatever_the_budget_all_that_a_host_does_says_the_same(void**) {
+  const std::vector<float> wanted = life(world_of({.slow = false}), "wave");
+  for (const double segments : {1.6, 2.3, 3.5}) {
+    const auto bytes = static_cast<uint64_t>(segments * static_cast<double>(segment_bytes()));
+    const TiersWorld world = world_of({.kv_budget_bytes = bytes});
+    const bool same = life(world, "wave") == wanted;
+    if (!same) fail_because("at %.1f segments", segments);
+    assert_in_range(world.runtime->pool->peak(), 1, bytes);
+  }
+}
+
+// The session's own budget, in a runtime that has room for all.
+void a_sessions_own_budget_may_be_less_than_a_segment(void**) {
+  const TiersWorld world = world_of({}), fast = world_of({.slow = false});
+  SessionParams params = params_of(world);
+  params.kv_budget_bytes = budget();
+  const auto session = Session::create(world.runtime, world.model, params), expected = session_of(fast);
+  const std::vector<int32_t> ids = random_prompt(kPrompt);
+  for (size_t at = 0; at < ids.size(); at += 1000) {
+    for (Session* one : {session.get(), expected.get()})
+      one->prefill({ids.data() + at, 1000}, chunks_of(kChunk), nullptr);
+    assert_in_range(session->sequence().bytes(), 1, budget());
+    assert_true(logits_of(*session) == logits_of(*expected));
+  }
+}
+
+// A prompt that is read a chunk a call, as tasks' are, holds no more; and one that is given up may be decoded.
+void a_prompt_that_is_given_up_half_way_goes_on_as_in_memory(void**) {
+  const TiersWorld world = world_of({.kv_budget_bytes = budget()}), fast = world_of({.slow = false});
+  const std::vector<int32_t> ids = random_prompt(kPrompt);
+  for (const size_t stop : {size_t{1500}, size_t{3900}, ids.size()}) {
+    const auto session = session_of(world), expected = session_of(fast);
+    std::vector<float> got, wanted;
+    for (Session* one : {session.get(), expected.get()}) {
+      for (size_t done = 0; done < stop;)
+        done += static_cast<size_t>(
+            one->prefill_chunk_of({ids.data() + done, ids.size() - done}, chunks_of(kChunk), nullptr));
+      std::vector<float>& all = one == session.get() ? got : wanted;
+      SavedBytes saved;
+      one->save(saved, nullptr);
+      add(all, logits_of(*one));
+      if (one == session.get() && stop < ids.size()) assert_true(one->sequence().slow_blocks() > 0);
+      auto fork = one->fork();
+      fork->truncate(static_cast<int64_t>(stop) - 300);
+      step(*fork, 5, all);
+      fork.reset();
+      step(*one, 5, all);
+      const auto loaded = Session::load(
+          fast.runtime, model(), saved, [](const SessionParams& params) { return params; }, nullptr);
+      step(*loaded, 2, all);
+      assert_int_equal(one->sequence().slow_blocks(), 0);
+    }
+    assert_true(got == wanted);
+    assert_in_range(world.runtime->pool->peak(), 1, budget());
+  }
+}
+
+// Short prompts may be read through the index, as steps are; those look at the tail in memory.
+void a_short_prompt_behind_a_long_one_may_be_read_through_the_index(void**) {
+  const TiersWorld world = world_of({.kv_budget_bytes = 2 * segment_bytes()}),
+                   fast = world_of({.slow = false});
+  std::vector<float> logits[2];
+  for (const TiersWorld* in : {&world, &fast}) {
+    SessionParams params = params_of(*in);
+    params.sparse_read_tokens = 64;
+    const auto session = Session::create(in->runtime, in->model, params);
+    const std::vector<int32_t> ids = random_prompt(kPrompt);
+    session->prefill(ids, chunks_of(kChunk), nullptr);  // whose last chunk is one of 8
+    session->prefill(random_prompt(50, 1), chunks_of(kChunk), nullptr);
+    step(*session, 3, logits[in == &fast]);
+  }
+  assert_true(logits[0] == logits[1]);
+  assert_in_range(world.runtime->pool->peak(), 1, 2 * segment_bytes());
+}
+
+// ---- What fails ----
+
+struct FaultCase {
+  Function function;
+  int what;
+};
+
+void a_disk_that_fails_leaves_the_session_as_it_was(void**) {
+  const std::vector<int32_t> ids = random_prompt(kPrompt);
+  const TiersWorld fast = world_of({.slow = false});
+  const auto expected = session_of(fast);
+  expected->prefill({ids.data(), 600}, chunks_of(kChunk), nullptr);
+  const std::vector<float> before = logits_of(*expected);
+  expected->prefill({ids.data() + 600, ids.size() - 600}, chunks_of(kChunk), nullptr);
+  const std::vector<float> wanted = logits_of(*expected);
+  const auto attempt = [&](const FaultCase& one, int64_t first, int64_t last) {
+    const TiersWorld world = world_of({.kv_budget_bytes = budget()});
+    const auto session = session_of(world);
+    session->prefill({ids.data(), 600}, chunks_of(kChunk), nullptr);
+    arm(one.function, one.what, first, last);
+    wi_status status = WI_OK;
+    try {
+      session->prefill({ids.data() + 600, ids.size() - 600}, chunks_of(kChunk), nullptr);
+    } catch (const Error& error) {
+      status = error.code();
+    }
+    const bool happened = fault.happened;
+    disarm();
+    if (happened) {
+      assert_int_equal(status, WI_E_IO);
+      assert_int_equal(session->stats().tokens, 600);
+      assert_true(logits_of(*session) == before);
+      session->prefill({ids.data() + 600, ids.size() - 600}, chunks_of(kChunk), nullptr);
+    }
+    assert_true(logits_of(*session) == wanted);
+    assert_in_range(world.runtime->pool->peak(), 1, budget());
+    return happened;
+  };
+  std::mt19937_64 random(seed());
+  int happened = 0;
+  for (const bool ring : {true, false}) {
+    without_rings = !ring;
+    for (const FaultCase& one :
+         {FaultCase{kFallocate, ENOSPC}, {kPwrite, ENOSPC}, {kPwrite, EIO}, {kPread, EIO}}) {
+      if (!ring && one.function != kPread) continue;  // the rest is the same
+      if (ring && one.function == kPread) continue;
+      for (const int64_t number : {int64_t{0}, int64_t{1}, static_cast<int64_t>(random() % 30)})
+        happened += attempt(one, number, number);
+    }
+  }
+  without_rings = false;
+  assert_true(happened >= 9);
+}
+
+// ---- What the plan says ----
+
+void the_planned_part_is_enough_and_less_than_a_segment(void**) {
+  const std::vector<int32_t> ids = random_prompt(12000);
+  const TiersWorld roomy = world_of({}), fast = world_of({.slow = false});
+  const auto expected = session_of(fast);
+  expected->prefill(ids, {}, nullptr);
+  std::vector<float> wanted, got;
+  step(*expected, 600, wanted);
+  const uint64_t bytes = plan_memory(*roomy.runtime, *model(), params_of(roomy), ids.size() + 600).fast_bytes;
+  const TiersWorld world = world_of({.kv_budget_bytes = bytes});
+  assert_int_equal(plan_memory(*world.runtime, *model(), params_of(world), ids.size() + 600).fits, 1);
+  const auto session = session_of(world);
+  session->prefill(ids, {}, nullptr);
+  step(*session, 600, got);
+  assert_true(got == wanted);
+  assert_in_range(world.runtime->pool->peak(), 1, bytes);
+}
+
+// Llama 3.1 8B with all defaults.
+void an_8b_model_needs_a_fraction_of_a_segment_beside_its_index(void**) {
+  const KvShape shape{32, 8, 128, DType::f16};
+  const PolicyParams params;
+  const Policy& wave = *find_policy(cpu_backend(), "wave");
+  const uint64_t segment = shape.token_bytes() * static_cast<uint64_t>(params.segment_tokens);
+  const KvPlan whole = plan_kv(shape, wave, params, 1024, 32768),
+               straight = plan_kv(shape, wave, params, 1024, 32768, {16, true});
+  std::printf(
+      "  a segment: %.2f GB; must be in memory at 32K tokens: %.2f GB, %.2f where planes leave at once, "
+      "%.2f of it the index\n",
+      static_cast<double>(segment) / 1e9, static_cast<double>(whole.fast_bytes) / 1e9,
+      static_cast<double>(straight.fast_bytes) / 1e9, static_cast<double>(straight.index_bytes) / 1e9);
+  assert_true(whole.fast_bytes > 2 * segment);
+  assert_true(straight.fast_bytes - straight.index_bytes < segment * 2 / 3);
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(an_8b_model_needs_a_fraction_of_a_segment_beside_its_index),
+      cmocka_unit_test(a_budget_below_one_segment_changes_no_bit),
+      cmocka_unit_test(whatever_the_budget_all_that_a_host_does_says_the_same),
+      cmocka_unit_test(a_sessions_own_budget_may_be_less_than_a_segment),
+      cmocka_unit_test(a_prompt_that_is_given_up_half_way_goes_on_as_in_memory),
+      cmocka_unit_test(a_short_prompt_behind_a_long_one_may_be_read_through_the_index),
+      cmocka_unit_test(a_disk_that_fails_leaves_the_session_as_it_was),
+      cmocka_unit_test(the_planned_part_is_enough_and_less_than_a_segment),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
