@@ -863,7 +863,7 @@ typedef struct wi_session_stats {
   uint64_t buffer_refusals;
   uint64_t buffer_late;
   uint64_t buffer_evictions; /* partitions, of whichever session, that made room for them */
-  uint64_t buffer_stalls;    /* lookups that waited for the slow tier; summed over steps, layers and KV heads */
+  uint64_t buffer_stalls; /* lookups that waited for the slow tier; summed over steps, layers and KV heads */
 } wi_session_stats;
 
 /* What a session of so many tokens would take, without making one.
