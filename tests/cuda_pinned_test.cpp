@@ -127,18 +127,18 @@ void a_newcomer_takes_room_that_is_free_before_it_takes_others(void**) {
   };
   World small(cuda_backend());
   const auto alone = small.session();
-  alone->prefill(prompt(600), {}, nullptr);
+  alone->prefill(prompt(300), {}, nullptr);
   const uint64_t whole = alone->stats().kv_bytes;
 
   World world(cuda_backend(), {.budget_bytes = 4 * whole});
   const auto old = world.session();
-  old->prefill(prompt(2400), {}, nullptr);
+  old->prefill(prompt(1200), {}, nullptr);
   for (const auto& segment : old->sequence().segments()) segment->demote(*world.runtime->buffer);
   old->decode(nullptr);
   const uint64_t left = fast_bytes(*old);
   assert_true(old->stats().slow_bytes > 2 * whole);
   const auto newcomer = world.session();
-  newcomer->prefill(prompt(1200, 1), {}, nullptr);
+  newcomer->prefill(prompt(600, 1), {}, nullptr);
   leave_the_device(world, *newcomer);
   std::printf("  %zu KB of %zu are used\n", size_t{world.runtime->pool->used() >> 10},
               size_t{4 * whole >> 10});
