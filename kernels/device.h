@@ -33,6 +33,7 @@ struct DeviceDescription {
 };
 
 struct DeviceQueue;
+struct HotPages;  // hot_pages.h
 
 struct DeviceTable {
   // How many there are to be described, at least one: where there is none at all, the first says why.
@@ -65,6 +66,9 @@ struct DeviceTable {
   void (*fetch)(DeviceQueue* queue, void* to, const void* from, size_t bytes);
   void (*fetch_after)(DeviceQueue* queue);
   void (*await_fetched)(DeviceQueue* queue);
+  // A step begins that uses this cache, as no other does before it has ended: forgets what is gone, and puts the frames
+  // in the order in which they are to go.
+  void (*order_hot_pages)(DeviceQueue* queue, const HotPages& pages);
   // Waits for everything in the queue. False, and why: something of it since the last call failed, in which
   // case what it should have written is unspecified.
   bool (*finish)(DeviceQueue* queue, DeviceError* error);

@@ -169,6 +169,11 @@ static void await_fetched(DeviceQueue* queue) {
   queue->await_fetched();
 }
 
+static void order_hot_pages(DeviceQueue* queue, const HotPages& pages) {
+  const OnDevice on(queue->index);
+  if (!queue->failed()) queue->note(order_hot_pages(queue->stream, pages));
+}
+
 static bool finish(DeviceQueue* queue, DeviceError* error) {
   const OnDevice on(queue->index);
   return report(queue->finish(), "a step", error);
@@ -191,6 +196,7 @@ const DeviceTable device_table = {
     .fetch = fetch,
     .fetch_after = fetch_after,
     .await_fetched = await_fetched,
+    .order_hot_pages = order_hot_pages,
     .finish = finish,
 };
 
