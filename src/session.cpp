@@ -26,6 +26,12 @@ KvShape kv_shape_of(const Model& model, DType kv) {
   return shape;
 }
 
+KvShape kv_shape_of(const Model& model, DType kv, const Runtime& runtime) {
+  KvShape shape = kv_shape_of(model, kv);
+  shape.paged = runtime.device && !shape.windows;
+  return shape;
+}
+
 std::shared_ptr<Session> Session::create(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                          const SessionParams& params) {
   return std::shared_ptr<Session>(new Session(std::move(runtime), std::move(model), params));
@@ -36,13 +42,15 @@ Session::Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> 
     : runtime_(std::move(runtime)),
       model_(std::move(model)),
       params_(params),
-      sequence_(runtime_->kv_pools, kv_shape_of(*model_, params.kv), params.kv_budget_bytes),
+      sequence_(runtime_->kv_pools, kv_shape_of(*model_, params.kv, *runtime_), params.kv_budget_bytes),
       sampler_(params.sampling) {
   check_bias(params.sampling);
   params_.sampling = {};  // the sampler has them
   if (runtime_->buffer)
-    resident_ = std::make_unique<Residency::Member>(runtime_->residency, runtime_->buffer,
-                                                    2 * kFrameTokens * sequence_.shape().head_bytes());
+    resident_ = std::make_unique<Residency::Member>(
+        runtime_->residency, runtime_->buffer,
+        2 * static_cast<size_t>(runtime_->device ? kHotPageTokens : kFrameTokens) *
+            sequence_.shape().head_bytes());
   runtime_->sessions.fetch_add(1, std::memory_order_relaxed);
   publish_stats();
 }
@@ -286,9 +294,13 @@ bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, Seal
       wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, others);
       if (whole > wish.most) wish.at_once = true;
     }
-    if (params_.kv_fast_share > 0)
-      wish.most = std::min(wish.most, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
-                                                            static_cast<double>(all)));
+    const auto share_of_all = [&](float share) {
+      return static_cast<uint64_t>(static_cast<double>(share) * static_cast<double>(all));
+    };
+    if (params_.kv_fast_share > 0) wish.most = std::min(wish.most, share_of_all(params_.kv_fast_share));
+    // Whoever looks up whole segments has as much of them.
+    if (runtime_->device && params_.policy->partition_offsets)
+      wish.cached = share_of_all(params_.kv_fast_share > 0 ? params_.kv_fast_share : kDeviceCacheShare);
   }
   return resident_->make_room(wish, [&] { throw_if_cancelled(cancel); });
 }

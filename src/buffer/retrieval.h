@@ -29,6 +29,11 @@ class Retrieval {
   // WI_E_CANCELLED.
   void run(const Stream& stream, const LookupArgs& args);
 
+  // Of a device's lookups, the cache of what is pinned, for their next pass; null: they do without.
+  const HotPages* hot_pages(Queue& queue, size_t page_bytes) {
+    return pinned_ ? hot_.begin_pass(pinned_->hot_pages(page_bytes), queue) : nullptr;
+  }
+
   size_t bytes() const;
 
  private:
@@ -52,7 +57,9 @@ class Retrieval {
   void verify(const LookupArgs& args, const Miss& miss) const;
   void give_back() noexcept;
 
-  WaveBuffer* buffer_ = nullptr;
+  WaveBuffer* buffer_ = nullptr;  // whose slow tier is a file
+  WaveBuffer* pinned_ = nullptr;  // or pinned memory
+  HotPageCache::Use hot_;
   uint64_t step_ = 0;
   std::shared_ptr<SpillFile> file_;      // that reader_ reads
   std::unique_ptr<SpillReader> reader_;  // made with the first miss

@@ -27,6 +27,7 @@ struct Shape {
   uint64_t budget_bytes = uint64_t{1} << 30;
   uint64_t slow_bytes = 0;  // of pinned memory at most
   int32_t head_dim = 16;
+  size_t slab_bytes = kSlabBytes;
 };
 
 // A backend with sessions of a model that it has to itself: a device takes the model's weights away.
@@ -36,6 +37,7 @@ struct World {
     params.threads = 1;
     params.kv_budget_bytes = shape.budget_bytes;
     params.spill_bytes = shape.slow_bytes;
+    params.slab_bytes = shape.slab_bytes;
     params.backend = &backend;
     runtime = Runtime::create(params);
     ModelShape of = shape_named("tiny");
