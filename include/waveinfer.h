@@ -190,7 +190,7 @@ WI_API const char* wi_status_name(wi_status status);
 enum wi_huge_pages { WI_HUGE_PAGES_AUTO = 0, WI_HUGE_PAGES_OFF = 1 };
 enum wi_bind_threads { WI_BIND_AUTO = 0, WI_BIND_OFF = 1 };
 /* Which clusters of a slow tier make room for others in the fast one: the least recently used exactly
- * (RetroInfer, section 4.3), or by age in 64 steps, as a device computes it (SPIN, section 5.3). AUTO: LRU.
+ * (RetroInfer, section 4.3), or by age in 64 steps, as a device always does (SPIN, section 5.3). AUTO: LRU.
  * Since 0.2 */
 enum wi_buffer_manager { WI_BUFFER_AUTO = 0, WI_BUFFER_LRU = 1, WI_BUFFER_BUCKETED = 2 };
 
@@ -203,11 +203,12 @@ typedef struct wi_runtime_params {
    * libwaveinfer_cuda.so, which is looked for beside this library, then where the system looks for libraries.
    * wi_device_get_info says whether it can be used. On a device weights, indexes and recent tokens are in its memory,
    * and as much of the other keys and values as kv_budget_bytes, which counts that memory, has room for (0: 80 % of
-   * what is free, less what models' weights take then); the rest is in pinned memory of the host's, which the device
-   * reads, on the device's own NUMA node, and which is the slow tier of its sessions (kv_fast_share, spill_bytes,
-   * statistics). The device is used in its primary context; the context that is current to a host's thread is so again
-   * when a call returns. Policies are "wave", without target_mass, and "full"; there is no spill_folder and no wi_kv yet,
-   * and weights are f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K. */
+   * what is free, less what models' weights take then); the rest is in pinned memory of the host's, on the device's own
+   * NUMA node, which is the slow tier of its sessions (kv_fast_share, spill_bytes, statistics): the device reads it
+   * there, and has copies of what "wave" looks up again and again in frames of its own memory. The device is used in its
+   * primary context; the context that is current to a host's thread is so again when a call returns. Policies are
+   * "wave", without target_mass, and "full"; there is no spill_folder and no wi_kv yet, and weights are f32, f16, bf16,
+   * q8_0, q4_0, q4_K, q5_K or q6_K. */
   const char* device;
   /* Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights and
    * scratch do not count. 0: 80 % of the memory this process may use. */
@@ -744,7 +745,8 @@ typedef struct wi_session_params {
   int32_t prefix_reuse;
   /* With wi_runtime_params.spill_folder, or on a device: the share of this session's sealed keys and values that may
    * stay in fast memory, in (0, 1]; the rest is in the slow tier. Of what it shares with other sessions, they have one
-   * share together. 0: as much as the budgets have room for. Since 0.2 */
+   * share together. 0: as much as the budgets have room for; on a device, where that is not all, frames for 5 % of
+   * them included. Since 0.2 */
   float kv_fast_share;
   int32_t reserved_1;
 } wi_session_params;

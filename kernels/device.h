@@ -35,6 +35,7 @@ struct DeviceDescription {
 };
 
 struct DeviceQueue;
+struct HotPages;  // hot_pages.h
 
 struct DevicePiece {
   const void* from = nullptr;  // in the device's memory
@@ -77,6 +78,9 @@ struct DeviceTable {
   // How often since the last call the system refused to pin room of the queue's, which is pageable then: no result is
   // another for that, and the host waits where it would not.
   uint64_t (*take_refused_pins)(DeviceQueue* queue);
+  // A step begins that uses this cache, as no other does before it has ended: forgets what is gone, and puts the frames
+  // in the order in which they are to go.
+  void (*order_hot_pages)(DeviceQueue* queue, const HotPages& pages);
   // Waits for everything in the queue. False, and why: something of it since the last call failed, in which
   // case what it should have written is unspecified.
   bool (*finish)(DeviceQueue* queue, DeviceError* error);

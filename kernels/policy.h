@@ -26,6 +26,7 @@ struct PolicyParams {
 };
 
 struct SlowPlane;  // of src/buffer: keys and values that are not in the fast tier
+struct HotPages;   // hot_pages.h
 
 // One sealed segment as a policy sees it: one layer, one KV head. On a device all of it is in the device's memory,
 // the lists of segments and of lookups too.
@@ -38,6 +39,10 @@ struct SegmentView {
   const void* index = nullptr;       // the policy's own bytes, position-independent; null if it keeps none
   int32_t tokens = 0;
   int32_t partitions = 0;
+  // Of a device, where keys and values are in pinned memory (hot_pages.h): the number of the segment's first page, 0
+  // where they are in the device's own; and the frame of each page, hot_page_slots(tokens, partitions).
+  uint64_t first_page = 0;
+  int32_t* frames = nullptr;
 
   KvRun run(int32_t partition, size_t row_bytes) const {
     const size_t at = static_cast<size_t>(offsets[partition]) * row_bytes;
@@ -145,9 +150,10 @@ struct Lookup {
   int32_t estimated_count = 0;
   // (group, partition_count) q·c/√d, lookup order: segments, then partitions. Estimate may spoil them.
   float* scores = nullptr;
-  // retrieve writes these: the retrieved partitions as runs in the fast tier; room for partition_count
+  // retrieve writes these: the retrieved partitions as runs in the fast tier; room for run_room, at least
+  // partition_count
   KvRun* runs = nullptr;
-  int32_t run_count = 0;
+  int32_t run_room = 0, run_count = 0;
   // output: normalised attention and its LSE (natural log) per query head of the group
   float* out = nullptr;                // (group, head_dim); query head h of the group starts at h * head_dim
   float* lse = nullptr;                // (group)
@@ -165,6 +171,9 @@ struct LookupArgs {
   // Of the largest lookup, for devices, which cut their work up before they see it; none changes a bit.
   int64_t usual_tokens = 0;  // attended exactly, about
   int32_t most_partitions = 0, most_segments = 0;
+  // Of a device whose lookups have segments in pinned memory: where retrieve looks for their pages; null: there is
+  // none, and they are read where they lie. The host's own struct.
+  const HotPages* hot = nullptr;
 };
 
 // Counts what select did. retrieved_tokens: of what it picked.

@@ -17,11 +17,11 @@ void finish(const Step& step, std::span<const Row> rows);
 
 void decode_step(const Step& given, std::span<const Row> rows, StepStats& times) {
   const Stream queued = given.work.on_device(given.stream);
+  const Retrieval::Use using_buffer(given.work.retrieval, given.buffer);
   const Workspace::Running running(given.work);
   Step step{given.backend, queued, given.model, given.work, given.buffer};
   step.rows_alike = true;  // a session's logits do not depend on its company
   const Model& model = step.model;
-  const Retrieval::Use using_buffer(step.work.retrieval, step.buffer);
   const int64_t row_count = static_cast<int64_t>(rows.size());
   Attention& attention = step.work.attention;
 

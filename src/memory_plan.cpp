@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/hot_pages.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/past.h"
 #include "src/pipeline/straight.h"
@@ -22,13 +23,17 @@ uint64_t indexed_planes(const KvShape& shape) {
   return static_cast<uint64_t>(shape.indexed_layers()) * static_cast<uint64_t>(shape.kv_heads);
 }
 
-// Of a segment beside its index: each token's place, each partition's offset.
+// Of a segment beside its index: each token's place, each partition's offset, each page's frame.
 uint64_t order_bytes_of(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                         int64_t tokens) {
   const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
   const uint64_t indexed = indexed_planes(shape);
   const auto partitions = static_cast<uint64_t>(policy.most_partitions(params, static_cast<int32_t>(tokens)));
-  return (planes * static_cast<uint64_t>(tokens) + indexed * (partitions + 1) + (planes - indexed) * 2) *
+  const uint64_t pages =
+      shape.paged ? planes * hot_page_slots(static_cast<int32_t>(tokens), static_cast<int32_t>(partitions))
+                  : 0;
+  return (planes * static_cast<uint64_t>(tokens) + indexed * (partitions + 1) + (planes - indexed) * 2 +
+          pages) *
          sizeof(int32_t);
 }
 
@@ -88,7 +93,7 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
                            uint64_t tokens) {
   check(tokens <= INT32_MAX, WI_E_ARGUMENT, "tokens is ", tokens, ", must be at most ", INT32_MAX);
   const ModelConfig& config = model.config;
-  const KvShape shape = kv_shape_of(model, params.kv);
+  const KvShape shape = kv_shape_of(model, params.kv, runtime);
   const int64_t chunk_tokens = prefill_chunk_tokens(config);
   const bool slow_tier = may_leave(runtime, shape);
   SlowPlan slow;

@@ -135,7 +135,8 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
       std::lock_guard lock(mutex_);
       if (round == 0) {
         hold(self, wish.segments);
-        self.floor_ = wish.floor, self.most_ = wish.most, self.coming_ = wish.coming;
+        self.floor_ = wish.floor, self.most_ = wish.most;
+        self.cached_ = wish.cached, self.coming_ = wish.coming;
       }
       WaveBufferMemory buffers = buffer.memory();
       const uint64_t room = divide_room(buffers);
@@ -308,8 +309,9 @@ uint64_t Residency::divide_room(const WaveBufferMemory& buffers) {
     member.demand_.floor = scaled(member.floor_, member.kv_, member.all_);
     member.demand_.most =
         member.most_ >= member.all_ ? member.demand_.kv : scaled(member.kv_, member.most_, member.all_);
-    // What has left for pinned memory is read there, and does not come back.
-    if (member.buffer_->pinned()) member.demand_.most = std::min(member.demand_.most, member.whole_);
+    // What has left for pinned memory does not come back: it is read there, and some of it is in frames.
+    if (member.buffer_->pinned())
+      member.demand_.most = std::min(member.demand_.most, member.whole_ + most_in_frames(member));
     demands_[i] = member.demand_;
   }
   // What is kept free is for the tails of others to grow into without anybody's having to leave first.
@@ -351,16 +353,39 @@ void Residency::expect_pinned(const Member& member, uint64_t used) const {
 
 // Its own limits and its part, in which a session that has more than that keeps few segments whole.
 void Residency::keep_part(Member& self, Chosen& chosen) {
-  const bool pinned = self.buffer_->pinned() != nullptr;  // read in place: nothing of it is kept in frames
-  const bool more = self.demand_.kv > self.part_ && !pinned;
+  if (self.buffer_->pinned()) return keep_pinned_part(self, chosen);
+  const bool more = self.demand_.kv > self.part_;
   const uint64_t whole = more ? self.part_ / kWholeShare : self.part_;
   choose(self, chosen, [&] { return self.whole_ <= whole && self.all_fast_ <= self.most_; });
   recount();
-  if (pinned) return;
-  const uint64_t now = self.frames_.bytes(), all = less(self.demand_.kv, self.whole_);
-  const uint64_t frames = std::min(less(self.part_, self.whole_), all);
-  // Not for every block that somebody's tail takes or gives back.
-  const uint64_t grown = now + std::max<uint64_t>(now / kWholeShare, self.buffer_->slab_bytes());
+  const uint64_t all = less(self.demand_.kv, self.whole_);
+  keep_frames(self, std::min(less(self.part_, self.whole_), all), all, self.buffer_->slab_bytes());
+}
+
+// Of what is pinned: what the session asks for, and no more than there is; last pages are not full.
+uint64_t Residency::most_in_frames(const Member& member) {
+  const uint64_t pinned = less(member.kv_, member.whole_);
+  return std::min(scaled(member.cached_, member.kv_, member.all_), pinned + pinned / 4);
+}
+
+// What is pinned can be read in place, a whole segment of it at the pace of the bus: of its part a session that has
+// more has in frames what it asks for, and segments whole in the rest.
+void Residency::keep_pinned_part(Member& self, Chosen& chosen) {
+  const bool more = self.demand_.kv > self.part_;
+  const uint64_t wished = more ? std::min(self.cached_, self.most_) : 0;
+  const uint64_t cached = std::min(scaled(wished, self.kv_, self.all_), self.part_);
+  choose(self, chosen,
+         [&] { return self.whole_ <= self.part_ - cached && self.all_fast_ <= self.most_ - wished; });
+  recount();
+  const uint64_t all = most_in_frames(self);
+  const uint64_t frames = std::min(more ? cached : less(self.part_, self.whole_), all);
+  keep_frames(self, frames, all, self.buffer_->slab_bytes() / kWholeShare);
+}
+
+// Not changed for every block that somebody's tail takes or gives back.
+void Residency::keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change) {
+  const uint64_t now = self.frames_.bytes();
+  const uint64_t grown = now + std::max<uint64_t>(now / kWholeShare, least_change);
   if (frames < now || frames >= grown || frames == all) self.frames_.set(frames);
 }
 

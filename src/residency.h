@@ -49,6 +49,7 @@ class Residency {
     Segments segments;           // in order
     uint64_t floor = 0;          // what a step looks up of them
     uint64_t most = UINT64_MAX;  // that the session's own limits allow of them and of frames
+    uint64_t cached = 0;         // of what is pinned and does not fit, in frames
     uint64_t coming = 0;         // that it may allocate until it says so again
     bool at_once = false;        // what of its own leaves does so before the next step, not beside it
     bool may_wait = true;        // for steps of others to end: this thread is in the middle of none
@@ -83,7 +84,7 @@ class Residency {
     const std::shared_ptr<WaveBuffer> buffer_;
     std::vector<Holding*> holdings_;  // in order
     WaveBuffer::Share frames_;
-    uint64_t floor_ = 0, most_ = UINT64_MAX, coming_ = 0;  // as wished
+    uint64_t floor_ = 0, most_ = UINT64_MAX, cached_ = 0, coming_ = 0;  // as wished
     uint64_t all_ = 0, all_fast_ = 0;  // bytes of its segments, shared ones whole; of those that stay fast
     uint64_t kv_ = 0;                  // of all, its part where they are shared
     uint64_t whole_ = 0;               // of these, its part where they are shared
@@ -116,6 +117,9 @@ class Residency {
   void recount() noexcept;
   uint64_t divide_room(const WaveBufferMemory& buffers);
   void keep_part(Member& self, Chosen& chosen);
+  static uint64_t most_in_frames(const Member& member);
+  void keep_pinned_part(Member& self, Chosen& chosen);
+  void keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change);
   void take_from(Member& other, Chosen& chosen);
   void cut_frames(uint64_t bytes);
   void expect_pinned(const Member& member, uint64_t used) const;

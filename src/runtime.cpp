@@ -16,19 +16,25 @@ WaveBufferParams buffer_params(const RuntimeParams& params) {
   return buffer;
 }
 
+// A device gives memory in pieces of 2 MB: that is the smallest of its slabs, and the largest of the host's.
+constexpr size_t kDeviceSlabs = 16;
+
 // Of a device's sessions the slow tier is memory of the host's.
 std::shared_ptr<WaveBuffer> open_buffer(const RuntimeParams& params, const Topology& topology,
-                                        const std::shared_ptr<HostPool>& pool,
+                                        const std::shared_ptr<HostPool>& pool, const KvPools& kv_pools,
                                         const std::shared_ptr<const Device>& device) {
   WaveBufferParams buffer = buffer_params(params);
   const uint64_t most = params.spill_bytes ? params.spill_bytes : topology.memory_bytes / 10 * 8;
-  if (device)
+  if (device) {
     buffer.pinned = HostPool::create(
         std::make_shared<MemoryBudget>(most),
         std::make_shared<PinnedMemory>(
             device, PinnedParams{.node = numa_node_of(device->description.bus), .most_bytes = most}));
-  else if (params.spill_folder.empty())
+    buffer.device = kv_pools.pages;
+    buffer.slab_bytes *= kDeviceSlabs;
+  } else if (params.spill_folder.empty()) {
     return nullptr;
+  }
   return WaveBuffer::open(pool, buffer);
 }
 
@@ -90,7 +96,7 @@ Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
       weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
       device_weights_pool(make_device_weights_pool(params, *pool, device)),
       residency(pool),
-      buffer(open_buffer(params, topology, pool, device)),
+      buffer(open_buffer(params, topology, pool, kv_pools, device)),
       params_(params) {
   if (const Workers::Refusal refused = workers.refused(); refused.threads > 0)
     log(WI_LOG_WARNING,

@@ -27,6 +27,12 @@ KvShape kv_shape_of(const Model& model, DType kv) {
   return shape;
 }
 
+KvShape kv_shape_of(const Model& model, DType kv, const Runtime& runtime) {
+  KvShape shape = kv_shape_of(model, kv);
+  shape.paged = runtime.device && !shape.windows;
+  return shape;
+}
+
 std::shared_ptr<Session> Session::create(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                          const SessionParams& params) {
   return std::shared_ptr<Session>(new Session(std::move(runtime), std::move(model), params));
@@ -37,13 +43,15 @@ Session::Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> 
     : runtime_(std::move(runtime)),
       model_(std::move(model)),
       params_(params),
-      sequence_(runtime_->kv_pools, kv_shape_of(*model_, params.kv), params.kv_budget_bytes),
+      sequence_(runtime_->kv_pools, kv_shape_of(*model_, params.kv, *runtime_), params.kv_budget_bytes),
       sampler_(params.sampling) {
   check_bias(params.sampling);
   params_.sampling = {};  // the sampler has them
   if (runtime_->buffer)
-    resident_ = std::make_unique<Residency::Member>(runtime_->residency, runtime_->buffer,
-                                                    2 * kFrameTokens * sequence_.shape().head_bytes());
+    resident_ = std::make_unique<Residency::Member>(
+        runtime_->residency, runtime_->buffer,
+        2 * static_cast<size_t>(runtime_->device ? kHotPageTokens : kFrameTokens) *
+            sequence_.shape().head_bytes());
   runtime_->sessions.fetch_add(1, std::memory_order_relaxed);
   publish_stats();
 }

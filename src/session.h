@@ -33,6 +33,8 @@ class InputFile;
 struct SavedParams;
 struct SessionImage;
 
+inline constexpr float kDeviceCacheShare = 0.05f;  // RetroInfer §4.3
+
 struct SessionParams {
   const Policy* policy = nullptr;  // of the runtime's backend
   PolicyParams policy_params;
@@ -42,10 +44,13 @@ struct SessionParams {
   uint64_t kv_budget_bytes = 0;
   int32_t sparse_read_tokens = 0;
   bool prefix_reuse = true;
-  float kv_fast_share = 0;  // of the sealed keys and values, in the fast tier; 0: as the budgets have room
+  // Of the sealed keys and values, in the fast tier; 0: as the budgets have room, and of a device's what does not fit
+  // has a cache of kDeviceCacheShare of all.
+  float kv_fast_share = 0;
 };
 
 KvShape kv_shape_of(const Model& model, DType kv);
+KvShape kv_shape_of(const Model& model, DType kv, const Runtime& runtime);  // as its sessions have it
 
 struct PrefillParams {
   int32_t chunk_tokens = 0;

@@ -39,9 +39,13 @@ bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, Seal
       wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, others);
       if (whole > wish.most) wish.at_once = true;
     }
-    if (params_.kv_fast_share > 0)
-      wish.most = std::min(wish.most, static_cast<uint64_t>(static_cast<double>(params_.kv_fast_share) *
-                                                            static_cast<double>(all)));
+    const auto share_of_all = [&](float share) {
+      return static_cast<uint64_t>(static_cast<double>(share) * static_cast<double>(all));
+    };
+    if (params_.kv_fast_share > 0) wish.most = std::min(wish.most, share_of_all(params_.kv_fast_share));
+    // Whoever looks up whole segments has as much of them.
+    if (runtime_->device && params_.policy->partition_offsets)
+      wish.cached = share_of_all(params_.kv_fast_share > 0 ? params_.kv_fast_share : kDeviceCacheShare);
   }
   return resident_->make_room(wish, [&] { throw_if_cancelled(cancel); });
 }

@@ -216,6 +216,47 @@ void less_shared_memory_changes_no_bit(void**) {
       }
 }
 
+// Nor on how many runs its tokens come in: those of a cache are short, and lie anywhere.
+void how_tokens_are_cut_into_runs_changes_no_bit(void**) {
+  for (uint64_t shape = 0; shape < 6; ++shape) {
+    std::mt19937_64 random(seed() * 1000 + shape);
+    Lookups host(random, 2, shape % 2 ? 4 : 1, 64, DType::f16, 1500);
+    cuda_emulation::reset(random());
+    DeviceStream stream;
+    std::vector<float> whole[2];
+    {
+      DeviceLookups device(stream, host);
+      assert_cuda(cuda::attend(stream, device.args, device.workspace));
+      for (size_t i = 0; i < 2; ++i) whole[i] = device.outs[i].to_host();
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      std::vector<KvRun> pieces;
+      const size_t row = row_bytes(DType::f16, 64);
+      int32_t steady = 0;
+      for (size_t r = 0; r < host.runs[i].size(); ++r) {
+        KvRun left = host.runs[i][r];
+        while (left.tokens > 0) {
+          const int64_t tokens = std::min(left.tokens, draw(random, 1, 8));
+          pieces.push_back({left.keys, left.values, tokens});
+          left = {static_cast<const std::byte*>(left.keys) + static_cast<size_t>(tokens) * row,
+                  static_cast<const std::byte*>(left.values) + static_cast<size_t>(tokens) * row,
+                  left.tokens - tokens};
+        }
+        if (static_cast<int32_t>(r) + 1 == host.steady_counts[i])
+          steady = static_cast<int32_t>(pieces.size());
+      }
+      host.runs[i] = std::move(pieces);
+      Lookup& lookup = host.lookups[i];
+      lookup.steady_count = steady;
+      lookup.run_count = static_cast<int32_t>(host.runs[i].size()) - steady;
+    }
+    DeviceLookups device(stream, host);
+    assert_cuda(cuda::attend(stream, device.args, device.workspace));
+    for (size_t i = 0; i < 2; ++i) assert_true(same_bits(device.outs[i].to_host(), whole[i]));
+    assert_true(cuda_emulation::report().empty());
+  }
+}
+
 void other_shapes_are_refused(void**) {
   cuda_emulation::reset(seed());
   DeviceStream stream;
@@ -238,6 +279,7 @@ int main() {
       cmocka_unit_test(attends_any_shape_as_the_cpu),
       cmocka_unit_test(a_lookup_is_the_same_bits_in_any_company),
       cmocka_unit_test(less_shared_memory_changes_no_bit),
+      cmocka_unit_test(how_tokens_are_cut_into_runs_changes_no_bit),
       cmocka_unit_test(other_shapes_are_refused),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

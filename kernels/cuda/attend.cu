@@ -86,28 +86,32 @@ class Tiles {
   }
 
   // Asks for the next tile's rows, for this stage: of halves, for its keys. Returns its tokens; none: the chunk has
-  // ended.
+  // ended. Tiles are of the chunk's tokens, wherever windows end: how tokens are cut into runs changes no bit.
   __device__ int32_t ask(int stage) {
-    if (at_ < end_)
-      while (at_ == window_end_) open_window(window_first_ + kAttendThreads, window_end_);
-    const int32_t left = min(end_, window_end_) - at_;
-    const int32_t count = left < kTile ? (left < 0 ? 0 : left) : kTile;
+    const int32_t count = min(max(end_ - at_, 0), kTile);
     const int thread = static_cast<int>(threadIdx.x);
     const int row_size = head_dim_ * static_cast<int>(sizeof(Kv<kKv>));
-    if (thread < count) {
-      // The first run that ends beyond the token.
-      int low = 0, high = kAttendThreads - 1;
-      while (low < high) {
-        const int middle = (low + high) / 2;
-        if (memory_.window.ends[middle] > at_ + thread)
-          high = middle;
-        else
-          low = middle + 1;
+    for (int32_t asked = 0; asked < count;) {
+      while (at_ == window_end_) open_window(window_first_ + kAttendThreads, window_end_);
+      const int32_t here = min(count - asked, window_end_ - at_);
+      if (thread >= asked && thread < asked + here) {
+        const int32_t token = at_ + thread - asked;
+        // The first run that ends beyond the token.
+        int low = 0, high = kAttendThreads - 1;
+        while (low < high) {
+          const int middle = (low + high) / 2;
+          if (memory_.window.ends[middle] > token)
+            high = middle;
+          else
+            low = middle + 1;
+        }
+        const int32_t run_begin = low == 0 ? window_begin_ : memory_.window.ends[low - 1];
+        const int64_t offset = int64_t{token - run_begin} * row_size;
+        memory_.rows[stage].keys[thread] = memory_.window.keys[low] + offset;
+        memory_.rows[stage].values[thread] = memory_.window.values[low] + offset;
       }
-      const int32_t run_begin = low == 0 ? window_begin_ : memory_.window.ends[low - 1];
-      const int64_t offset = int64_t{at_ + thread - run_begin} * row_size;
-      memory_.rows[stage].keys[thread] = memory_.window.keys[low] + offset;
-      memory_.rows[stage].values[thread] = memory_.window.values[low] + offset;
+      asked += here;
+      at_ += here;
     }
     __syncthreads();
     const int vectors = row_size / 16;
@@ -120,7 +124,6 @@ class Tiles {
       if (!halves_) copy_16_ahead(values + to, memory_.rows[stage].values[row] + vector * 16);
     }
     commit_copies();
-    at_ += count;
     return count;
   }
 

@@ -96,7 +96,9 @@ static AttendWorkspace attend_workspace_of(DeviceQueue& queue, const LookupArgs&
 }
 
 static void retrieve(const Stream& stream, const LookupArgs& args) {
-  enqueue(stream, [&](DeviceQueue& queue) { return retrieve(queue.stream, args); });
+  enqueue(stream, [&](DeviceQueue& queue) {
+    return args.hot ? retrieve_hot(queue.stream, args, *args.hot) : retrieve(queue.stream, args);
+  });
 }
 
 static void attend(const Stream& stream, const LookupArgs& args) {

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/hot_pages.h"
 #include "kernels/ops.h"
 
 namespace wi::cuda {
@@ -74,8 +75,13 @@ struct GatheredPiece {
 [[nodiscard]] cudaError_t gather(cudaStream_t stream, const GatheredPiece* pieces, uint32_t count,
                                  std::byte* to);
 
-// What lookups retrieve, as runs, after select.
+// What lookups retrieve, as runs where it is at home, after select.
 [[nodiscard]] cudaError_t retrieve(cudaStream_t stream, const LookupArgs& args);
+
+// The same with a cache of what is at home in pinned memory, which is brought there. `hot`: in the order that
+// order_hot_pages() made for this step.
+[[nodiscard]] cudaError_t retrieve_hot(cudaStream_t stream, const LookupArgs& args, const HotPages& hot);
+[[nodiscard]] cudaError_t order_hot_pages(cudaStream_t stream, const HotPages& hot);
 
 // Exact attention of args.count lookups over their steady zone and runs. head_dim: a multiple of 8 up to 256.
 [[nodiscard]] cudaError_t attend(cudaStream_t stream, const LookupArgs& args,

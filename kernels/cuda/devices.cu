@@ -218,6 +218,11 @@ static void await_fetched(DeviceQueue* queue) {
 
 static uint64_t take_refused_pins(DeviceQueue* queue) { return queue->take_refused_pins(); }
 
+static void order_hot_pages(DeviceQueue* queue, const HotPages& pages) {
+  const OnDevice on(queue->index);
+  if (!queue->failed()) queue->note(order_hot_pages(queue->stream, pages));
+}
+
 static bool finish(DeviceQueue* queue, DeviceError* error) {
   const OnDevice on(queue->index);
   return report(queue->finish(), "a step", error);
@@ -242,6 +247,7 @@ const DeviceTable device_table = {
     .fetch_after = fetch_after,
     .await_fetched = await_fetched,
     .take_refused_pins = take_refused_pins,
+    .order_hot_pages = order_hot_pages,
     .finish = finish,
 };
 

@@ -152,7 +152,8 @@ void Retrieval::give_back() noexcept {
 
 void Retrieval::begin(WaveBuffer* buffer) {
   buffer_ = nullptr;
-  if (!buffer || !buffer->file()) return;
+  pinned_ = buffer && buffer->pinned() ? buffer : nullptr;
+  if (!buffer || pinned_) return;
   if (file_ != buffer->file()) {
     reader_.reset();
     file_ = buffer->file();
@@ -164,6 +165,7 @@ void Retrieval::begin(WaveBuffer* buffer) {
 }
 
 void Retrieval::end() noexcept {
+  hot_.end();
   if (!buffer_) return;
   buffer_->end_step(step_);
   use_.step = step_;

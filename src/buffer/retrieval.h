@@ -42,6 +42,11 @@ class Retrieval {
   // WI_E_CANCELLED.
   void run(const Stream& stream, const LookupArgs& args);
 
+  // Of a device's lookups, the cache of what is pinned, for their next pass; null: they do without.
+  const HotPages* hot_pages(Queue& queue, size_t page_bytes) {
+    return pinned_ ? hot_.begin_pass(pinned_->hot_pages(page_bytes), queue) : nullptr;
+  }
+
   size_t bytes() const;
 
  private:
@@ -68,7 +73,9 @@ class Retrieval {
     return counts_[static_cast<size_t>(args.lookups[miss.lookup].counters - counters_)];
   }
 
-  WaveBuffer* buffer_ = nullptr;
+  WaveBuffer* buffer_ = nullptr;  // whose slow tier is a file
+  WaveBuffer* pinned_ = nullptr;  // or pinned memory
+  HotPageCache::Use hot_;
   uint64_t step_ = 0;
   std::shared_ptr<SpillFile> file_;      // that reader_ reads
   std::unique_ptr<SpillReader> reader_;  // made with the first miss

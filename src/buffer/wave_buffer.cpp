@@ -24,6 +24,7 @@ WaveBuffer::WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& p
       manager_kind_(params.manager),
       slab_bytes_(params.slab_bytes),
       pinned_(params.pinned),
+      device_(params.device),
       // What passes between file and memory is scratch, and not of the cache's budget.
       file_(pinned_ ? nullptr
                     : SpillFile::open(params.folder, params.most_bytes,
@@ -66,6 +67,14 @@ std::shared_ptr<PageCache> WaveBuffer::cache_of(size_t page_bytes) {
   cache->set_limit(0);
   caches_.push_back(cache);
   return cache;
+}
+
+std::shared_ptr<HotPageCache> WaveBuffer::hot_pages(size_t page_bytes) {
+  std::lock_guard lock(caches_mutex_);
+  for (const auto& cache : hot_)
+    if (cache->page_bytes() == page_bytes) return cache;
+  hot_.push_back(std::make_shared<HotPageCache>(device_, page_bytes, slab_bytes_));
+  return hot_.back();
 }
 
 uint64_t WaveBuffer::begin_step() {
@@ -170,6 +179,11 @@ void WaveBuffer::Share::set(uint64_t bytes) {
 }
 
 void WaveBuffer::change_share(size_t page_bytes, uint64_t before, uint64_t after) {
+  if (pinned_) {
+    const std::shared_ptr<HotPageCache> hot = hot_pages(page_bytes);
+    std::lock_guard lock(shares_mutex_);
+    return hot->set_limit(hot->limit() - before + after);
+  }
   const std::shared_ptr<PageCache> cache = cache_of(page_bytes);
   std::lock_guard lock(shares_mutex_);
   size_t number = 0;
@@ -193,6 +207,12 @@ void WaveBuffer::hasten() {
       cache->begin_step();
     }
   }
+  {
+    std::unique_lock list(caches_mutex_);
+    const auto hot = hot_;
+    list.unlock();
+    for (const auto& cache : hot) cache->trim();
+  }
   free_retired();
 }
 
@@ -207,6 +227,10 @@ WaveBufferMemory WaveBuffer::memory() const {
           std::max<uint64_t>(slab_bytes_ / caches_[i]->page_bytes(), 1) * caches_[i]->page_bytes();
       memory.frames += bytes;
       memory.leaving_frames += bytes - std::min(bytes, limit / slab * slab);
+    }
+    for (const auto& cache : hot_) {
+      memory.frames += cache->bytes();
+      memory.leaving_frames += cache->leaving_bytes();
     }
   }
   std::lock_guard lock(retired_mutex_);
@@ -227,6 +251,7 @@ WaveBufferStats WaveBuffer::stats() const {
     stats.late += of.late;
     stats.frame_bytes += of.bytes;
   }
+  for (const auto& cache : hot_) stats.frame_bytes += cache->bytes();
   return stats;
 }
 

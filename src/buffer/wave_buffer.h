@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "src/buffer/epochs.h"
+#include "src/buffer/hot_page_cache.h"
 #include "src/buffer/page_cache.h"
 #include "src/buffer/slow_kv.h"
 #include "src/buffer/spill_file.h"
@@ -23,8 +24,9 @@ namespace wi {
 enum class BufferManager { lru, bucketed };
 
 struct WaveBufferParams {
-  // The slow tier: memory that kernels read in place, of which nothing is kept in frames, or, if null, a file.
+  // The slow tier: memory that a device's kernels read in place, if null, a file.
   std::shared_ptr<HostPool> pinned = nullptr;
+  std::shared_ptr<HostPool> device = nullptr;   // with pinned: the device's memory, for frames
   std::string folder;                           // of the file
   uint64_t most_bytes = SpillFile::kUnlimited;  // of that file
   BufferManager manager = BufferManager::lru;
@@ -70,6 +72,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   }
   // Frames for one size of pages; throws std::bad_alloc.
   std::shared_ptr<PageCache> cache_of(size_t page_bytes);
+  std::shared_ptr<HotPageCache> hot_pages(size_t page_bytes);  // the same of what is pinned
 
   // Anything that reads keys and values: while it lives, those of segments stay where it saw them.
   class Reading {
@@ -166,13 +169,14 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   const std::shared_ptr<HostPool> pool_;
   const BufferManager manager_kind_;
   const size_t slab_bytes_;
-  const std::shared_ptr<HostPool> pinned_;
+  const std::shared_ptr<HostPool> pinned_, device_;
   const std::shared_ptr<SpillFile> file_;
   const uint32_t made_after_forks_;
   Epochs readings_, steps_;
 
   mutable std::mutex caches_mutex_;
   std::vector<std::shared_ptr<PageCache>> caches_;
+  std::vector<std::shared_ptr<HotPageCache>> hot_;
   mutable std::mutex shares_mutex_;
   std::vector<uint64_t> shares_;  // (caches) bytes, of all sessions
 

@@ -78,6 +78,7 @@ class Queue {
   void fetch(void* to, const void* from, size_t bytes) { device_->table.fetch(queue_, to, from, bytes); }
   void fetch_after() { device_->table.fetch_after(queue_); }
   void await_fetched() { device_->table.await_fetched(queue_); }
+  void order_hot_pages(const HotPages& pages) { device_->table.order_hot_pages(queue_, pages); }
   void finish();          // waits; throws what went wrong since the last time
   void drain() noexcept;  // waits, whatever went wrong
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/hot_pages.h"
+
 namespace wi {
 namespace {
 
@@ -57,8 +59,8 @@ bool Attention::next_pass() {
 
   const Row& head_row = rows_[first_];
   kv_ = head_row.sequence->shape().dtype;
-  slow_ = false;
-  size_t bytes = 0, steady = 0, room = 0;
+  slow_ = pinned_ = false;
+  size_t bytes = 0, steady = 0, room = 0, runs = 0;
   for (size_t i = first_; i < rows_.size(); ++i) {
     const Row& row = rows_[i];
     if (row.policy != head_row.policy || row.sequence->shape().dtype != kv_) break;
@@ -66,15 +68,20 @@ bool Attention::next_pass() {
     if (count_ && bytes > kPassBytes) break;
     if (count_ && queue_ && (count_ + 1) * static_cast<size_t>(kv_heads_) > kMostLookups) break;
     steady += static_cast<size_t>(steady_room(row)) * static_cast<size_t>(kv_heads_);
-    for (int32_t head = 0; head < kv_heads_; ++head) room += static_cast<size_t>(partitions(row, head));
+    for (int32_t head = 0; head < kv_heads_; ++head) {
+      const int32_t own = partitions(row, head);
+      room += static_cast<size_t>(own);
+      runs += static_cast<size_t>(run_room(row, own));
+    }
     slow_ = slow_ || (!window_ && row.sequence->slow_segments() > 0);
+    pinned_ = pinned_ || (!window_ && row.sequence->pinned_segments() > 0);
     ++count_;
   }
 
   Lookup* lookup = grown(lookups_, count_ * static_cast<size_t>(kv_heads_));
   KvRun* steady_at = grown(steady_, steady);
-  const Lists all = lists(room);
-  size_t at = 0;  // in all of them
+  const Lists all = lists(room, runs);
+  size_t at = 0, runs_at = 0;  // in all of them
   args_ = {};
   for (size_t i = first_; i < first_ + count_; ++i) {
     const Row& row = rows_[i];
@@ -109,9 +116,11 @@ bool Attention::next_pass() {
       steady_at += steady_room(row);
       lookup->retrieved = all.retrieved + at;
       lookup->estimated = all.estimated + at;
-      lookup->runs = all.runs + at;
+      lookup->runs = all.runs + runs_at;
+      lookup->run_room = run_room(row, static_cast<int32_t>(own));
       lookup->scores = all.scores + at * static_cast<size_t>(group_);
       at += own;
+      runs_at += static_cast<size_t>(lookup->run_room);
       lookup->out = out_ + query_head * static_cast<size_t>(head_dim_);
       lookup->lse = lse_ + query_head;
       lookup->counters = counted_ + i * static_cast<size_t>(kv_heads_) + static_cast<size_t>(head);
@@ -124,20 +133,33 @@ bool Attention::next_pass() {
   args_.kv = kv_;
   args_.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
   if (queue_) stage(steady);
+  if (queue_ && pinned_ && retrieval_)
+    args_.hot = retrieval_->hot_pages(*queue_, 2 * kHotPageTokens * row_bytes(kv_, head_dim_));
   return true;
 }
 
-// Room for so many partitions of this pass's lookups.
-Attention::Lists Attention::lists(size_t room) {
+// Room for so many partitions of this pass's lookups, and runs.
+Attention::Lists Attention::lists(size_t room, size_t runs) {
   const size_t scores = room * static_cast<size_t>(group_);
   if (!queue_)
-    return {grown(retrieved_, room), grown(estimated_, room), grown(runs_, room), grown(scores_, scores)};
-  const size_t each = (room + room / 4 + 63) & ~size_t{63};  // as grown() has it, and aligned
-  std::byte* const at = queue_->room(Queue::kLists, each * (sizeof(KvRun) + 2 * sizeof(PartitionRef) +
-                                                            static_cast<size_t>(group_) * sizeof(float)));
-  auto* const runs = reinterpret_cast<KvRun*>(at);
-  auto* const retrieved = reinterpret_cast<PartitionRef*>(runs + each);
-  return {retrieved, retrieved + each, runs, reinterpret_cast<float*>(retrieved + 2 * each)};
+    return {grown(retrieved_, room), grown(estimated_, room), grown(runs_, runs), grown(scores_, scores)};
+  const auto with_headroom = [](size_t count) {  // as grown() has it, and aligned
+    return (count + count / 4 + 63) & ~size_t{63};
+  };
+  const size_t each = with_headroom(room), of_runs = with_headroom(runs);
+  std::byte* const at = queue_->room(
+      Queue::kLists, of_runs * sizeof(KvRun) +
+                         each * (2 * sizeof(PartitionRef) + static_cast<size_t>(group_) * sizeof(float)));
+  auto* const first_run = reinterpret_cast<KvRun*>(at);
+  auto* const retrieved = reinterpret_cast<PartitionRef*>(first_run + of_runs);
+  return {retrieved, retrieved + each, first_run, reinterpret_cast<float*>(retrieved + 2 * each)};
+}
+
+// A run a partition; on a device one for each page that may be in a frame, of what a policy with a budget retrieves.
+int32_t Attention::run_room(const Row& row, int32_t partitions) const {
+  if (!queue_ || !row.sequence->pinned_segments() || !partitions) return partitions;
+  const int64_t budget = zones_of(*row.params, row.sequence->indexed_tokens(), partitions).budget;
+  return partitions + static_cast<int32_t>(budget / kHotPageTokens) + kMostHotPages;
 }
 
 // The lookups of this pass, and what they point to of the host's, go to the device; `steady` runs.
@@ -197,9 +219,14 @@ int32_t Attention::steady_room(const Row& row) const {
 }
 
 size_t Attention::list_bytes(const Row& row) const {
-  size_t room = 0;
-  for (int32_t head = 0; head < kv_heads_; ++head) room += static_cast<size_t>(partitions(row, head));
-  return room * (2 * sizeof(PartitionRef) + sizeof(KvRun) + static_cast<size_t>(group_) * sizeof(float));
+  size_t room = 0, runs = 0;
+  for (int32_t head = 0; head < kv_heads_; ++head) {
+    const int32_t own = partitions(row, head);
+    room += static_cast<size_t>(own);
+    runs += static_cast<size_t>(run_room(row, own));
+  }
+  return room * (2 * sizeof(PartitionRef) + static_cast<size_t>(group_) * sizeof(float)) +
+         runs * sizeof(KvRun);
 }
 
 size_t Attention::bytes() const {

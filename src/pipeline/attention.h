@@ -80,7 +80,8 @@ class Attention {
     KvRun* runs;
     float* scores;
   };
-  Lists lists(size_t room);
+  Lists lists(size_t room, size_t runs);
+  int32_t run_room(const Row& row, int32_t partitions) const;
   void stage(size_t steady);
   void start_clocks(int workers);
   void add_times(StepStats& times) const;
@@ -94,10 +95,10 @@ class Attention {
   float* lse_ = nullptr;
   Retrieval* retrieval_ = nullptr;
   Queue* queue_ = nullptr;
-  LookupArgs args_{};                  // of this pass
-  LookupCounters* counted_ = nullptr;  // (rows, kv_heads) where stages count
-  size_t first_ = 0, count_ = 0;       // rows of this pass
-  bool slow_ = false;                  // some of it is
+  LookupArgs args_{};                   // of this pass
+  LookupCounters* counted_ = nullptr;   // (rows, kv_heads) where stages count
+  size_t first_ = 0, count_ = 0;        // rows of this pass
+  bool slow_ = false, pinned_ = false;  // some of it is in that tier
 
   std::vector<LookupCounters> counters_;  // (rows, kv_heads)
   std::vector<Lookup> lookups_;

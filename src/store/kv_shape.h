@@ -19,6 +19,7 @@ struct KvShape {
   DType dtype = DType::f16;
   // (layers) A query of the layer sees so many tokens, its own included; 0: all. Null: all layers see all.
   std::shared_ptr<const std::vector<int32_t>> windows = nullptr;
+  bool paged = false;  // segments have tables for a device's cache of hot pages
 
   int32_t window(int32_t layer) const { return windows ? (*windows)[static_cast<size_t>(layer)] : 0; }
   // Layers whose segments have an index: what a window shows is read whole.

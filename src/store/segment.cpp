@@ -17,6 +17,12 @@ uint64_t next_id() {
   return ++last;
 }
 
+// The number of the first of so many pages (kernels/hot_pages.h).
+uint64_t next_pages(size_t count) {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(count);
+}
+
 // A plane of the slow tier in memory for a moment: keys, then values, in the stored order.
 class PlaneCopy {
  public:
@@ -61,6 +67,10 @@ Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_posit
   }
   places_ = pools.host->allocate(planes * static_cast<size_t>(tokens) * sizeof(int32_t), "a segment's order",
                                  pages);
+}
+
+Segment::~Segment() {
+  if (hot_ && first_page_) hot_->forget({first_page_, first_page_ + frames_at_.back()});
 }
 
 void Segment::allocate_kv(HostPages pages) {
@@ -187,6 +197,7 @@ bool Segment::demote(WaveBuffer& buffer, const std::function<void()>& poll) cons
 // As they are: kernels read them there.
 void Segment::demote_to_pinned(WaveBuffer& buffer, const std::function<void()>& poll) const {
   constexpr uint64_t kPiece = uint64_t{16} << 20;  // a millisecond's work
+  hot_ = buffer.hot_pages(2 * kHotPageTokens * shape_.head_bytes());
   HostBuffer there = buffer.pinned()->allocate(kv_bytes(), "a segment's keys and values in host memory");
   for (uint64_t at = 0; at < there.bytes(); at += kPiece) {
     if (poll) poll();
@@ -236,12 +247,27 @@ void Segment::attach_index(HostBuffer index, std::vector<HeadIndex> heads, HostB
   if (pool_->memory().of_device()) {
     constexpr auto aligned = [](uint64_t bytes) { return (bytes + 255) & ~uint64_t{255}; };
     const uint64_t index_at = aligned(places_.bytes()), offsets_at = index_at + aligned(index.bytes());
-    on_device_ = pool_->allocate(offsets_at + offsets.bytes(), "a segment's index on the device");
+    const uint64_t frames_at = offsets_at + aligned(offsets.bytes());
+    std::vector<int32_t> frames;
+    if (shape_.paged) {
+      std::vector<size_t> slots(1);
+      for (const HeadIndex& head : heads)
+        slots.push_back(slots.back() + hot_page_slots(tokens_, head.partitions));
+      frames.assign(slots.back(), -1);
+      frames_at_ = std::move(slots);
+    }
+    on_device_ =
+        pool_->allocate(frames_at + frames.size() * sizeof(int32_t), "a segment's index on the device");
     on_device_.copy_in(0, places_.data(), places_.bytes());
     on_device_.copy_in(index_at, index.data(), index.bytes());
     on_device_.copy_in(offsets_at, offsets.data(), offsets.bytes());
     index_there_ = on_device_.data() + index_at;
     offsets_there_ = on_device_.data() + offsets_at;
+    if (!frames.empty()) {
+      on_device_.copy_in(frames_at, frames.data(), frames.size() * sizeof(int32_t));
+      frames_there_ = reinterpret_cast<int32_t*>(on_device_.data() + frames_at);
+      first_page_ = next_pages(frames.size());
+    }
   }
   index_ = std::move(index);
   heads_ = std::move(heads);
@@ -268,11 +294,17 @@ SegmentView Segment::view(int32_t layer, int32_t head, const SlowKv* slow) const
 
 SegmentView Segment::view_on_device(int32_t layer, int32_t head) const {
   const HeadIndex& entry = heads_[plane(layer, head)];
+  const bool pinned = is_slow();  // first: what it says lies there by now
   SegmentView there = view(layer, head, nullptr);
   there.offsets = reinterpret_cast<const int32_t*>(offsets_there_) + offsets_at_[plane(layer, head)];
   there.places =
       reinterpret_cast<const int32_t*>(on_device_.data()) + plane(layer, head) * static_cast<size_t>(tokens_);
   there.index = entry.bytes ? index_there_ + entry.offset : nullptr;
+  if (pinned && frames_there_) {
+    const size_t at = frames_at_[plane(layer, head)];
+    there.first_page = first_page_ + at;
+    there.frames = frames_there_ + at;
+  }
   return there;
 }
 

@@ -35,6 +35,7 @@ class Segment {
   struct WithoutKv {};
   Segment(const KvPools& pools, const KvShape& shape, int64_t first_position, int32_t tokens, WithoutKv,
           HostPages pages = HostPages::huge);
+  ~Segment();
 
   const KvShape& shape() const { return shape_; }
   int64_t first_position() const { return first_position_; }
@@ -49,7 +50,7 @@ class Segment {
   SegmentView view(int32_t layer, int32_t head) const { return view(layer, head, slow()); }
   // As it was when slow() was that.
   SegmentView view(int32_t layer, int32_t head, const SlowKv* slow) const;
-  // As a device's kernels see it, if keys and values are there.
+  // As a device's kernels see it, if keys and values are there or pinned.
   SegmentView view_on_device(int32_t layer, int32_t head) const;
 
   // Keys and values (count, head_dim) of one head's positions [first, first + count), all of them the
@@ -154,12 +155,16 @@ class Segment {
   std::vector<HeadIndex> heads_;
   HostBuffer on_device_;  // places_, index_ and offsets_ once more, where keys and values are a device's
   const std::byte *index_there_ = nullptr, *offsets_there_ = nullptr;
+  int32_t* frames_there_ = nullptr;  // SegmentView::frames, plane by plane; null: the shape is not paged
+  std::vector<size_t> frames_at_;    // (layers * kv_heads + 1)
+  uint64_t first_page_ = 0;          // of all planes
 
   void demote_to_pinned(WaveBuffer& buffer, const std::function<void()>& poll) const;
 
   mutable std::mutex demoting_;
   mutable std::atomic<bool> is_slow_{false};
-  mutable HostBuffer pinned_;  // keys and values, once they are there; as in pages_
+  mutable HostBuffer pinned_;                  // keys and values, once they are there; as in pages_
+  mutable std::shared_ptr<HotPageCache> hot_;  // that may have pages of these
   mutable std::shared_ptr<SlowKv> slow_;
   mutable std::atomic<const SlowKv*> slow_now_{nullptr};
 };

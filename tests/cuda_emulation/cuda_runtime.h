@@ -304,10 +304,14 @@ WI_ATOMIC(atomicAnd, unsigned, old& value)
 WI_ATOMIC(atomicSub, unsigned, old - value)
 #undef WI_ATOMICS
 #undef WI_ATOMIC
-inline unsigned atomicCAS(unsigned* at, unsigned expected, unsigned value) {
-  return cuda_emulation::change(
-      at, [=](unsigned old) __attribute__((no_sanitize("thread"))) { return old == expected ? value : old; });
-}
+#define WI_COMPARE_AND_SWAP(T)                                                                            \
+  inline T atomicCAS(T* at, T expected, T value) {                                                        \
+    return cuda_emulation::change(                                                                        \
+        at, [=](T old) __attribute__((no_sanitize("thread"))) { return old == expected ? value : old; }); \
+  }
+WI_COMPARE_AND_SWAP(int)
+WI_COMPARE_AND_SWAP(unsigned)
+#undef WI_COMPARE_AND_SWAP
 
 // ---- arithmetic
 

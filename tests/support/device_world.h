@@ -29,6 +29,7 @@ struct Shape {
   int32_t head_dim = 16;
   wi_log_callback log = nullptr;
   void* log_user = nullptr;
+  size_t slab_bytes = kSlabBytes;
 };
 
 // A backend with sessions of a model that it has to itself: a device takes the model's weights away.
@@ -38,6 +39,7 @@ struct World {
     params.threads = 1;
     params.kv_budget_bytes = shape.budget_bytes;
     params.spill_bytes = shape.slow_bytes;
+    params.slab_bytes = shape.slab_bytes;
     params.backend = &backend;
     params.log = shape.log;
     params.log_user = shape.log_user;
