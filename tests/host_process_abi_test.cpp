@@ -25,6 +25,7 @@
 #endif
 
 #include "support/abi.h"
+#include "support/patience.h"
 
 namespace {
 
@@ -133,7 +134,7 @@ int in_a_child(Body&& body) {
   std::fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);
+    alarm(patience(60));
     _exit(body());
   }
   int status = 0;

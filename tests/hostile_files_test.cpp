@@ -12,6 +12,7 @@
 
 #include "src/model/model.h"
 #include "support/model_files.h"
+#include "support/patience.h"
 #include "test.h"
 
 using namespace wi;
@@ -33,7 +34,7 @@ void assert_refused(wi_status status, const char* words, const std::string& path
   const pid_t child = ::fork();
   assert_true(child >= 0);
   if (child == 0) {
-    ::alarm(300);  // wall time: one that waits for ever
+    ::alarm(patience(300));  // wall time: one that waits for ever
     try {
       Model::open(path);
       std::printf("opened\n");

@@ -12,6 +12,7 @@
 #include "src/pipeline/past.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/kernel_test.h"
+#include "tests/support/patience.h"
 #include "tests/support/tiers.h"
 
 using namespace wi;
@@ -401,7 +402,7 @@ void a_child_of_fork_waits_for_no_thread(void**) {
   const pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
-    alarm(20);
+    alarm(patience(20));
     ahead.reset();
     _exit(0);
   }

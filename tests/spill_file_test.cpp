@@ -26,6 +26,7 @@
 #include "tests/support/allocations.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/folder.h"
+#include "tests/support/patience.h"
 #include "tests/test.h"
 
 using namespace wi;
@@ -676,7 +677,7 @@ void a_child_leaves_the_file_alone(void**) {
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-      alarm(20);
+      alarm(patience(20));
       const auto is_refused = [](auto&& call) {
         try {
           call();

@@ -13,6 +13,7 @@
 
 #include "support/abi.h"
 #include "support/folder.h"
+#include "support/patience.h"
 
 using namespace wi::test;
 
@@ -114,7 +115,7 @@ int in_a_child(const std::function<void()>& body, useconds_t killed_after = 0) {
   const pid_t child = ::fork();
   if (child == 0) {
     for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) std::signal(fault, SIG_DFL);
-    alarm(60);
+    alarm(patience(60));
     body();
     std::fflush(stdout);
     _exit(0);

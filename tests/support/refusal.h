@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
+#include "support/patience.h"
 
 namespace wi::test {
 
@@ -120,7 +121,7 @@ inline std::string run_in_child(const std::function<void()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     for (int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS}) std::signal(fault, SIG_DFL);  // not cmocka's
-    alarm(120);
+    alarm(patience(120));
     body();
     std::fflush(stdout);
     _exit(0);
