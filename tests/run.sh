@@ -5,8 +5,7 @@
 #                         the bindings and of samples in other languages, each with its language's own tools, which
 #                         it installs where they are missing
 #   tests/run.sh --all    also: every test under ASan and UBSan, the concurrent ones under TSan, every fuzz target for
-#                         a few seconds, a build for 64-bit ARM, the service's page in a browser, Rust's bindings made
-#                         anew and its crate built from the checkout
+#                         a few seconds, and a build for 64-bit ARM
 #   tests/run.sh --arm64  a build for 64-bit ARM by Debian's cross compiler, and its tests on an emulated processor, of
 #                         which each instruction takes many: hours on two cores
 set -euo pipefail
@@ -14,7 +13,6 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$top/samples/setup.sh"
 jobs=$(nproc)
 languages=(go rust java python samples/service samples/ffi)
-declare -A more=([rust]=--all [samples/service]=--browser) # what each does with --all
 
 main() {
   local all=
@@ -31,7 +29,7 @@ main() {
   toolkit=$("$top/tests/cuda_toolkit.sh" "$top/build-cuda-toolkit")
   configure "$top/build" -DCUDAToolkit_ROOT="$toolkit"
   build_and_test "optimised" "$top/build"
-  test_languages "$top/build" $all
+  test_languages "$top/build"
   [ -z "$all" ] || check_with_sanitizers
   [ -z "$all" ] || build_for_arm64
   echo
@@ -55,16 +53,16 @@ build_and_test() {
     /^\[  PASSED  \] [0-9]+ test/ { passed += $4 } END { print passed + 0 }' "$log") tests passed")
 }
 
-# test_languages BUILD [1]: each one's own test.sh, two at a time: they load as much as they compute. 1: with all that
-# it can do.
+# Each one's own test.sh, two at a time: they load as much as they compute. What loads or builds much more is left to
+# options of theirs: rust/test.sh --all, samples/service/test.sh --browser, python/test.sh --transformers.
 test_languages() {
-  local build=$1 all=${2-} failed= at
+  local build=$1 failed= at
   echo "== other languages: ${languages[*]}"
   for ((at = 0; at < ${#languages[@]}; at += 2)); do
     local language pids=()
     for language in "${languages[@]:at:2}"; do
       # A shell has what it runs beside itself ignore Ctrl-C, which some of these tests send.
-      env --default-signal=INT "$top/$language/test.sh" "$build" ${all:+${more[$language]-}} >"$build/${language#*/}.log" 2>&1 &
+      env --default-signal=INT "$top/$language/test.sh" "$build" >"$build/${language#*/}.log" 2>&1 &
       pids+=($!)
     done
     for language in "${languages[@]:at:2}"; do

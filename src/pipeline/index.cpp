@@ -54,9 +54,8 @@ std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan spa
   const auto planes = static_cast<int64_t>(shape.layers) * shape.kv_heads;
   std::optional<StraightPlanes> straight;
   if (context.straight) straight.emplace(*context.straight, *pools.host, shape, tokens, workers);
-  const auto segment = straight
-                           ? std::make_shared<Segment>(pools, shape, span.first, tokens, Segment::WithoutKv{})
-                           : std::make_shared<Segment>(pools, shape, span.first, tokens);
+  auto segment = straight ? std::make_shared<Segment>(pools, shape, span.first, tokens, Segment::WithoutKv{})
+                          : std::make_shared<Segment>(pools, shape, span.first, tokens);
 
   IndexRoom room(*pools.host, shape, context.policy, context.params, whole ? whole->tokens() : tokens);
   Source source(sequence, span, workers);

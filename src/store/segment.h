@@ -69,8 +69,8 @@ class Segment {
                : (shape_.token_bytes() - shape_.indexed_token_bytes()) * static_cast<uint64_t>(tokens_);
   }
 
-  // ---- tiers: a segment is born in the fast one, or, where that has no room, slow. Whoever reads keys and values does so while a
-  // WaveBuffer::Reading lives, if there is a wave buffer. ----
+  // ---- tiers: a segment is born in the fast one, or, where that has no room, slow. Whoever reads keys and values
+  // does so while a WaveBuffer::Reading lives, if there is a wave buffer. ----
   // Whether keys and values are in the slow tier: a file, or, of a device's, pinned host memory.
   bool is_slow() const { return is_slow_.load(std::memory_order_acquire); }
   // In the file; null: kernels read them where keys() and values() say.

@@ -190,18 +190,18 @@ class PageSource {
     const KvShape& shape = segment.shape();
     const size_t row = shape.head_bytes();
     std::byte* at = room_.data();
-    const auto [slow, number] = segment.slow_place(static_cast<int32_t>(plane) / shape.kv_heads,
-                                                   static_cast<int32_t>(plane) % shape.kv_heads);
-    if (slow) {
+    const auto place = segment.slow_place(static_cast<int32_t>(plane) / shape.kv_heads,
+                                          static_cast<int32_t>(plane) % shape.kv_heads);
+    if (const SlowKv* const slow = place.kv) {
       if (of_ != slow->file()) {
         reader_ = std::make_unique<SpillReader>(slow->file());
         of_ = slow->file();
       }
-      const ReadRequest request = slow->request(number, begin, end - begin, at);
+      const ReadRequest request = slow->request(place.plane, begin, end - begin, at);
       reader_->read({&request, 1});
       each_page(layout, begin, end, [&](const PlanePage& page) {
         const size_t bytes = 2 * row * static_cast<size_t>(page.tokens);
-        slow->plane(number).verify(page.slot, at, bytes);
+        slow->plane(place.plane).verify(page.slot, at, bytes);
         at += bytes;
       });
       return;
