@@ -151,6 +151,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
       if (round == 0) {
         Chosen& own = wish.at_once || changes.missing ? changes.now : changes.later;
         keep_part(self, own);
+        await_leaving(self, wish.limit, changes.now);
         changes.own = changes.now.size();
       }
       if (changes.missing || held_bytes() > room) {
@@ -360,6 +361,25 @@ void Residency::keep_part(Member& self, Chosen& chosen) {
   recount();
   const uint64_t all = less(self.demand_.kv, self.whole_);
   keep_frames(self, std::min(less(self.part_, self.whole_), all), all, self.buffer_->slab_bytes());
+}
+
+// What was to leave beside earlier steps is there until it has left: where the session's own limit has no room for it,
+// it is waited for, and what keeps it is said.
+void Residency::await_leaving(const Member& self, uint64_t limit, Chosen& chosen) {
+  uint64_t there = self.all_fast_;
+  std::vector<std::shared_ptr<const Segment>> leaving;
+  for (const Holding* holding : self.holdings_) {
+    if (!holding->fast || !holding->leaving) continue;
+    auto segment = holding->segment.lock();
+    if (!segment || std::find(chosen.begin(), chosen.end(), segment) != chosen.end()) continue;
+    there += holding->bytes;
+    leaving.push_back(std::move(segment));
+  }
+  for (auto& segment : leaving) {
+    if (there <= limit) return;
+    there = less(there, segment->leaving_bytes());
+    chosen.push_back(std::move(segment));
+  }
 }
 
 // Of what is pinned: what the session asks for, and no more than there is; last pages are not full.

@@ -46,13 +46,14 @@ class Residency {
 
   // What a session tells between two steps.
   struct Wish {
-    Segments segments;           // in order
-    uint64_t floor = 0;          // what a step looks up of them
-    uint64_t most = UINT64_MAX;  // that the session's own limits allow of them and of frames
-    uint64_t cached = 0;         // of what is pinned and does not fit, in frames
-    uint64_t coming = 0;         // that it may allocate until it says so again
-    bool at_once = false;        // what of its own leaves does so before the next step, not beside it
-    bool may_wait = true;        // for steps of others to end: this thread is in the middle of none
+    Segments segments;            // in order
+    uint64_t floor = 0;           // what a step looks up of them
+    uint64_t most = UINT64_MAX;   // that the session's own limits allow of them and of frames
+    uint64_t limit = UINT64_MAX;  // that its budget does: what is to leave beside steps has to have left
+    uint64_t cached = 0;          // of what is pinned and does not fit, in frames
+    uint64_t coming = 0;          // that it may allocate until it says so again
+    bool at_once = false;         // what of its own leaves does so before the next step, not beside it
+    bool may_wait = true;         // for steps of others to end: this thread is in the middle of none
   };
   // How a session stands.
   struct Part {
@@ -117,6 +118,7 @@ class Residency {
   void recount() noexcept;
   uint64_t divide_room(const WaveBufferMemory& buffers);
   void keep_part(Member& self, Chosen& chosen);
+  static void await_leaving(const Member& self, uint64_t limit, Chosen& chosen);
   static uint64_t most_in_frames(const Member& member);
   void keep_pinned_part(Member& self, Chosen& chosen);
   void keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change);

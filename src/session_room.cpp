@@ -37,6 +37,7 @@ bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, Seal
       const uint64_t held = sequence.bytes() + (from ? from->bytes() : 0);
       const uint64_t others = held - std::min(held, whole) + coming_bytes;
       wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, others);
+      wish.limit = wish.most;
       if (whole > wish.most) wish.at_once = true;
     }
     const auto share_of_all = [&](float share) {

@@ -292,7 +292,8 @@ void any_budget_is_a_status_or_changes_no_token(void**) {
   }
 }
 
-// A limit of the system's on lengths stands for a disk that is full for a time. (At once there is one chunk, after
+// A limit of the system's on lengths stands for a disk that is full for a time: of whole blocks, as a write that it
+// cuts short elsewhere is none past the page cache. (At once there is one chunk, after
 // which nothing has to go: the second prompt is what needs room.)
 void a_full_disk_is_a_status_until_it_has_room(void**) {
   const Folder folder;
@@ -305,7 +306,7 @@ void a_full_disk_is_a_status_until_it_has_room(void**) {
   const std::vector<int32_t> wanted = tokens_of(expected.get());
   rlimit limit{};
   assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
-  for (const rlim_t bytes : {rlim_t{1}, rlim_t{4096}, rlim_t{10000}}) {
+  for (const rlim_t bytes : {rlim_t{1}, rlim_t{4096}, rlim_t{12288}}) {
     const Session session = world.session(0.05f);
     read_prompt(session.get());
     rlimit small = limit;
