@@ -31,7 +31,8 @@ package waveinfer;
  * @param certifiedCoverage a lower bound of that share
  * @param certifiedCoverageMin its least over steps, layers and heads
  * @param slowBytes keys and values in the slow tier, shared segments included
- * @param bufferAdmissions of {@code bufferMisses}, of a slow tier that is a file: found frames to stay in
+ * @param bufferAdmissions of {@code bufferMisses}, of a slow tier that is a file: found frames to
+ *     stay in
  * @param bufferRefusals found none that was free; likewise
  * @param bufferLate were brought in by another step meanwhile; likewise
  * @param bufferEvictions partitions, of whichever session, that made room for them
