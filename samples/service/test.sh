@@ -68,7 +68,8 @@ check() {
 
 # start_service OPTION...: with the sample model and no documents, at a free port.
 start_service() {
-  rm -rf "$work/documents"
+  rm -rf "$work/documents" "$work/service.log" # the log of one before would say where that one was
+  touch "$work/service.log"
   "$work/bin/service" --model "$top/samples/model/needle-f16.gguf" --documents "$work/documents" \
     --listen 127.0.0.1:0 "$@" 2>"$work/service.log" &
   service=$! address=
