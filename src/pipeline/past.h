@@ -1,6 +1,6 @@
 // What a prompt's chunk attends to, part by part: tokens in the order in which they are stored, where they are,
-// or, of segments and blocks in the slow tier, copies that are read for the purpose, the next part's while the workers or the
-// device attend to this one.
+// or, of segments and blocks in the slow tier, copies that are read for the purpose, the next part's while the
+// workers or the device attend to this one.
 #pragma once
 
 #include <algorithm>

@@ -67,8 +67,8 @@ class Sequence {
   int32_t steady_runs(int32_t layer, int32_t head, int64_t end, KvRun* runs) const;
   int32_t max_steady_runs() const { return 1 + static_cast<int32_t>(tail_.size()); }
   // Positions [first, end) as runs, oldest first, without addresses where views() or blocks have them in the slow
-  // tier; within a whole segment in the order it has them, so that `first` may lie inside one only where its tokens are in order, as
-  // in layers with a window.
+  // tier; within a whole segment in the order it has them, so that `first` may lie inside one only where its tokens
+  // are in order, as in layers with a window.
   int32_t runs(int32_t layer, int32_t head, int64_t first, int64_t end, KvRun* runs) const;
   int32_t max_runs() const { return max_steady_runs() + static_cast<int32_t>(segments_.size()); }
   // Keys and values (count, head_dim) of the positions [first, first + count), wherever they are.
