@@ -1,7 +1,7 @@
 #!/bin/sh
 # licenses.sh OUT SYSROOT COMPILER FILE...: the licences of the packages that the files came from and of the compiler's
 # own libraries, as the system's packages state them, in one file. SYSROOT: where packages of another architecture are
-# unpacked, or empty.
+# unpacked, with the list of them in a folder dpkg beside it, or empty.
 set -eu
 out=$1 sysroot=$2 compiler=$3
 shift 3
@@ -12,14 +12,14 @@ mkdir -p "${out%/*}"
   echo "whose code a bundled libwaveinfer contains, one after the other, as Debian's packages state them."
   seen=
   for file in "$@" "$("$compiler" -print-file-name=libstdc++.a)" "$("$compiler" -print-libgcc-file-name)"; do
-    file=$(realpath "$file") root=
-    [ -z "$sysroot" ] || [ "${file#"$sysroot"/}" = "$file" ] || root=$sysroot
-    package=$(dpkg-query --root="$root/" -S "${file#"$root"}" | sed 's/:.*//;q')
+    file=$(realpath "$file") root= list=
+    [ -z "$sysroot" ] || [ "${file#"$sysroot"/}" = "$file" ] || root=$sysroot list=--admindir=$sysroot/../dpkg
+    package=$(dpkg-query ${list:+"$list"} -S "${file#"$root"}" | sed 's/:.*//;q')
     copyright=$(realpath "$root/usr/share/doc/$package/copyright")
     case "$seen" in *" $copyright "*) continue ;; esac
     seen="$seen $copyright "
     printf '\n\n==== %s, from %s (%s)\n\n' "$(basename "$file")" "$package" \
-      "$(dpkg-query --root="$root/" -W -f='${Version}' "$package" | sed 's/ .*//')"
+      "$(dpkg-query ${list:+"$list"} -W -f='${Version}' "$package" | sed 's/ .*//')"
     cat "$copyright"
   done
   # What these refer to instead of saying it; documentation is not inside.

@@ -17,7 +17,7 @@ void finish(const Step& step, std::span<const Row> rows);
 
 void decode_step(const Step& given, std::span<const Row> rows, StepStats& times) {
   const Stream queued = given.work.on_device(given.stream);
-  const Retrieval::Use using_buffer(given.work.retrieval, given.buffer);
+  const Retrieval::Use using_buffer(given.work.retrieval, given.buffer);  // ends after all that is queued
   const Workspace::Running running(given.work);
   Step step{given.backend, queued, given.model, given.work, given.buffer};
   step.rows_alike = true;  // a session's logits do not depend on its company

@@ -19,9 +19,9 @@ main() {
 unpack_packages() {
   echo "set-up: Debian's packages for 64-bit ARM (in $folder)"
   rm -rf "$folder"
-  mkdir -p "$folder"/{state/lists/partial,cache/archives/partial,log} "$folder"/root/var/lib/dpkg/{info,updates}
+  mkdir -p "$folder"/{state/lists/partial,cache/archives/partial,log,root,dpkg/info,dpkg/updates}
   : >"$folder/status"
-  : >"$folder/root/var/lib/dpkg/status"
+  : >"$folder/dpkg/status"
   local own=(-q -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State="$folder/state" -o Dir::Log="$folder/log"
     -o Dir::State::status="$folder/status" -o Dir::Cache="$folder/cache" -o APT::Sandbox::User=root -o Debug::NoLocking=1)
   { apt-get "${own[@]}" update &&
@@ -34,8 +34,8 @@ unpack_packages() {
   for archive in "$folder"/cache/archives/*.deb; do
     [[ ${archive##*/} =~ $of_the_compiler ]] || archives+=("$archive")
   done
-  # With a list of them, which says what licence a file is under.
-  dpkg --root="$folder/root" --force-architecture,depends,not-root --no-triggers --unpack "${archives[@]}" >"$folder/log/dpkg" 2>&1 || {
+  # With a list of them beside them, which says what licence a file is under.
+  dpkg --admindir="$folder/dpkg" --instdir="$folder/root" --force-architecture,depends,not-root --no-triggers --unpack "${archives[@]}" >"$folder/log/dpkg" 2>&1 || {
     tail -n 20 "$folder/log/dpkg"
     return 1
   }
