@@ -29,8 +29,9 @@
 //	go mod edit -require=waveinfer@v0.2.0 -replace=waveinfer=/path/to/waveinfer/go
 //
 // The library itself is found by pkg-config, as waveinfer.pc says: an installed one just so, another with
-// PKG_CONFIG_PATH. Go's build cache does not notice when pkg-config says something else than before: go build -a
-// does. It needs cgo, a C compiler, and Go 1.24.
+// PKG_CONFIG_PATH. Go's build cache does not notice when pkg-config says something else than before, nor when
+// another version of the library is installed in the same place: go build -a does. It needs cgo, a C compiler, and
+// Go 1.24.
 //
 // # Defaults
 //

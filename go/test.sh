@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All tests of the Go binding in one command: `go/test.sh BUILD` with a build folder of the project, which has
 # lib/libwaveinfer.so, bin/sample_chat and the other samples in C. Installs what is missing; everything that
-# it makes is in BUILD/go or in Go's own caches.
+# it makes is in BUILD/go and BUILD/go-cache.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")

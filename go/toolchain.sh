@@ -1,11 +1,11 @@
-# Sourced by go/test.sh and samples/service/test.sh, which set $top, $build and $work: Go of one version, and the library
-# where it was built.
+# Sourced by go/test.sh and samples/service/test.sh, which set $top, $build and $work: Go of one version, the library
+# where it was built, and all that is compiled in $build/go-cache. What Go loads lies where Go keeps it, by checksum.
 
 go_version=1.24.13 # the oldest that will do, the same on every system
 
 # Any Go can fetch any other through the module proxy; one as old as Debian 12's leaves it to be made executable.
 use_fixed_go() {
-  export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false
+  export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false GOCACHE=$build/go-cache STATICCHECK_CACHE=$build/go-cache/staticcheck
   local folder
   folder=$(cd "$work" && go mod download -json "golang.org/toolchain@v0.0.1-go$go_version.linux-$(go env GOARCH)" |
     sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
@@ -27,9 +27,10 @@ END
   find_library_in "$work"
 }
 
-# Go's cache does not know what pkg-config said: with a flag of its own, each folder's is another build.
+# Go's cache knows neither what pkg-config said nor what is in a header outside the module: what was compiled with
+# another header would be taken for today's. A flag of its own makes each folder's and each header's another build.
 find_library_in() {
   export PKG_CONFIG_PATH=$1
   export CGO_CPPFLAGS
-  CGO_CPPFLAGS=-DFOUND_$(cksum <<<"$1" | cut -d ' ' -f 1)
+  CGO_CPPFLAGS=-DFOUND_$({ echo "$1"; cat "$top/include/waveinfer.h"; } | cksum | cut -d ' ' -f 1)
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All tests of the service in one command: `samples/service/test.sh BUILD [--browser]` with a build folder of the
 # project, which has lib/libwaveinfer.so. Installs what is missing; everything that it makes is in BUILD/service
-# or in Go's own caches.
+# and BUILD/go-cache.
 #   --browser   also: the page, in Chromium
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
