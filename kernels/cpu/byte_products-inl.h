@@ -1,5 +1,5 @@
-// Whether this instruction set adds four products of bytes to a 32-bit lane at once (AVX-512 VNNI). Compiled
-// once per instruction set.
+// Whether this instruction set adds four products of bytes to a 32-bit lane at once (AVX-512 VNNI), and whether a
+// processor may do so beyond it. Compiled once per instruction set.
 #if defined(WI_BYTE_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WI_BYTE_PRODUCTS_INL_H_
 #undef WI_BYTE_PRODUCTS_INL_H_
@@ -34,5 +34,10 @@ constexpr bool kByteProducts = false;
 }
 
 #endif
+
+namespace wi::cpu::HWY_NAMESPACE {
+// Whether byte_extension.h may add to this instruction set.
+constexpr bool kMayHaveMore = HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64;
+}  // namespace wi::cpu::HWY_NAMESPACE
 
 #endif  // per target

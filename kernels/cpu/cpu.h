@@ -34,6 +34,7 @@ void from_kv(const void* in, DType kv, float* out, int64_t count);
 double log_sum_exp(const float* in, int64_t count);
 void dequantize(const void* in, DType type, float* out, int64_t count);
 
+// Of the instruction set, with what byte_extension.h adds: "AVX2", "AVX2_VNNI", …
 const char* simd_name();
 
 extern const Policy full_policy;

@@ -10,6 +10,7 @@
 // After foreach_target, which defines the target.
 #include "hwy/highway.h"
 #include "kernels/cpu/byte_activations.h"
+#include "kernels/cpu/byte_extension.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dot_bytes-inl.h"
 #include "kernels/cpu/outputs-inl.h"
@@ -40,9 +41,10 @@ HWY_INLINE void MultiplyStoredRows(const MatmulPart& part, int64_t begin, int64_
 }
 
 // A block of rows at a time, panel by panel, chunk by chunk.
-template <class Q>
+template <class Q, By kHow>
 void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, const ByteActivations& in,
                         const Stream& stream, std::byte* scratch) {
+  constexpr int kRows = kBytePanelRows<kHow>;
   Panel& panel = *reinterpret_cast<Panel*>(scratch);
   float* const sums = reinterpret_cast<float*>(scratch + sizeof(Panel));  // (panel, row, kPanel)
   const uint8_t* const first_row = WeightRow(part, begin);
@@ -59,15 +61,15 @@ void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, cons
       for (int64_t p = 0; p < panels; p++) {
         const PanelOutputs weights{first_row + p * kPanel * stride + c * GroupsBytes<Q>(8), stride};
         const int64_t outputs = HWY_MIN(end - begin - p * kPanel, kPanel);
-        FillBytePanel<Q>(panel.tail.whole(weights, outputs, bytes), groups, panel);
+        FillBytePanel<Q, kHow>(panel.tail.whole(weights, outputs, bytes), groups, panel);
         float* to = sums + p * count * kPanel;
-        const int64_t fetches = (count + kPanelRows - 1) / kPanelRows * groups;
+        const int64_t fetches = (count + kRows - 1) / kRows * groups;
         NextChunk next = NextChunk::in(fetches, weights, bytes, outputs);
         int64_t row = 0;
-        MultiplyRowsOfBytePanel<Q, kPanelRows>(panel, groups, count, row, rows, to, next);
-        MultiplyRowsOfBytePanel<Q, 4>(panel, groups, count, row, rows, to, next);
-        MultiplyRowsOfBytePanel<Q, 2>(panel, groups, count, row, rows, to, next);
-        MultiplyRowsOfBytePanel<Q, 1>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfBytePanel<Q, kHow, kRows>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfBytePanel<Q, kHow, 4>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfBytePanel<Q, kHow, 2>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfBytePanel<Q, kHow, 1>(panel, groups, count, row, rows, to, next);
       }
     }
     for (int64_t p = 0; p < panels; p++) {
@@ -81,7 +83,10 @@ void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, cons
 template <class Q>
 void MultiplyByteQuants(const MatmulPart& part, int64_t begin, int64_t end, const ByteActivations& in,
                         const Stream& stream, std::byte* scratch) {
-  if (scratch) return MultiplyBytePanels<Q>(part, begin, end, in, stream, scratch);
+  if constexpr (kMayHaveMore)
+    if (scratch && has_byte_extension())
+      return MultiplyBytePanels<Q, kBy<Q, true>>(part, begin, end, in, stream, scratch);
+  if (scratch) return MultiplyBytePanels<Q, kBy<Q, false>>(part, begin, end, in, stream, scratch);
   int64_t row = 0;
   MultiplyStoredRows<Q, 2>(part, begin, end, in, row);
   MultiplyStoredRows<Q, 1>(part, begin, end, in, row);
@@ -126,6 +131,7 @@ void MultiplyByteOutputs(const MatmulPart& part, int64_t begin, int64_t end, con
 
 // 32 columns of a row. Infinity or NaN among them makes the scale NaN, so that it shows in the output as it
 // would in f32.
+template <bool kMore>
 HWY_INLINE void QuantizeGroup(const float* values, int group, const ByteActivations& to) {
   const hn::CappedTag<float, 16> d;
   const hn::Rebind<int16_t, decltype(d)> d16;
@@ -163,23 +169,30 @@ HWY_INLINE void QuantizeGroup(const float* values, int group, const ByteActivati
     even[half] = of[0] + of[2] + of[4] + of[6];
     odd[half] = of[1] + of[3] + of[5] + of[7];
     to.sums[2 * group + half] = scale * static_cast<float>(even[half] + odd[half]);
-    to.offsets[2 * group + half] = OffsetOf(even[half], odd[half]);
+    to.offsets[2 * group + half] = OffsetOf<kMore>(even[half], odd[half]);
   }
   to.sums[16 + group] = scale * static_cast<float>(even[0] + even[1] + odd[0] + odd[1]);
-  to.offsets[16 + group] = OffsetOf(even[0] + even[1], odd[0] + odd[1]);
-  if constexpr (!kInBytes<Q8_0>)
+  to.offsets[16 + group] = OffsetOf<kMore>(even[0] + even[1], odd[0] + odd[1]);
+  if constexpr (kBy<Q8_0, kMore> == By::widened)
     for (int i = 0; i < 16; i++) {
       to.quants[group * 32 + i] = bytes[2 * i];
       to.quants[group * 32 + 16 + i] = bytes[2 * i + 1];
     }
 }
 
-void QuantizeBytes(const float* values, const ByteActivations& in, int64_t row) {
+template <bool kMore>
+void QuantizeRow(const float* values, const ByteActivations& in, int64_t row) {
   for (int64_t chunk = 0; chunk < in.chunks; chunk++) {
     const ByteActivations to = in.from(chunk, row);
     for (int group = 0; group < in.groups(chunk); group++)
-      QuantizeGroup(values + chunk * kChunk + group * 32, group, to);
+      QuantizeGroup<kMore>(values + chunk * kChunk + group * 32, group, to);
   }
+}
+
+void QuantizeBytes(const float* values, const ByteActivations& in, int64_t row) {
+  if constexpr (kMayHaveMore)
+    if (has_byte_extension()) return QuantizeRow<true>(values, in, row);
+  QuantizeRow<false>(values, in, row);
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE

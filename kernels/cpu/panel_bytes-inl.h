@@ -2,8 +2,7 @@
 // of panel-inl.h, but in each lane four inputs of an output as bytes where this instruction set multiplies
 // bytes: four of a row, spread over the lanes, meet all outputs at once. Such weights are unsigned; signed ones
 // have kBias added, and their sums begin with what is too much (ByteActivations::offsets). Elsewhere weights are
-// widened to 16 bits as in panel-inl.h. On AVX2 those of Q8_0 are, too: signs and the widening of each product
-// would take as many instructions.
+// widened to 16 bits as in panel-inl.h.
 #if defined(WI_KERNELS_CPU_PANEL_BYTES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WI_KERNELS_CPU_PANEL_BYTES_INL_H_
 #undef WI_KERNELS_CPU_PANEL_BYTES_INL_H_
@@ -29,60 +28,99 @@ constexpr int sub_block() {
   return 32;
 }
 
-#if HWY_TARGET == HWY_AVX3_DL
-template <class Q>
-constexpr bool kInBytes = true;
-constexpr int32_t kBias = 128;
+// How weights of a format meet rows.
+enum class By {
+  widened,   // as 16-bit integers, by pairs
+  pairs,     // unsigned bytes; two products and their sum are 16-bit integers, and wrap: the whole sum fits
+  fours,     // unsigned bytes; four products are added to a 32-bit integer (VNNI)
+  matrices,  // signed bytes; eight inputs of two outputs meet eight of two rows (I8MM)
+};
 
-// As an instruction for the reason that byte_products-inl.h gives.
+// kMore: with byte_extension.h. AVX2's Q8_0 is widened: signs and the widening of each product would take as many
+// instructions.
+#if HWY_TARGET == HWY_AVX3_DL
+template <class Q, bool kMore>
+constexpr By kBy = By::fours;
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+template <class Q, bool kMore>
+constexpr By kBy = kMore                     ? By::fours
+                   : std::is_same_v<Q, Q8_0> ? By::widened
+                                             : By::pairs;
+#else
+template <class Q, bool kMore>
+constexpr By kBy = kMore ? By::matrices : By::widened;
+#endif
+
+template <By kHow>
+constexpr int32_t kBias = kHow == By::fours   ? 128
+                          : kHow == By::pairs ? 32
+                                              : 0;
+
+// Rows at a time: of matrices, two share a sum.
+template <By kHow>
+constexpr int kBytePanelRows = kHow == By::matrices ? 8 : kPanelRows;
+
+// What sums over columns of a row begin with, given those of even pairs of columns and of odd ones. As a 32-bit
+// integer or, where products are of 16 bits, as the two that a lane has.
+template <bool kMore>
+HWY_INLINE int32_t OffsetOf(int32_t even, int32_t odd) {
+  constexpr By kHow = kBy<Q4_0, kMore>;  // as of all that have a bias
+  if constexpr (kHow != By::pairs) return -kBias<kHow> * (even + odd);
+  const uint32_t low = static_cast<uint32_t>(-kBias<kHow> * even) & 0xFFFF;
+  return static_cast<int32_t>(low | static_cast<uint32_t>(-kBias<kHow> * odd) << 16);
+}
+
+// What is added to sums, as instructions for the reason that byte_products-inl.h gives.
+#if HWY_TARGET == HWY_AVX3_DL
 HWY_INLINE void AddByteProducts(hn::Vec<LB> weights, hn::Vec<L32> activations, hn::Vec<L32>& sums) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sums.raw) : "v"(weights.raw), "v"(activations.raw));
 }
 #elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-// Two products and their sum are 16-bit integers, and wrap: what counts is that the whole sum fits.
-template <class Q>
-constexpr bool kInBytes = !std::is_same_v<Q, Q8_0>;
-constexpr int32_t kBias = 32;
-
+#if HWY_TARGET == HWY_AVX2
+HWY_INLINE void AddByteProducts(hn::Vec<LB> weights, hn::Vec<L32> activations, hn::Vec<L32>& sums) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums.raw) : "x"(weights.raw), "x"(activations.raw));
+}
+#endif
 HWY_INLINE void AddPairsOfBytes(hn::Vec<LB> weights, hn::Vec<L32> activations, hn::Vec<L16>& sums) {
 #if HWY_TARGET == HWY_AVX2
   const auto pairs = _mm256_maddubs_epi16(weights.raw, activations.raw);
 #else
   const auto pairs = _mm512_maddubs_epi16(weights.raw, activations.raw);
 #endif
-  // As an instruction: else GCC 12 adds in trees, for which registers are too few, and copies.
+  // Else GCC 12 adds in trees, for which registers are too few, and copies.
   asm("vpaddw %1, %0, %0" : "+v"(sums.raw) : "v"(pairs));
 }
-#else
-template <class Q>
-constexpr bool kInBytes = false;
-constexpr int32_t kBias = 0;
-#endif
-
-// What sums over columns of a row begin with, given those of even pairs of columns and of odd ones. As a 32-bit
-// integer or, where products are of 16 bits, as the two that a lane has.
-HWY_INLINE int32_t OffsetOf(int32_t even, int32_t odd) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  const uint32_t low = static_cast<uint32_t>(-kBias * even) & 0xFFFF;
-  return static_cast<int32_t>(low | static_cast<uint32_t>(-kBias * odd) << 16);
-#else
-  return -kBias * (even + odd);
-#endif
+#elif HWY_ARCH_ARM_A64
+// sums (2 outputs, 2 rows) += weights (2 outputs, 8 inputs) · rows (2, 8 inputs)ᵀ.
+HWY_INLINE void AddMatrixProduct(hn::Vec<LB> weights, hn::Vec<LB> rows, hn::Vec<L32>& sums) {
+  asm(".arch armv8.2-a+crypto+i8mm\n\tsmmla %0.4s, %1.16b, %2.16b"
+      : "+w"(sums.raw)
+      : "w"(weights.raw), "w"(rows.raw));
 }
+#endif
 
 // ---- Panels of bytes ----
 
-template <class Q>
+// As bytes (group, 8 fours of inputs, output, 4), for matrices (group, 4 eights of inputs, 2 halves of a vector's outputs,
+// vector, output, 8).
+template <class Q, By kHow>
 HWY_INLINE void FillBytePanel(const PanelOutputs& outputs, int groups, Panel& panel) {
-  if constexpr (!kInBytes<Q>) {
+  if constexpr (kHow == By::widened) {
     FillPanel<Q>(outputs, groups, panel);
   } else {
     LoadScales<Q>(outputs, groups, panel);
-    constexpr uint8_t kLess = static_cast<uint8_t>(kIsSigned<Q> ? Q::kLess - kBias : 0);
-    uint8_t* to = reinterpret_cast<uint8_t*>(panel.weights);  // (group, 8 fours of inputs, output, 4)
+    constexpr uint8_t kLess = static_cast<uint8_t>(kIsSigned<Q> ? Q::kLess - kBias<kHow> : 0);
+    uint8_t* const panel_bytes = reinterpret_cast<uint8_t*>(panel.weights);
     EachDword<Q>(outputs, groups, panel.turned, [&](int group, int dword, int vec, auto weights) HWY_ATTR {
       if constexpr (kLess > 0) weights = hn::Sub(weights, hn::Set(LB(), kLess));
-      hn::Store(weights, LB(), to + ((group * 8 + dword) * kPanelVecs + vec) * 4 * kLanes32);
+      uint8_t* to = panel_bytes + ((group * 8 + dword) * kPanelVecs + vec) * 4 * kLanes32;
+      if (kHow == By::matrices && dword % 2 == 1) {
+        uint8_t* const to_first = to - kPanelVecs * 4 * kLanes32;
+        const auto fours = hn::BitCast(L32(), hn::Load(LB(), to_first)), next = hn::BitCast(L32(), weights);
+        hn::Store(hn::BitCast(LB(), hn::InterleaveLower(L32(), fours, next)), LB(), to_first);
+        weights = hn::BitCast(LB(), hn::InterleaveUpper(L32(), fours, next));
+      }
+      hn::Store(weights, LB(), to);
     });
   }
 }
@@ -97,35 +135,75 @@ HWY_INLINE hn::Vec<LF> ScaleOf(const Panel& panel, int sub, int vec) {
   return hn::ConvertTo(LF(), hn::ShiftRight<16>(hn::BitCast(L32(), twice)));
 }
 
-// products (R, kPanelVecs) = P of a group.
-#if HWY_TARGET == HWY_AVX3_DL
+// sums (R, kPanelVecs) += R rows' products with kSub inputs.
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX2
 
-template <class Q, int R>
+template <int kSub, int R>
+HWY_INLINE void MultiplySubBlock(const uint8_t* w, const int8_t* a, hn::Vec<L32> (&sums)[R][kPanelVecs]) {
+#pragma GCC unroll 8
+  for (int four = 0; four < kSub / 4; four++, w += 4 * kPanel, a += 4) {
+    const auto w0 = hn::Load(LB(), w), w1 = hn::Load(LB(), w + 4 * kLanes32);
+    for (int r = 0; r < R; r++) {
+      int32_t bytes;
+      hwy::CopyBytes<4>(a + r * kChunk, &bytes);
+      const auto spread = hn::Set(L32(), bytes);  // once for both: loads are what there are fewest of
+      AddByteProducts(w0, spread, sums[r][0]);
+      AddByteProducts(w1, spread, sums[r][1]);
+    }
+  }
+}
+
+#elif HWY_ARCH_ARM_A64
+
+// Two rows at a time; of an odd number the last one is its own partner.
+template <int kSub, int R>
+HWY_INLINE void MultiplySubBlock(const uint8_t* w, const int8_t* a, hn::Vec<L32> (&sums)[R][kPanelVecs]) {
+  constexpr int kPairs = (R + 1) / 2, kParts = 2 * kPanelVecs;
+  const hn::Half<LB> half;
+  hn::Vec<L32> parts[kPairs][kParts];  // of two outputs: (output, row)
+  for (auto& of_pair : parts)
+    for (auto& part : of_pair) part = hn::Zero(L32());
+#pragma GCC unroll 4
+  for (int eight = 0; eight < kSub / 8; eight++, w += 8 * kPanel, a += 8)
+    for (int pair = 0; pair < kPairs; pair++) {
+      const auto* of_pair = reinterpret_cast<const uint8_t*>(a + 2 * pair * kChunk);
+      const auto first = hn::LoadU(half, of_pair);
+      const auto second = 2 * pair + 1 < R ? hn::LoadU(half, of_pair + kChunk) : first;
+      const auto rows = hn::Combine(LB(), second, first);
+      for (int part = 0; part < kParts; part++)
+        AddMatrixProduct(hn::Load(LB(), w + part * 4 * kLanes32), rows, parts[pair][part]);
+    }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < kPanelVecs; v++) {
+      const auto lower = parts[r / 2][v], upper = parts[r / 2][kPanelVecs + v];
+      const auto of_row =
+          r % 2 == 0 ? hn::ConcatEven(L32(), upper, lower) : hn::ConcatOdd(L32(), upper, lower);
+      sums[r][v] = hn::Add(sums[r][v], of_row);
+    }
+}
+
+#endif
+
+// products (R, kPanelVecs) = P of a group.
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
+
+template <class Q, By kHow, int R>
 HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActivations& rows,
-                                   hn::Vec<LF> (&products)[R][kPanelVecs]) {
+                                   hn::Vec<LF> (&products)[R][kPanelVecs]) requires(kHow == By::fours ||
+                                                                                    kHow == By::matrices) {
   const LF d;
   constexpr int kSub = sub_block<Q>();
   const uint8_t* w = PanelBytes(panel, group);
-  for (int half = 0; half < 32 / kSub; half++) {
+  for (int half = 0; half < 32 / kSub; half++, w += kSub * kPanel) {
     const int sub = group * 32 / kSub + half;
     hn::Vec<L32> s[R][kPanelVecs];
     for (int r = 0; r < R; r++) {
-      s[r][0] = kIsSigned<Q> ? hn::Set(L32(), rows.offsets[r * kByteSums + kSumsBegin<kSub> + sub])
-                             : hn::Zero(L32());
+      s[r][0] = kIsSigned<Q> && kBias<kHow> > 0
+                    ? hn::Set(L32(), rows.offsets[r * kByteSums + kSumsBegin<kSub> + sub])
+                    : hn::Zero(L32());
       s[r][1] = s[r][0];
     }
-    const int8_t* a = rows.bytes + sub * kSub;
-#pragma GCC unroll 8
-    for (int four = 0; four < kSub / 4; four++, w += 4 * kPanel, a += 4) {
-      const auto w0 = hn::Load(LB(), w), w1 = hn::Load(LB(), w + 4 * kLanes32);
-      for (int r = 0; r < R; r++) {
-        int32_t bytes;
-        hwy::CopyBytes<4>(a + r * kChunk, &bytes);
-        const auto spread = hn::Set(L32(), bytes);  // once for both: loads are what there are fewest of
-        AddByteProducts(w0, spread, s[r][0]);
-        AddByteProducts(w1, spread, s[r][1]);
-      }
-    }
+    MultiplySubBlock<kSub, R>(w, rows.bytes + sub * kSub, s);
     for (int v = 0; v < kPanelVecs; v++) {
       if constexpr (kHasBlocks256<Q>) {
         const auto scale = ScaleOf(panel, sub, v);
@@ -140,7 +218,9 @@ HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActi
   }
 }
 
-#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#endif
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 
 // Inputs whose products surely fit together: two of four are in one lane, by 127 each.
 template <class Q>
@@ -149,9 +229,9 @@ constexpr int safe_inputs() {
   return 32;  // 16 · 16 · 127 < 2^15
 }
 
-template <class Q, int R>
+template <class Q, By kHow, int R>
 HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActivations& rows,
-                                   hn::Vec<LF> (&products)[R][kPanelVecs]) requires kInBytes<Q> {
+                                   hn::Vec<LF> (&products)[R][kPanelVecs]) requires(kHow == By::pairs) {
   constexpr int kRun = safe_inputs<Q>();
   alignas(64) int32_t before[R * kPanel];
   hn::Vec<L32> sums[R][kPanelVecs];
@@ -198,9 +278,9 @@ HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActi
 #endif
 
 #if HWY_TARGET != HWY_AVX3_DL
-template <class Q, int R>
+template <class Q, By kHow, int R>
 HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActivations& rows,
-                                   hn::Vec<LF> (&products)[R][kPanelVecs]) requires(!kInBytes<Q>) {
+                                   hn::Vec<LF> (&products)[R][kPanelVecs]) requires(kHow == By::widened) {
   hn::Vec<L32> sums[R][kPanelVecs];
   MultiplyRun<16, R>(panel, PanelRows{rows.quants, nullptr, nullptr, nullptr}, group * 16, sums);
   for (int r = 0; r < R; r++)
@@ -209,7 +289,7 @@ HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActi
 #endif
 
 // sums (R, kPanel) += panel · R rows.
-template <class Q, int R>
+template <class Q, By kHow, int R>
 void MultiplyBytePanel(const Panel& panel, int groups, const ByteActivations& rows, float* sums,
                        NextChunk& next) {
   const LF d;
@@ -220,7 +300,7 @@ void MultiplyBytePanel(const Panel& panel, int groups, const ByteActivations& ro
   for (int group = 0; group < groups; group++) {
     V products[R][kPanelVecs];
     next.fetch();
-    MultiplyPanelGroup<Q, R>(panel, group, rows, products);
+    MultiplyPanelGroup<Q, kHow, R>(panel, group, rows, products);
     for (int r = 0; r < R; r++) {
       const auto a_scale = hn::Set(d, rows.scales[r * kChunkGroups + group]);
       for (int v = 0; v < kPanelVecs; v++) {
@@ -266,11 +346,11 @@ void MultiplyBytePanel(const Panel& panel, int groups, const ByteActivations& ro
   }
 }
 
-template <class Q, int R>
+template <class Q, By kHow, int R>
 HWY_INLINE void MultiplyRowsOfBytePanel(const Panel& panel, int groups, int64_t count, int64_t& row,
                                         const ByteActivations& rows, float* sums, NextChunk& next) {
   for (; row + R <= count; row += R)
-    MultiplyBytePanel<Q, R>(panel, groups, rows.from(0, row), sums + row * kPanel, next);
+    MultiplyBytePanel<Q, kHow, R>(panel, groups, rows.from(0, row), sums + row * kPanel, next);
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE

@@ -6,12 +6,18 @@
 #include "hwy/foreach_target.h"
 // After foreach_target, which defines the target.
 #include "hwy/highway.h"
+#include "kernels/cpu/byte_extension.h"
+#include "kernels/cpu/byte_products-inl.h"
 #include "kernels/cpu/cpu.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 
-const char* Name() { return hwy::TargetName(HWY_TARGET); }
+const char* Name() {
+  if constexpr (kMayHaveMore)
+    if (has_byte_extension()) return HWY_ARCH_ARM_A64 ? "NEON_I8MM" : "AVX2_VNNI";
+  return hwy::TargetName(HWY_TARGET);
+}
 
 }  // namespace wi::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

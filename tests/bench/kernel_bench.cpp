@@ -230,7 +230,7 @@ constexpr const char* kUsage =
     "  --shapes RxC[,…]  outputs x inputs\n"
     "  --op OP           decode (rows alike), int8 (WI_PRECISION_INT8), dense, or matmul, as a prefill asks\n"
     "  --pages P         huge or small\n"
-    "  --simd NAME       no better instruction set than this: SSSE3, AVX2, AVX3, AVX3_DL\n"
+    "  --simd NAME       no better instruction set than this: SSSE3, AVX2, AVX2_VNNI, AVX3, AVX3_DL\n"
     "  --threads N       default: every core this process may use\n"
     "  --seconds S       of each measurement\n"
     "Example: kernel_bench --types q8_0,q4_0 --rows 1,16\n";

@@ -55,7 +55,7 @@ const char* const kUsage =
     "                [--steps N] [--repeat R]\n"
     "                [--threads N]\n"
     "                [--fill prefill|synthetic] [--append N] [--document FILE] [--kv f16|bf16|f32]\n"
-    "                [--precision fast|high|f32|int8] [--simd SSSE3|AVX2|AVX3|AVX3_DL] [--seed N]\n"
+    "                [--precision fast|high|f32|int8] [--simd SSSE3|AVX2|AVX2_VNNI|AVX3|AVX3_DL] [--seed N]\n"
     "                [--no-check] [--turns]\n"
     "                [--kv-fast SHARE | --kv-budget MB  [--spill FOLDER] [--manager lru|bucketed] "
     "[--no-read-ahead]]\n"
@@ -251,8 +251,8 @@ int run(const Options& options);
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   if (options.simd.empty()) return run(options);
-  if (options.simd == "AVX2" || options.simd == "SSSE3")
-    setenv("ONEDNN_MAX_CPU_ISA", options.simd == "AVX2" ? "AVX2" : "SSE41", 1);
+  if (options.simd.starts_with("AVX2") || options.simd == "SSSE3")
+    setenv("ONEDNN_MAX_CPU_ISA", options.simd == "SSSE3" ? "SSE41" : options.simd.c_str(), 1);
   bool found = false;
   test::for_each_simd([&](const char* name) {
     if (options.simd != name) return;

@@ -6,16 +6,20 @@
 #include <cstdint>
 #include <filesystem>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "hwy/highway.h"
 #include "hwy/targets.h"
+#include "kernels/cpu/byte_extension.h"
+#include "kernels/cpu/cpu.h"
 
 namespace wi::test {
 
-// Calls f once for each instruction set that was compiled and that this processor has, by name. Better ones have
-// lower bits; a source that was not compiled for one does with the best below it. AVX-512 with VNNI only the
-// sources are compiled for that ask (kernels/cpu/byte_products.h), so it isn't among this one's HWY_TARGETS.
+// Calls f once for each instruction set that was compiled and that this processor has, by name; what it has beyond one
+// (kernels/cpu/byte_extension.h) is one more. Better ones have lower bits; a source that was not compiled for one does
+// with the best below it. AVX-512 with VNNI only the sources are compiled for that ask (kernels/cpu/byte_products.h), so
+// it isn't among this one's HWY_TARGETS.
 template <class F>
 void for_each_simd(F&& f) {
   const int64_t compiled = HWY_TARGETS | (HWY_AVX3_DL & ~int64_t{WI_DISABLED_BUT_VNNI});
@@ -24,7 +28,13 @@ void for_each_simd(F&& f) {
     const int64_t target = left & -left;
     hwy::SetSupportedTargetsForTest(here & ~(target - 1));
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    const std::string extended = cpu::simd_name();
+    if (extended.starts_with(std::string(hwy::TargetName(target)) + "_")) {
+      f(extended.c_str());
+      cpu::allow_byte_extension(false);
+    }
     f(hwy::TargetName(target));
+    cpu::allow_byte_extension(true);
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
