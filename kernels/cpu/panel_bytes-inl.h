@@ -93,7 +93,7 @@ HWY_INLINE void AddPairsOfBytes(hn::Vec<LB> weights, hn::Vec<L32> activations, h
 #elif HWY_ARCH_ARM_A64
 // sums (2 outputs, 2 rows) += weights (2 outputs, 8 inputs) · rows (2, 8 inputs)ᵀ.
 HWY_INLINE void AddMatrixProduct(hn::Vec<LB> weights, hn::Vec<LB> rows, hn::Vec<L32>& sums) {
-  asm(".arch armv8.2-a+crypto+i8mm\n\tsmmla %0.4s, %1.16b, %2.16b"
+  asm(".arch armv8.6-a+crypto\n\tsmmla %0.4s, %1.16b, %2.16b"
       : "+w"(sums.raw)
       : "w"(weights.raw), "w"(rows.raw));
 }
