@@ -86,9 +86,9 @@ pub struct Event<'a> {
     pub top: &'a [TokenLogprob],
 }
 
-impl<'a> Event<'a> {
+impl Event<'_> {
     /// # Safety
-    /// Its text and list stay as they are for 'a.
+    /// Its text and list stay as they are for as long as the event is there.
     pub(crate) unsafe fn from_raw(raw: &wi_event) -> Result<Self> {
         // SAFETY: see above; a TokenLogprob is a wi_token_logprob.
         let (text, top) =
