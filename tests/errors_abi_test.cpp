@@ -521,7 +521,7 @@ void copied_weights_count_by_themselves_while_a_session_lives(void**) {
 // Wherever memory ends on the way, the open ends with it and the next one works.
 void opening_without_memory_leaves_nothing_behind(void**) {
 #if defined(WI_SANITIZED) || defined(WI_EMULATED)
-  skip();  // a sanitizer's own memory is most of the address space, and an emulator has the limits for itself
+  skip();  // a sanitizer's own memory is most of the address space, and an emulator takes no limit of it
 #endif
   Runtime runtime = create_runtime();
   uint64_t pages = 0;

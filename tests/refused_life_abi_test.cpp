@@ -224,7 +224,7 @@ void sweep_limits(const Life& life, int limits = 300) {
 
 void a_life_may_have_any_bytes_of_address_space(void**) {
 #ifdef WI_EMULATED
-  skip();  // an emulator has the limits for itself
+  skip();  // an emulator takes no limit of address space
 #endif
   skip_without_malloc();
   sweep_limits(kInF32);

@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
 
 // Rows at a time: two sums each, with what they are made of, are what the registers hold.
-constexpr int kPanelRows = kLanes32 == 16 ? 8 : kLanes32 == 8 ? 6 : 4;
+constexpr int kPanelRows = kLanes32 == 16 ? 8 : 4;
 
 struct Panel {
   TurnedQuants turned;

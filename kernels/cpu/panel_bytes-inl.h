@@ -56,9 +56,12 @@ constexpr int32_t kBias = kHow == By::fours   ? 128
                           : kHow == By::pairs ? 32
                                               : 0;
 
-// Rows at a time: of matrices, two share a sum.
+// Rows at a time. Bytes need fewer registers beside the sums than pairs of 16-bit integers, which six rows of AVX2
+// make slower; of matrices, two rows share a sum.
 template <By kHow>
-constexpr int kBytePanelRows = kHow == By::matrices ? 8 : kPanelRows;
+constexpr int kBytePanelRows = kHow == By::matrices                   ? 8
+                               : kLanes32 == 8 && kHow != By::widened ? 6
+                                                                      : kPanelRows;
 
 // What sums over columns of a row begin with, given those of even pairs of columns and of odd ones. As a 32-bit
 // integer or, where products are of 16 bits, as the two that a lane has.
@@ -91,7 +94,8 @@ HWY_INLINE void AddPairsOfBytes(hn::Vec<LB> weights, hn::Vec<L32> activations, h
   asm("vpaddw %1, %0, %0" : "+v"(sums.raw) : "v"(pairs));
 }
 #elif HWY_ARCH_ARM_A64
-// sums (2 outputs, 2 rows) += weights (2 outputs, 8 inputs) · rows (2, 8 inputs)ᵀ.
+// sums (2 outputs, 2 rows) += weights (2 outputs, 8 inputs) · rows (2, 8 inputs)ᵀ. The assembler is told of such
+// processors, the compiler is not: it would not inline this into functions for all.
 HWY_INLINE void AddMatrixProduct(hn::Vec<LB> weights, hn::Vec<LB> rows, hn::Vec<L32>& sums) {
   asm(".arch armv8.6-a+crypto\n\tsmmla %0.4s, %1.16b, %2.16b"
       : "+w"(sums.raw)
