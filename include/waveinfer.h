@@ -58,6 +58,8 @@
  * fork(). In the child, handles that the parent made are dead: calls with them return WI_E_STATE, retain and
  *   release do nothing, and their memory is the child's until it ends or calls exec. It may make a runtime of
  *   its own and use that. The parent goes on as before.
+ * exit(). It may come while calls and tasks of other threads run, as when main() returns: they go on until the
+ *   process ends, or end with WI_E_STATE. A host's static objects may release handles then.
  * Signals. The library handles none, and its own threads block them. During a prefill a thread may keep
  *   signals to itself for a few milliseconds at a time, but those that its own instructions raise; its mask is
  *   then what it was.

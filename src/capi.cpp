@@ -118,6 +118,7 @@ void open_model(wi_runtime* runtime, const wi_model_params* params, wi_cancel* c
   check_out(model_out, "model_out");
   const wi_model_params p = read_struct(params, "wi_model_params");
   const Precision precision = precision_of(p);
+  prepare_cpu_backend(precision);
   const Runtime& at = *on.object;
   HostPool* copy_into = wants_copied_weights(p) && !at.device ? at.weights_pool.get() : nullptr;
   uint64_t opened = 0, in_all = 0;

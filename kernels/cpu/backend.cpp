@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/unpack.h"
 
 namespace wi {
 
@@ -31,6 +33,10 @@ const Backend table = {
 }  // namespace
 
 const Backend& cpu_backend() { return table; }
+
+void prepare_cpu_backend(Precision precision) {
+  if (cpu::bf16_terms(precision, DType::f16) > 0) cpu::Gemm::prepare();
+}
 
 BackendOnDevice::BackendOnDevice(const Backend& device) : backend(device) {
   for (int32_t i = 0; i < device.policy_count; i++) {

@@ -6,10 +6,11 @@
 // memory set aside.
 #include "kernels/cpu/gemm.h"
 
-#include <bit>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <dnnl.hpp>
 #include <list>
@@ -19,6 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace wi::cpu {
 namespace {
@@ -73,23 +75,38 @@ class MemorySetAside {
   void* above_ = nullptr;  // keeps what is free below it from being given back to the system
 };
 
-// Held while a primitive is made or first run. A child process finds oneDNN's locks open.
+// Held while a primitive is made or first runs. A child process finds oneDNN's locks open.
 std::mutex& making_mutex();
 
-// Holds it. From exit() on nobody does: oneDNN's cache and settings go then, and a thread may still be in the step
-// whose host has let go of everything. That thread waits here for the end of the process.
+// Held while a primitive runs. From exit() on none does: oneDNN's cache, its settings and some of its code go then, and
+// a thread may still be in the step whose host has let go of everything. That step is Ending; it does not wait for the
+// process to end, because a host's static object may yet wait for it.
+class Running {
+ public:
+  Running();
+  ~Running() { running.fetch_sub(1, std::memory_order_release); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  static void end() noexcept;
+  static void forget_parents_threads() { running = 0; }
+
+ private:
+  static inline std::atomic<int> running{0};
+  static inline std::atomic<bool> ended{false};
+};
+
+// Holds the mutex, and is a Running.
 class Making {
  public:
-  Making();
+  Making() : lock_(making_mutex()) {}
   ~Making();
   Making(const Making&) = delete;
   Making& operator=(const Making&) = delete;
 
  private:
-  static void end() noexcept;
-  static inline bool ended = false;
-  static inline uint64_t made = 0;
   std::unique_lock<std::mutex> lock_;
+  Running running_;
 };
 
 using Cache = std::list<std::shared_ptr<const Gemm>>;
@@ -119,6 +136,26 @@ struct Gemm::Primitive {
   memory a, b, c, scratch;
   bool ran = false;
 };
+
+// One product of each kind that describe() may choose, made and run.
+void Gemm::prepare() {
+  static std::atomic<bool> prepared{false};
+  if (prepared) return;
+  constexpr int64_t kSide = 64;
+  for (const bool b_transposed : {false, true})
+    for (const bool accumulate : {false, true}) {
+      const GemmShape shape{kSide, kSide, kSide, DType::bf16, b_transposed, accumulate};
+      const Gemm product(shape, make_primitive(shape));
+      const std::vector<uint16_t> a(kSide * kSide), b(product.packing().elements());
+      std::vector<float> c(kSide * kSide);
+      const std::unique_ptr<std::byte, decltype(&std::free)> scratch(
+          static_cast<std::byte*>(std::aligned_alloc(64, (product.scratch_bytes() / 64 + 1) * 64)),
+          std::free);
+      if (!scratch) throw std::bad_alloc();
+      product.run(a.data(), b.data(), c.data(), scratch.get());
+    }
+  prepared = true;
+}
 
 std::shared_ptr<const Gemm> Gemm::get(const GemmShape& shape) {
   Cache& cache = cache_of_this_thread();  // last used first
@@ -169,7 +206,10 @@ void Gemm::run(const void* a, const void* b, float* c, std::byte* scratch) const
     const SignalsLater signals_later;
     check_status(dnnl_primitive_execute(primitive.matmul.get(), primitive.stream.get(), 4, arguments));
   };
-  if (primitive.ran) return execute();
+  if (primitive.ran) {
+    const Running running;
+    return execute();
+  }
   const Making making;  // some kernels are compiled when they first run
   const MemorySetAside set_aside;
   execute();
@@ -198,28 +238,31 @@ bool has_fast_bf16_tiles() {
 
 namespace {
 
-Making::Making() : lock_(making_mutex()) {
+Running::Running() {
+  running.fetch_add(1);  // in one order with end()'s accesses: it sees this one, or this one sees it
   if (!ended) return;
-  lock_.unlock();
-  for (;;) pause();
+  running.fetch_sub(1);
+  throw Ending();
 }
 
-// What goes at exit() goes in the opposite order of its making: what oneDNN had made by the last of these calls is
-// still there when end() comes. It makes its own when it first needs them, so not every call counts.
+void Running::end() noexcept {
+  ended = true;
+  // Milliseconds; but a handler of signals that called exit() may have interrupted one.
+  for (int tries = 0; running > 0 && tries < 10'000; ++tries) usleep(100);
+}
+
+// What goes at exit() goes in the opposite order of its making, so end() has to be the last: what oneDNN had made by
+// now is still there when it comes. This takes end() from where it stood, by calling it, and puts it to the end.
 Making::~Making() {
-  if (std::has_single_bit(++made)) std::atexit(end);
-}
-
-void Making::end() noexcept {
-  // It takes a millisecond; a handler of signals that called exit() may have interrupted it.
-  for (int tries = 0; tries < 1000; ++tries) {
-    if (making_mutex().try_lock()) {
-      ended = true;
-      making_mutex().unlock();
-      return;
-    }
-    usleep(1000);
-  }
+  static char own;
+  static std::atomic<pthread_t> mover{};
+  mover = pthread_self();
+  abi::__cxa_finalize(&own);
+  mover = pthread_t{};
+  const auto end = [](void*) {
+    if (mover != pthread_self()) Running::end();
+  };
+  abi::__cxa_atexit(end, nullptr, &own);
 }
 
 MemorySetAside::MemorySetAside() {
@@ -242,7 +285,11 @@ std::mutex& making_mutex() {
     static auto* made = new std::mutex;
     const auto lock = [] { made->lock(); };
     const auto unlock = [] { made->unlock(); };
-    if (pthread_atfork(lock, unlock, unlock) != 0) throw std::bad_alloc();
+    const auto unlock_in_child = [] {
+      Running::forget_parents_threads();
+      made->unlock();
+    };
+    if (pthread_atfork(lock, unlock, unlock_in_child) != 0) throw std::bad_alloc();
     return made;
   }();
   return *mutex;

@@ -32,8 +32,12 @@ struct GemmShape {
 // A product of one shape, ready to run. It belongs to the thread that asked for it.
 class Gemm {
  public:
+  // What a process makes once, before its threads make products: oneDNN's own variables, which go at exit(). Those that
+  // an engine's thread made would go first of all, under that thread. Milliseconds, the first time.
+  static void prepare();
+
   // From this thread's cache of the shapes it used last; oneDNN takes about a millisecond to compile a new
-  // shape in bf16.
+  // shape in bf16. From exit() on, what is not in the cache is Ending.
   static std::shared_ptr<const Gemm> get(const GemmShape& shape);
 
   // How b must be laid out; the same for all shapes that differ in m and accumulate only.

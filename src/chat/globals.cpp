@@ -98,7 +98,8 @@ std::pair<std::string, Value> function(const char* name, Builtin::Function call)
 }  // namespace
 
 std::span<const std::pair<std::string, Value>> global_functions() {
-  static const std::array<std::pair<std::string, Value>, 8> all = {
+  // Never destroyed: exit() may come while another thread renders a template.
+  static const auto& all = *new std::array<std::pair<std::string, Value>, 8>{
       function("range", range),
       function("dict", dict),
       function("namespace", make_namespace),

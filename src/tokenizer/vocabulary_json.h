@@ -12,7 +12,8 @@
 
 namespace wi {
 
-inline const std::string kTokenizerFile = "tokenizer.json";
+// Never destroyed: exit() may come while another thread opens a model.
+inline const std::string& kTokenizerFile = *new std::string("tokenizer.json");
 
 // Token ids by text. Tokens of the file's model come first, then those added to it.
 using TokenIds = std::unordered_map<std::string, int32_t>;

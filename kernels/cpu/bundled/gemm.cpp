@@ -12,6 +12,8 @@ namespace wi::cpu {
 
 struct Gemm::Primitive {};
 
+void Gemm::prepare() {}
+
 std::shared_ptr<const Gemm> Gemm::get(const GemmShape& shape) {
   return std::make_shared<const Gemm>(shape, nullptr);
 }
