@@ -92,11 +92,12 @@ inline std::vector<int32_t> answer(Session& session, int count) {
 // Both are sums of the same products, of f32 numbers in another order; keys and values that fall on the other side
 // of a rounding to 16 bits are off by 2^-11 of themselves (2^-8 in bf16), of which a logit averages hundreds. Logits
 // are of the order of 1. By quantised weights the CPU multiplies activations of 16 bits, each off by up to 2^-16 of the
-// largest of 256, and the device those of f32: 0.9e-4 to 2.1e-4 of a logit here, on AVX2.
+// largest of 256, and the device those of f32: 0.9e-4 to 3e-4 of a logit over five seeds on AVX2, where with weights in
+// f16 or f32 it is mostly 4e-6.
 inline void assert_alike(const std::vector<float>& a, const std::vector<float>& b, DType kv,
                          DType weights = DType::f16) {
   const double by_kv = kv == DType::f32 ? 2e-4 : kv == DType::f16 ? 2e-3 : 2e-2;
-  const double tolerance = by_kv + (format_of(weights).elements > 1 ? 5e-4 : 0);
+  const double tolerance = by_kv + (format_of(weights).elements > 1 ? 3e-4 : 0);
   assert_int_equal(a.size(), b.size());
   double most = 0;
   for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::fabs(double(a[i]) - b[i]));
