@@ -765,6 +765,8 @@ wi_status guard(wi_error* error, Body&& body) noexcept {
     return report(error, caught.code(), caught.native_code(), caught.what());
   } catch (const std::bad_alloc&) {
     return report(error, WI_E_MEMORY, 0, "the system refused memory");
+  } catch (const Ending& ending) {
+    return report(error, WI_E_STATE, 0, ending.what());
   } catch (const std::exception& caught) {
     return report(error, WI_E_INTERNAL, 0, caught.what());
   } catch (...) {
