@@ -15,7 +15,7 @@ type KVParams struct {
 	Layers        int // 1 to 65536
 	QueryHeads    int // 1 to 65536, a multiple of KVHeads (GQA)
 	KVHeads       int // 1 to 65536
-	HeadDim       int // 1 to 65536; a token takes at most 1 GiB in all layers
+	HeadDim       int // 8 to 65536, a multiple of 8; a token takes at most 1 GiB in all layers
 	KVType        KVType
 	Policy        *PolicyParams // nil: all defaults
 	KVBudgetBytes uint64        // as in SessionParams

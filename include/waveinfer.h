@@ -500,8 +500,9 @@ typedef struct wi_chat_params {
  *   cancel     may be NULL
  *   model_out  out: a new handle
  * Errors: WI_E_IO; WI_E_CANCELLED; WI_E_FORMAT for a broken file; WI_E_UNSUPPORTED for an architecture,
- * weight type, tokenizer, RoPE scaling or other field that is not implemented, by name; WI_E_MEMORY if a copy
- * of the weights, with those that other models hold, is more than this process may use. Thread-safe. */
+ * weight type, tokenizer, RoPE scaling, head_dim (which is to be a multiple of 8) or other field that is not
+ * implemented, by name; WI_E_MEMORY if a copy of the weights, with those that other models hold, is more than
+ * this process may use. Thread-safe. */
 WI_API wi_status wi_model_open(wi_runtime* runtime, const char* path, const wi_model_params* params,
                                wi_cancel* cancel, wi_model** model_out, wi_error* error);
 
@@ -1183,7 +1184,7 @@ typedef struct wi_kv_params {
   int32_t layers;                 /* 1 to 65536 */
   int32_t query_heads;            /* 1 to 65536, a multiple of kv_heads (GQA) */
   int32_t kv_heads;               /* 1 to 65536 */
-  int32_t head_dim;               /* 1 to 65536; a token takes at most 1 GiB in all layers */
+  int32_t head_dim;               /* 8 to 65536, a multiple of 8; a token takes at most 1 GiB in all layers */
   int32_t kv_type;                /* WI_KV_* */
   const wi_policy_params* policy; /* NULL: all defaults */
   uint64_t kv_budget_bytes;       /* as in wi_session_params */

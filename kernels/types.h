@@ -68,6 +68,9 @@ struct Matrix {
   int64_t cols = 0;  // inputs
 };
 
+// A head's dimensions are a multiple of this: what attention's vectors leave over is at most one vector of 8.
+constexpr int32_t kHeadDimStep = 8;
+
 // A run of tokens of one KV head that lies in one piece: keys and values (tokens, head_dim), KV dtype.
 struct KvRun {
   const void* keys = nullptr;

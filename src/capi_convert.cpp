@@ -228,6 +228,8 @@ KvStoreParams to_kv_store_params(const wi_kv_params* params, const Backend& back
   check_range("wi_kv_params.query_heads", p.query_heads, 1, 65536);
   check_range("wi_kv_params.kv_heads", p.kv_heads, 1, 65536);
   check_range("wi_kv_params.head_dim", p.head_dim, 1, 65536);
+  check(p.head_dim % kHeadDimStep == 0, WI_E_ARGUMENT, "wi_kv_params.head_dim is ", p.head_dim,
+        ", must be a multiple of ", kHeadDimStep);
   check(p.query_heads % p.kv_heads == 0, WI_E_ARGUMENT, "wi_kv_params.query_heads is ", p.query_heads,
         ", must be a multiple of kv_heads, which is ", p.kv_heads);
   const PolicyChoice policy = saved ? PolicyChoice{saved->policy, saved->policy_params} : PolicyChoice{};

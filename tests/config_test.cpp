@@ -243,6 +243,14 @@ static void missing_kv_heads_mean_what_they_mean_in_the_family(void**) {
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) assert_int_equal(heads(type), 64);
 }
 
+// Attention would leave out what lies behind the last vector.
+static void heads_of_odd_sizes_are_refused(void**) {
+  for (const int size : {4, 12, 100})
+    assert_error(WI_E_UNSUPPORTED, "must be a multiple of 8",
+                 read(with(tiny_config(), {{"head_dim", size}})));
+  assert_int_equal(read(with(tiny_config(), {{"head_dim", 40}})).head_dim, 40);
+}
+
 static void an_empty_rope_scaling_is_none(void**) {
   const json inner = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}};
   const ModelConfig config =
@@ -279,6 +287,7 @@ int main() {
                               cmocka_unit_test(windows_that_contradict_their_layers_are_refused),
                               cmocka_unit_test(windows_of_gguf_are_those_of_its_layers),
                               cmocka_unit_test(missing_kv_heads_mean_what_they_mean_in_the_family),
+                              cmocka_unit_test(heads_of_odd_sizes_are_refused),
                               cmocka_unit_test(an_empty_rope_scaling_is_none),
                               cmocka_unit_test(bos_comes_by_default_where_llama_cpp_puts_it)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);

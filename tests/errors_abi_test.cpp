@@ -278,6 +278,9 @@ void session_sampling_and_kv_parameters_are_checked(void**) {
                make(1, 5, 2, 16, error));
   assert_fails(WI_E_ARGUMENT, "kv_heads is 70000", make(1, 4, 70000, 16, error));
   assert_fails(WI_E_ARGUMENT, "head_dim is -16", make(1, 4, 2, -16, error));
+  for (const int32_t head_dim : {1, 4, 12, 100})
+    assert_fails(WI_E_ARGUMENT, "head_dim is " + std::to_string(head_dim) + ", must be a multiple of 8",
+                 make(1, 4, 2, head_dim, error));
   assert_fails(WI_E_ARGUMENT, "bytes per token", make(65536, 65536, 65536, 65536, error));
 }
 

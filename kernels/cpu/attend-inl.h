@@ -51,7 +51,7 @@ HWY_INLINE hn::Vec<D> load_kv(D d, const std::byte* row, size_t i) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// head_dim is a multiple of 8, so that what a vector of 16 leaves over is half a vector.
+// head_dim is a multiple of 8 (kHeadDimStep), so that what a vector of 16 leaves over is half a vector.
 template <DType kKv>
 HWY_INLINE Vector load_half_kv(Floats d, const std::byte* row, size_t i) {
   const hn::Half<Floats> half;

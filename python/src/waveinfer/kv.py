@@ -28,7 +28,8 @@ class KvStore(Exclusive):
     """Keys and values of one token sequence, per layer. One thread at a time, as a session; `stats` and `close`
     work at any time.
 
-    layers, query_heads, kv_heads, head_dim: the shape; query_heads is a multiple of kv_heads
+    layers, query_heads, kv_heads, head_dim: the shape; query_heads is a multiple of kv_heads, head_dim
+        of 8
     kv_type: keys and values are rounded to it
     policy: how the past is indexed and read
     kv_budget_bytes: most bytes of its KV and index; 0: only the runtime's budget counts

@@ -19,7 +19,7 @@ pub struct KvShape {
     pub query_heads: u32,
     /// 1 to 65536.
     pub kv_heads: u32,
-    /// 1 to 65536; a token takes at most 1 GiB in all layers.
+    /// 8 to 65536, a multiple of 8; a token takes at most 1 GiB in all layers.
     pub head_dim: u32,
 }
 
@@ -32,12 +32,13 @@ pub struct KvShape {
 /// # fn main() -> waveinfer::Result<()> {
 /// use waveinfer::{Kv, KvShape, Runtime};
 ///
-/// let shape = KvShape { layers: 1, query_heads: 2, kv_heads: 1, head_dim: 4 };
+/// let shape = KvShape { layers: 1, query_heads: 2, kv_heads: 1, head_dim: 8 };
 /// let mut kv = Kv::new(&Runtime::new()?, shape)?;
-/// kv.append(0, &[1.0; 4], &[0.0, 1.0, 2.0, 3.0])?; // one token
-/// let (mut out, mut lse) = ([0.0; 8], [0.0; 2]);
-/// kv.attend(0, &[1.0; 8], &mut out, Some(&mut lse))?; // one row of queries
-/// assert_eq!(out, [0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0]);
+/// let value = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+/// kv.append(0, &[1.0; 8], &value)?; // one token
+/// let (mut out, mut lse) = ([0.0; 16], [0.0; 2]);
+/// kv.attend(0, &[1.0; 16], &mut out, Some(&mut lse))?; // one row of queries
+/// assert_eq!(out, [value, value].concat()[..]);
 /// # Ok(())
 /// # }
 /// ```

@@ -19,7 +19,7 @@ public final class KvParams {
    * @param layers 1 to 65536
    * @param queryHeads 1 to 65536, a multiple of {@code kvHeads} (GQA)
    * @param kvHeads 1 to 65536
-   * @param headDim 1 to 65536; a token takes at most 1 GiB in all layers
+   * @param headDim 8 to 65536, a multiple of 8; a token takes at most 1 GiB in all layers
    */
   public KvParams(int layers, int queryHeads, int kvHeads, int headDim) {
     this.layers = layers;

@@ -36,7 +36,7 @@ class CancelTest {
   @Test
   void anInterruptedThreadsCallsAreCancelled() throws Exception {
     try (Session session = Sample.session();
-        KvStore kv = Sample.runtime.newKvStore(new KvParams(1, 1, 1, 4))) {
+        KvStore kv = Sample.runtime.newKvStore(new KvParams(1, 1, 1, 8))) {
       Path file = folder.resolve("s.wi");
       session.save(file);
       interrupted(() -> Sample.runtime.open(Sample.FILE));

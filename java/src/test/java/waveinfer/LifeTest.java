@@ -31,7 +31,7 @@ class LifeTest {
     Session session = model.newSession();
     session.prefill(1, 2, 3);
     Task task = session.fork().submit(new TaskParams().maxTokens(1));
-    KvStore kv = runtime.newKvStore(new KvParams(1, 1, 1, 4));
+    KvStore kv = runtime.newKvStore(new KvParams(1, 1, 1, 8));
     for (AutoCloseable each : List.of(kv, task, session, model, runtime)) {
       for (int times = 0; times < 2; times++) { // the second time does nothing
         assertDoesNotThrowOnClose(each);
@@ -40,7 +40,7 @@ class LifeTest {
     closed(runtime::stats);
     closed(runtime::share);
     closed(() -> runtime.open(Sample.FILE));
-    closed(() -> runtime.newKvStore(new KvParams(1, 1, 1, 4)));
+    closed(() -> runtime.newKvStore(new KvParams(1, 1, 1, 8)));
     closed(model::info);
     closed(model::newSession);
     closed(() -> model.tokenize("x"));
