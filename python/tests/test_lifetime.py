@@ -22,7 +22,7 @@ def test_use_after_close_is_an_error() -> None:
     session = model.session()
     session.prefill([1, 2, 3])
     task = session.submit(max_tokens=1)
-    store = KvStore(runtime, layers=1, query_heads=1, kv_heads=1, head_dim=4)
+    store = KvStore(runtime, layers=1, query_heads=1, kv_heads=1, head_dim=8)
     metadata = model.metadata
     for each in (task, store, session, model, runtime):
         assert not each.closed
@@ -31,7 +31,7 @@ def test_use_after_close_is_an_error() -> None:
         assert each.closed
     calls = (
         runtime.stats, runtime.device_info, runtime.policies, lambda: runtime.open(MODEL),
-        lambda: KvStore(runtime, layers=1, query_heads=1, kv_heads=1, head_dim=4),
+        lambda: KvStore(runtime, layers=1, query_heads=1, kv_heads=1, head_dim=8),
         lambda: model.info, lambda: metadata["x"], lambda: len(metadata), lambda: model.tokenize("x"),
         lambda: model.detokenize([1]), model.session, lambda: model.load("x"), lambda: model.token_info(1),
         lambda: model.chat_render([{"role": "user", "content": "x"}]), lambda: model.plan_memory(1),

@@ -49,9 +49,9 @@ class CancelTest {
       interrupted(() -> Session.decodeBatch(List.of(session), null));
       interrupted(
           () -> session.forkAs(new SessionParams().policy(new PolicyParams().name("full")), null));
-      FloatBuffer four = FloatBuffer.allocate(4);
-      kv.append(0, 1, four, four);
-      interrupted(() -> kv.attend(0, 1, four, FloatBuffer.allocate(4), null, null));
+      FloatBuffer row = FloatBuffer.allocate(8);
+      kv.append(0, 1, row, row);
+      interrupted(() -> kv.attend(0, 1, row, FloatBuffer.allocate(8), null, null));
       interrupted(() -> kv.save(file, null));
       assertEquals(5, session.tokenCount());
       assertEquals(Event.Kind.TOKEN, session.decode().kind());
