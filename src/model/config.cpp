@@ -43,10 +43,10 @@ RopeFrequencies rope_frequencies(const ModelConfig& config, const float* factors
 void check_config(const ModelConfig& config, const std::string& file) {
   check(config.query_heads % config.kv_heads == 0, WI_E_FORMAT, file, ": ", config.query_heads,
         " query heads are no multiple of ", config.kv_heads, " KV heads");
-  check(config.head_dim % kHeadDimStep == 0, WI_E_UNSUPPORTED, file, ": a head has ", config.head_dim,
-        " dimensions, must be a multiple of ", kHeadDimStep);
   check(config.rotary >= 2 && config.rotary % 2 == 0 && config.rotary <= config.head_dim, WI_E_FORMAT, file,
         ": ", config.rotary, " rotated dimensions, must be even and at most the head's ", config.head_dim);
+  check(config.head_dim % kHeadDimStep == 0, WI_E_UNSUPPORTED, file, ": a head has ", config.head_dim,
+        " dimensions, must be a multiple of ", kHeadDimStep);
   check(config.rms_epsilon > 0 && config.rms_epsilon < 1, WI_E_FORMAT, file, ": RMS epsilon is ",
         config.rms_epsilon, ", must be in (0, 1)");
   check(config.rope_theta > 1 && config.rope_theta < 1e30, WI_E_FORMAT, file, ": RoPE base is ",
