@@ -199,6 +199,13 @@ struct Policy {
   size_t (*index_capacity)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
   IndexResult (*index)(const Stream& stream, int worker, const IndexArgs& args);
   const IndexPieces* pieces = nullptr;  // null: index() takes no longer than a piece may
+  // Of a device: index() of several planes of one shape at once. All of their pointers are the device's, places and
+  // index too, which nobody need have zeroed; keys and values, in and out, may be in pinned memory. workspace: (count,
+  // index_workspace()) bytes of the device's, 256-byte aligned. What it writes and the results are there when the queue
+  // is finished. Null: the host's index() makes it, of copies.
+  void (*index_planes)(const Stream& stream, const IndexArgs* planes, int32_t count, void* workspace,
+                       IndexResult* results) = nullptr;
+  size_t (*index_workspace)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) = nullptr;
   // The index of the first args.tokens tokens of a segment that has more: what is left of each of its
   // partitions, in their order, without looking for new ones. As index(), but args.index has the capacity of
   // the whole segment. Null: index() looks for nothing and does as well.

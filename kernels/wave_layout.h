@@ -83,7 +83,7 @@ WI_ON_BOTH inline float wave_radius(uint32_t extent) { return std::bit_cast<floa
 WI_ON_BOTH inline float wave_spread(uint32_t extent) { return std::bit_cast<float>(extent << 16); }
 
 // The header that an index of so many clusters has; nothing else depends on the contents.
-inline WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType kv) {
+WI_ON_BOTH inline WaveHeader wave_header(int32_t clusters, int32_t tokens, int32_t head_dim, DType kv) {
   constexpr auto aligned = [](uint64_t bytes) { return (bytes + 63) & ~uint64_t{63}; };
   const uint64_t count = static_cast<uint64_t>(clusters);
   const uint64_t padded = (count + kWaveTile - 1) / kWaveTile * kWaveTile;

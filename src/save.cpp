@@ -241,6 +241,7 @@ void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
     }
     std::optional<WaveBuffer::Reading> reading(runtime.buffer.get());
     SealContext context{runtime.backend, policy, params, stream, {}, nullptr};
+    context.device = runtime.device;
     if (make_room) {
       context.before_tokens = [&](int64_t tokens) {
         reading.reset();

@@ -60,6 +60,23 @@ void tensor_cores_multiply_as_plain_code(void**) {
   }
 }
 
+void tensor_cores_multiply_bytes_as_plain_code(void**) {
+  constexpr size_t kCount = 40;
+  std::mt19937_64 random(seed());
+  cuda_emulation::reset(random());
+  DeviceStream stream;
+  std::vector<int8_t> left(kCount * 512), right(kCount * 512);
+  for (auto* bytes : {&left, &right})
+    for (int8_t& one : *bytes) one = static_cast<int8_t>(random());
+  std::vector<int32_t> before(kCount * 256);
+  for (int32_t& one : before) one = static_cast<int32_t>(random() % 2'000'000) - 1'000'000;
+  const DeviceArray<int8_t> lefts(stream, left), rights(stream, right);
+  const DeviceArray<int32_t> start(stream, before), out(stream, before.size()), plain(stream, before.size());
+  assert_cuda(cuda_test::products(stream, {kCount, lefts, rights, start, out, plain}));
+  assert_true(out.to_host() == plain.to_host());
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
 void matrices_are_loaded_as_plain_code_does(void**) {
   constexpr int kCount = 20;
   std::mt19937_64 random(seed());
@@ -142,6 +159,7 @@ void copies_that_run_ahead_arrive(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(tensor_cores_multiply_as_plain_code),
+      cmocka_unit_test(tensor_cores_multiply_bytes_as_plain_code),
       cmocka_unit_test(matrices_are_loaded_as_plain_code_does),
       cmocka_unit_test(pairs_are_rounded_as_plain_code_does),
       cmocka_unit_test(bytes_are_multiplied_as_plain_code_does),

@@ -47,6 +47,8 @@ BackendOnDevice::BackendOnDevice(const Backend& device) : backend(device) {
     both.depth_first = false;
     both.select = there.select;
     both.estimate = there.estimate;
+    both.index_planes = there.index_planes;
+    both.index_workspace = there.index_workspace;
     policies.push_back(both);
   }
   backend.policies = policies.data();

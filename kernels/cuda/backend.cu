@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/policy/full.h"
 #include "kernels/cuda/policy/wave.h"
+#include "kernels/cuda/policy/wave_build.h"
 #include "kernels/cuda/queue.h"
 
 namespace wi::cuda {
@@ -135,6 +136,59 @@ static void estimate_clusters(const Stream& stream, const LookupArgs& args) {
   });
 }
 
+static size_t index_workspace(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) {
+  return wave_workspace(wave_index_args(params, tokens, head_dim, kv));
+}
+
+// Keys and values come to the workspace from wherever their runs are, then all planes are indexed together.
+static void index_planes(const Stream& stream, const IndexArgs* planes, int32_t count, void* workspace,
+                         IndexResult* results) {
+  DeviceQueue& queue = *stream.queue;
+  const OnDevice on(queue.index);
+  const IndexArgs& shape = planes[0];
+  WaveIndexArgs args = wave_index_args(*shape.params, shape.tokens, shape.head_dim, shape.kv);
+  const size_t each = wave_workspace(args), row = row_bytes(shape.kv, shape.head_dim),
+               half = row * static_cast<size_t>(shape.tokens), number = static_cast<size_t>(count);
+  const size_t capacity = wave_header(args.most_clusters, shape.tokens, shape.head_dim, shape.kv).bytes;
+  size_t runs = 0;
+  for (int32_t i = 0; i < count; i++) runs += static_cast<size_t>(planes[i].run_count);
+  const DeviceQueue::Room room =
+      queue.room(Lists::bytes<GatheredPiece>(2 * runs) + Lists::bytes<WavePlane>(number) +
+                 Lists::bytes<IndexResult>(number));
+  if (!room) return;
+  Lists lists(room);
+  const auto pieces = lists.next<GatheredPiece>(2 * runs);
+  const auto list = lists.next<WavePlane>(number);
+  const auto there = lists.next<IndexResult>(number);
+  size_t piece = 0;
+  for (int32_t i = 0; i < count; i++) {
+    uint64_t at = static_cast<uint64_t>(i) * each;
+    for (int32_t r = 0; r < planes[i].run_count; r++) {
+      const KvRun& run = planes[i].runs[r];
+      const uint64_t bytes = row * static_cast<uint64_t>(run.tokens);
+      pieces.host[piece++] = {run.keys, bytes, at};
+      pieces.host[piece++] = {run.values, bytes, at + half};
+      at += bytes;
+    }
+    list.host[i] = {planes[i].keys, planes[i].values, planes[i].places,
+                    static_cast<std::byte*>(planes[i].index)};
+    if (!queue.failed()) queue.note(cudaMemsetAsync(planes[i].index, 0, capacity, queue.stream));
+  }
+  queue.send(room, there.offset);
+  args.planes = list.device;
+  args.results = there.device;
+  args.workspace = static_cast<std::byte*>(workspace);
+  args.count = count;
+  if (!queue.failed())
+    queue.note(gather(queue.stream, pieces.device, static_cast<uint32_t>(2 * runs), args.workspace));
+  if (!queue.failed()) queue.note(wave_index(queue.stream, args));
+  queue.bring_back(
+      room, there.offset, number * sizeof(IndexResult),
+      {room.host + there.offset, results, number, [](const std::byte* from, void* to, size_t numbers) {
+         std::memcpy(to, from, numbers * sizeof(IndexResult));
+       }});
+}
+
 static void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
   DeviceQueue& queue = *stream.queue;
   const OnDevice on(queue.index);
@@ -165,19 +219,22 @@ static void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
 
 static const char* simd() { return "cuda"; }
 
-// Of a policy only what looks things up is the device's.
+// Of a policy only what looks things up is the device's, and what makes an index of what is there already.
 using LookupFunction = void (*)(const Stream&, const LookupArgs&);
-static constexpr Policy policy(const char* name, LookupFunction select, LookupFunction estimate) {
+static constexpr Policy policy(const char* name, LookupFunction select) {
   Policy row{};
   row.name = name;
   row.select = select;
-  row.estimate = estimate;
   return row;
 }
-static constexpr Policy policies[] = {
-    policy("full", select_everything, nullptr),
-    policy("wave", select_clusters, estimate_clusters),
-};
+static constexpr Policy wave_policy() {
+  Policy row = policy("wave", select_clusters);
+  row.estimate = estimate_clusters;
+  row.index_planes = index_planes;
+  row.index_workspace = index_workspace;
+  return row;
+}
+static constexpr Policy policies[] = {policy("full", select_everything), wave_policy()};
 
 static const Backend table = {
     .name = "cuda",

@@ -177,4 +177,18 @@ __device__ __forceinline__ float block_max(float value, float* scratch) {
   return block_combine(value, scratch, -INFINITY, [](float a, float b) { return fmaxf(a, b); });
 }
 
+// The values of the threads before, over a block's threads in order, and all threads' together. `scratch` as above,
+// and free as that is.
+__device__ __forceinline__ int32_t block_running_sum(int32_t value, int32_t* scratch, int32_t& total) {
+  const int32_t with_own = warp_running_sum(value);
+  __syncthreads();  // nobody reads the last call's sums any more
+  if (lane_of() == kWarp - 1) scratch[warp_of()] = with_own;
+  __syncthreads();
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  const int32_t of_warps = warp_running_sum(lane_of() < warps ? scratch[lane_of()] : 0);
+  total = __shfl_sync(kAllLanes, of_warps, kWarp - 1);
+  const int32_t before = __shfl_sync(kAllLanes, of_warps, warp_of() == 0 ? 0 : warp_of() - 1);
+  return with_own - value + (warp_of() == 0 ? 0 : before);
+}
+
 }  // namespace wi::cuda

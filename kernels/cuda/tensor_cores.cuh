@@ -1,5 +1,6 @@
 // Products of small matrices of 16-bit numbers by tensor cores, a warp at a time: what the lanes hold, how it
-// comes from shared memory, and the product itself, with sums in f32 (PTX ISA, mma.m16n8k16 and ldmatrix).
+// comes from shared memory, and the product itself, with sums in f32 (PTX ISA, mma.m16n8k16 and ldmatrix); and of
+// bytes, with sums in 32 bits (mma.m16n8k32).
 // tests/cuda_emulation/tensor_cores.cpp does the same, lane by lane, without.
 #pragma once
 
@@ -107,6 +108,24 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const unsigned (&
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_first), "r"(right_second));
   }
+#endif
+}
+
+// The same of signed bytes, with integer sums: of the operands fours of inputs from 4 · (lane % 4) on, and from 16
+// further on. Rows of 32 bytes are loaded as those of 16 numbers are.
+__device__ __forceinline__ void multiply_add_bytes(int (&sums)[4], const unsigned (&left)[4],
+                                                   unsigned right_first, unsigned right_second) {
+#if defined(WI_CUDA_EMULATION)
+  cuda_emulation::ByteOperands own{{sums[0], sums[1], sums[2], sums[3]},
+                                   {left[0], left[1], left[2], left[3]},
+                                   {right_first, right_second}};
+  cuda_emulation::multiply_add(own);
+  for (int i = 0; i < 4; i++) sums[i] = own.sums[i];
+#elif defined(__CUDA_ARCH__)
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_first), "r"(right_second));
 #endif
 }
 

@@ -84,7 +84,7 @@ class Queue {
 
   // At least so many bytes, 256-byte aligned; what the last call of the same name gave is gone. Throws
   // WI_E_MEMORY.
-  enum Room { kActivations, kResults, kLists, kCounters, kPast, kNextPast, kPastState, kRooms };
+  enum Room { kActivations, kResults, kLists, kCounters, kPast, kNextPast, kPastState, kIndexing, kRooms };
   std::byte* room(Room which, size_t bytes);
 
  private:

@@ -8,6 +8,7 @@
 
 #include "src/cancel.h"
 #include "src/pipeline/building.h"
+#include "src/pipeline/device_index.h"
 #include "src/pipeline/index_room.h"
 #include "src/pipeline/straight.h"
 #include "src/store/copy_rows.h"
@@ -59,12 +60,14 @@ std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan spa
 
   IndexRoom room(*pools.host, shape, context.policy, context.params, whole ? whole->tokens() : tokens);
   Source source(sequence, span, workers);
+  const bool indexed = !straight && !whole && index_on_device(sequence, span, context, *segment, room);
 
   // place: where it is made, of as many as there are at once.
   const auto build = [&](int64_t number, int place, int worker) {
     const auto plane = static_cast<size_t>(number);
     const int32_t layer = static_cast<int32_t>(number) / shape.kv_heads,
                   head = static_cast<int32_t>(number) % shape.kv_heads;
+    if (indexed && !shape.window(layer)) return;
     std::byte* const host = straight ? straight->layout(place) : source.layout_room(place);
     const IndexArgs args = room.args(
         *segment, plane, source.runs(layer, head, place, straight ? straight->spare(place) : nullptr), host);

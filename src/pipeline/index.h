@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "kernels/ops.h"
+#include "src/memory/device.h"
 #include "src/stats.h"
 #include "src/store/sequence.h"
 
@@ -21,6 +22,7 @@ struct SealContext {
   StepStats* stats = nullptr;  // sealed_tokens is counted there
   // Of reindex(): called before so many tokens are taken in and sealed, when nothing is being read; may be empty.
   std::function<void(int64_t tokens)> before_tokens = {};
+  std::shared_ptr<const Device> device = {};  // that keys and values are on; null: the host has them
   WaveBuffer* straight = nullptr;  // new segments go straight to its slow tier, a file; null: to the fast one
 };
 

@@ -250,6 +250,13 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == 0xFFFFFFFFu; }
+inline unsigned __match_any_sync(unsigned mask, int value) {
+  const cuda_emulation::Lanes lanes =
+      cuda_emulation::meet_warp(mask, "__match_any_sync", static_cast<uint32_t>(value));
+  unsigned same = 0;
+  for (unsigned i = 0; i < 32; ++i) same |= unsigned{lanes.of[i] == static_cast<uint32_t>(value)} << i;
+  return same;
+}
 namespace cuda_emulation {
 template <class T, class Combine>
 T reduce(unsigned mask, const char* operation, T value, Combine combine) {
@@ -334,6 +341,12 @@ inline float __fmul_rn(float a, float b) {
   volatile float product = a * b;
   return product;
 }
+inline double __dmul_rn(double a, double b) {
+  volatile double product = a * b;
+  return product;
+}
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __expf(float x) { return std::exp(x); }

@@ -102,6 +102,11 @@ struct Operands {
   unsigned left[4], right[2];
 };
 void multiply_add(Operands& own, const char* operation, float (*to_float)(unsigned short));
+struct ByteOperands {
+  int sums[4];
+  unsigned left[4], right[2];
+};
+void multiply_add(ByteOperands& own);
 
 // Atomic on device and shared memory: announces the access, and says what the address is.
 void atomic_access(const void* address, size_t bytes);

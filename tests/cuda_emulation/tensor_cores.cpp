@@ -26,32 +26,51 @@ void load_matrices(const void* row, bool transposed, unsigned (&out)[4]) {
                         : number(i, row_of, column) | number(i, row_of, column + 1) << 16;
 }
 
-void multiply_add(Operands& own, const char* operation, float (*to_float)(unsigned short)) {
+namespace {
+
+// Of words that hold kPerWord numbers each, which number() takes out.
+template <int kPerWord, class Number, class Operands, class Take>
+void multiply_words(Operands& own, const char* operation, Take number) {
+  constexpr int kInputs = 8 * kPerWord;
   const Lanes all = meet_warp(0xFFFFFFFFu, operation, reinterpret_cast<uintptr_t>(&own));
   if (lane() == 0) {
-    float left[16][16], right[8][16];  // by row and by column, then by input
-    const auto unpack = [&](unsigned word, float* to) {
-      to[0] = to_float(static_cast<unsigned short>(word));
-      to[1] = to_float(static_cast<unsigned short>(word >> 16));
+    Number left[16][kInputs], right[8][kInputs];  // by row and by column, then by input
+    const auto unpack = [&](unsigned word, Number* to) {
+      for (int i = 0; i < kPerWord; ++i) to[i] = number(word, i);
     };
     Operands* of[32];
     for (unsigned i = 0; i < 32; ++i) {
       of[i] = std::bit_cast<Operands*>(static_cast<uintptr_t>(all.of[i]));
-      const unsigned row = i / 4, input = i % 4 * 2;
+      const unsigned row = i / 4, input = i % 4 * kPerWord;
       for (unsigned part = 0; part < 4; ++part)
-        unpack(of[i]->left[part], &left[row + part % 2 * 8][input + part / 2 * 8]);
-      for (unsigned part = 0; part < 2; ++part) unpack(of[i]->right[part], &right[row][input + part * 8]);
+        unpack(of[i]->left[part], &left[row + part % 2 * 8][input + part / 2 * kInputs / 2]);
+      for (unsigned part = 0; part < 2; ++part)
+        unpack(of[i]->right[part], &right[row][input + part * kInputs / 2]);
     }
     for (unsigned i = 0; i < 32; ++i)
       for (unsigned part = 0; part < 4; ++part) {
-        const float* const a = left[i / 4 + part / 2 * 8];
-        const float* const b = right[i % 4 * 2 + part % 2];
-        float sum = of[i]->sums[part];
-        for (unsigned input = 0; input < 16; ++input) sum += a[input] * b[input];
+        const Number* const a = left[i / 4 + part / 2 * 8];
+        const Number* const b = right[i % 4 * 2 + part % 2];
+        Number sum = of[i]->sums[part];
+        for (int input = 0; input < kInputs; ++input) sum += a[input] * b[input];
         of[i]->sums[part] = sum;
       }
   }
   meet_warp(0xFFFFFFFFu, operation, 0);
+}
+
+}  // namespace
+
+void multiply_add(Operands& own, const char* operation, float (*to_float)(unsigned short)) {
+  multiply_words<2, float>(own, operation, [to_float](unsigned word, int i) {
+    return to_float(static_cast<unsigned short>(word >> 16 * i));
+  });
+}
+
+void multiply_add(ByteOperands& own) {
+  multiply_words<4, int>(own, "mma.s8", [](unsigned word, int i) {
+    return static_cast<int>(static_cast<int8_t>(word >> 8 * i & 255));
+  });
 }
 
 }  // namespace cuda_emulation

@@ -77,6 +77,41 @@ cudaError_t products(cudaStream_t stream, const ProductTwins& twins) {
   return launch(kernel, twins.count, kWarp, 3 * kSide * kRowBytes, stream, twins);
 }
 
+__global__ void __launch_bounds__(kWarp) byte_products_kernel(ByteProductTwins twins) {
+  constexpr int kInputs = 32, kStride = padded_row(kInputs);
+  std::byte *const left = block_memory(), *const right = left + kSide * kStride;
+  const size_t first = size_t{blockIdx.x} * kSide * kInputs, sums_first = size_t{blockIdx.x} * kNumbers;
+  for (int i = lane_of(); i < kSide * kInputs; i += kWarp) {
+    const int at = i / kInputs * kStride + i % kInputs;
+    *reinterpret_cast<int8_t*>(left + at) = twins.left[first + i];
+    *reinterpret_cast<int8_t*>(right + at) = twins.right[first + i];
+  }
+  __syncthreads();
+  unsigned a[4], b[4];
+  load_matrices(left_row(left, kStride), a);
+  load_matrices(right_row(right, kStride), b);
+  for (int half = 0; half < 2; half++) {
+    int sums[4];
+    const auto place_of = [&](int part) {
+      return sums_first + (lane_of() / 4 + part / 2 * 8) * kSide + half * 8 + lane_of() % 4 * 2 + part % 2;
+    };
+    for (int part = 0; part < 4; part++) sums[part] = twins.before[place_of(part)];
+    multiply_add_bytes(sums, a, b[half * 2], b[half * 2 + 1]);
+    for (int part = 0; part < 4; part++) twins.out[place_of(part)] = sums[part];
+  }
+  for (int i = lane_of(); i < kNumbers; i += kWarp) {
+    int32_t sum = twins.before[sums_first + i];
+    for (int input = 0; input < kInputs; input++)
+      sum +=
+          twins.left[first + i / kSide * kInputs + input] * twins.right[first + i % kSide * kInputs + input];
+    twins.plain[sums_first + i] = sum;
+  }
+}
+
+cudaError_t products(cudaStream_t stream, const ByteProductTwins& twins) {
+  return launch(byte_products_kernel, twins.count, kWarp, 2 * kSide * padded_row(32), stream, twins);
+}
+
 __global__ void __launch_bounds__(kWarp) matrices_kernel(MatrixTwins twins) {
   constexpr int kRows = 4 * 8, kBytes = padded_row(16);
   std::byte* const memory = block_memory();

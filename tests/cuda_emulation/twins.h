@@ -22,6 +22,16 @@ struct ProductTwins {
 };
 cudaError_t products(cudaStream_t stream, const ProductTwins& twins);
 
+// The same of signed bytes, exactly.
+struct ByteProductTwins {
+  int count;
+  const int8_t* left;     // (count, 16 rows, 32 inputs)
+  const int8_t* right;    // (count, 16 columns, 32 inputs)
+  const int32_t* before;  // (count, 16 rows, 16 columns)
+  int32_t *out, *plain;   // likewise
+};
+cudaError_t products(cudaStream_t stream, const ByteProductTwins& twins);
+
 // The words that lanes get of four matrices of 8 x 8 numbers: (count, 32 lanes, 4) each.
 struct MatrixTwins {
   int count;

@@ -74,12 +74,6 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
          all_finite(view.axes, int64_t{view.clusters} * head_dim, kv);
 }
 
-uint32_t wave_extent(float radius, float spread) {
-  const uint32_t high = std::bit_cast<uint32_t>(std::min(radius, kWaveMostExtent)) + 0xFFFF;
-  const uint32_t low = std::bit_cast<uint32_t>(std::min(spread, kWaveMostExtent)) + 0x8000;
-  return (high & 0xFFFF0000u) | low >> 16;
-}
-
 void wave_centroid(const WaveIndex& index, int32_t cluster, int32_t head_dim, float* out) {
   for (int32_t i = 0; i < head_dim; i++) {
     const int32_t code = index.codes[wave_code(cluster, i, head_dim)] - 128;

@@ -2,7 +2,7 @@
 // wave_estimate.cpp; the layout of the bytes is every backend's.
 #pragma once
 
-#include "kernels/wave_layout.h"
+#include "kernels/wave_clusters.h"
 
 namespace wi::cpu {
 
@@ -18,16 +18,6 @@ using wi::wave_view;
 using wi::WaveHeader;
 using wi::WaveIndex;
 
-// One cluster in so many is a lone key. A centroid does not speak for a key that lies far from it, and such
-// keys are looked for: attention often goes to one key that is like no other. So of the clusters that a
-// segment should have, most are found by k-means, and the keys that lie farthest from their clusters' means
-// then become the rest. In wi_trace (six documents of 16K to 64K tokens, 1.8 %) the mass that is lost in
-// ranking falls from 0.021 to 0.014 and the output's error from 0.025 to 0.019, with as many clusters as
-// without.
-constexpr int32_t kWaveLoneShare = 5;
-
-uint32_t wave_extent(float radius, float spread);
-
 // One centroid (head_dim) as f32.
 void wave_centroid(const WaveIndex& index, int32_t cluster, int32_t head_dim, float* out);
 
@@ -37,7 +27,6 @@ bool wave_index_valid(const void* index, size_t bytes, int32_t partitions, int32
                       DType kv);
 
 // The policy's operations, one file each.
-int32_t wave_most_clusters(const PolicyParams& params, int32_t tokens);
 size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
 IndexResult wave_index(const Stream& stream, int worker, const IndexArgs& args);
 extern const IndexPieces wave_index_pieces;

@@ -195,10 +195,11 @@ void update(const KmeansArgs& args, float* sums, float* centroids) {
     add_to(args.units + t * dim, dim, sums + args.assignment[t] * dim);
   for (int32_t c = 0; c < args.centroids; c++) {
     const float* sum = sums + c * dim;
-    float squares = 0;
-    for (size_t i = 0; i < dim; i++) squares += sum[i] * sum[i];
-    if (squares < 1e-12f) continue;
-    const float inverse = 1 / std::sqrt(squares);
+    double squares =
+        0;  // each is exact, so that instruction sets that add it to a product at once make no other sum
+    for (size_t i = 0; i < dim; i++) squares += static_cast<double>(sum[i]) * static_cast<double>(sum[i]);
+    if (squares < 1e-12) continue;
+    const float inverse = static_cast<float>(1 / std::sqrt(squares));
     for (size_t i = 0; i < dim; i++) centroids[c * dim + i] = sum[i] * inverse;
   }
 }
@@ -318,8 +319,8 @@ void kmeans_piece(const KmeansArgs& args, int32_t piece, KmeansProgress& progres
 
 int32_t split_cluster(const float* keys, int32_t head_dim, int32_t* members, int32_t count,
                       int32_t max_tokens, float* projections, int32_t* sizes) {
+  std::sort(members, members + count);
   if (count <= max_tokens) {
-    std::sort(members, members + count);
     sizes[0] = count;
     return 1;
   }
@@ -335,8 +336,7 @@ int32_t split_cluster(const float* keys, int32_t head_dim, int32_t* members, int
   };
   const int32_t a = farthest(members[0]);
   const int32_t b = farthest(a);
-  // The token with number t projects to projections[its place among the members in ascending order].
-  std::sort(members, members + count);
+  // The token with number t projects to projections[its place among the members].
   int32_t* order = reinterpret_cast<int32_t*>(projections + count);
   for (int32_t i = 0; i < count; i++) {
     double projection = 0;

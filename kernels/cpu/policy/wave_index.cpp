@@ -56,18 +56,6 @@ struct Work {
   static std::array<size_t, kArrays> words(const IndexArgs& args);
 };
 
-// Of a segment, but for what splits large ones: those of k-means and the lone keys.
-int32_t cluster_count(const PolicyParams& params, int32_t tokens) {
-  const int32_t per_centroid = std::max(1, params.tokens_per_centroid);
-  return std::max(1, tokens / per_centroid + (tokens % per_centroid != 0));
-}
-int32_t lone_count(const PolicyParams& params, int32_t tokens) {
-  return cluster_count(params, tokens) / kWaveLoneShare;
-}
-int32_t centroid_count(const PolicyParams& params, int32_t tokens) {
-  return cluster_count(params, tokens) - lone_count(params, tokens);
-}
-
 KmeansArgs kmeans_sizes(const IndexArgs& args);
 
 // The stages, in order.
@@ -160,13 +148,6 @@ IndexResult wave_cut(const Stream& stream, int worker, const IndexArgs& args, co
   return result_of(args, work);
 }
 
-// A split piece has at least half of max_cluster_tokens tokens, which bounds their number.
-int32_t wave_most_clusters(const PolicyParams& params, int32_t tokens) {
-  const int32_t smallest_piece = std::max(1, (params.max_cluster_tokens + 1) / 2);
-  const int64_t most = int64_t{cluster_count(params, tokens)} + tokens / smallest_piece;
-  return static_cast<int32_t>(std::min<int64_t>(most, tokens));
-}
-
 size_t wave_index_capacity(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) {
   return wave_header(wave_most_clusters(params, tokens), tokens, head_dim, kv).bytes;
 }
@@ -176,7 +157,7 @@ namespace {
 std::array<size_t, Work::kArrays> Work::words(const IndexArgs& args) {
   const size_t tokens = static_cast<size_t>(args.tokens);
   const size_t dim = static_cast<size_t>(args.head_dim);
-  const int32_t centroids = centroid_count(*args.params, args.tokens);
+  const int32_t centroids = wave_centroid_count(*args.params, args.tokens);
   const size_t unit_floats = static_cast<size_t>(kmeans_padded_tokens(args.tokens)) * dim;
   const size_t kmeans_floats = kmeans_scratch_floats(args.tokens, centroids, args.head_dim);
   std::array<size_t, kArrays> sizes = {
@@ -213,7 +194,7 @@ KmeansArgs kmeans_sizes(const IndexArgs& args) {
   KmeansArgs sizes = {};
   sizes.tokens = args.tokens;
   sizes.head_dim = args.head_dim;
-  sizes.centroids = centroid_count(*args.params, args.tokens);
+  sizes.centroids = wave_centroid_count(*args.params, args.tokens);
   sizes.iterations = std::max(1, args.params->kmeans_iterations);
   return sizes;
 }
@@ -276,7 +257,7 @@ void cluster_keys(const IndexArgs& args, const Work& work, Part part) {
 
 // Counting sort: members by centroid, by position within one.
 void group_members(const IndexArgs& args, const Work& work, Part) {
-  const int32_t centroids = centroid_count(*args.params, args.tokens);
+  const int32_t centroids = wave_centroid_count(*args.params, args.tokens);
   std::fill_n(work.ends, centroids, 0);
   for (int32_t t = 0; t < args.tokens; t++) work.ends[work.assignment[t]]++;
   std::exclusive_scan(work.ends, work.ends + centroids, work.ends, 0);
@@ -285,7 +266,7 @@ void group_members(const IndexArgs& args, const Work& work, Part) {
 
 // Leaves out empty clusters, splits large ones and writes the final sizes.
 void split_large(const IndexArgs& args, const Work& work, Part part) {
-  const int32_t centroids = centroid_count(*args.params, args.tokens);
+  const int32_t centroids = wave_centroid_count(*args.params, args.tokens);
   const int32_t most = std::max(1, args.params->max_cluster_tokens);
   int32_t& clusters = work.progress->clusters;
   if (part.number == 0) clusters = 0;
@@ -336,7 +317,7 @@ void set_apart(const IndexArgs& args, const Work& work, Part) {
   float* distances = work.projections;
   int32_t* order = reinterpret_cast<int32_t*>(work.projections + args.tokens);
   const int32_t clusters = work.progress->clusters;
-  const int32_t lone = lone_count(*args.params, args.tokens);
+  const int32_t lone = wave_lone_count(*args.params, args.tokens);
   std::iota(order, order + args.tokens, 0);
   std::nth_element(order, order + lone, order + args.tokens, [&](int32_t a, int32_t b) {
     return distances[a] != distances[b] ? distances[a] > distances[b] : a < b;

@@ -143,16 +143,8 @@ class Selector {
  private:
   __device__ static int thread() { return static_cast<int>(threadIdx.x); }
 
-  // The values of the threads before, and all threads' together.
   __device__ int32_t running_sum(int32_t value, int32_t& total) {
-    const int32_t with_own = warp_running_sum(value);
-    __syncthreads();  // nobody reads the last call's sums any more
-    if (lane_of() == kWarp - 1) memory_.warp_sums[warp_of()] = with_own;
-    __syncthreads();
-    const int32_t of_warps = warp_running_sum(memory_.warp_sums[lane_of()]);
-    total = __shfl_sync(kAllLanes, of_warps, kWarp - 1);
-    const int32_t before = __shfl_sync(kAllLanes, of_warps, warp_of() == 0 ? 0 : warp_of() - 1);
-    return with_own - value + (warp_of() == 0 ? 0 : before);
+    return block_running_sum(value, memory_.warp_sums, total);
   }
 
   __device__ float score_of(int head, int32_t cluster) const {

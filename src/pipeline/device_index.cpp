@@ -1,0 +1,104 @@
+#include "src/pipeline/device_index.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "src/cancel.h"
+#include "src/memory/device.h"
+
+namespace wi {
+namespace {
+
+// Enough planes at a time for thousands of blocks of threads. Beside a model's weights it is little.
+constexpr size_t kRoomBytes = size_t{96} << 20;
+
+size_t in_lines(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
+
+// A plane's tokens in order of position, where kernels read them: first those of older segments, cluster by cluster
+// there, which the new one takes the place of, then blocks of the tail.
+void find_runs(const Sequence& sequence, SegmentSpan span, int32_t layer, int32_t head,
+               std::vector<KvRun>& runs) {
+  const size_t row = sequence.shape().head_bytes();
+  int64_t position = span.first;
+  for (const auto& older : sequence.segments()) {
+    if (older->end_position() <= position) continue;
+    const std::byte *const keys = older->keys(layer, head), *const values = older->values(layer, head);
+    const int32_t* const places = older->places(layer, head);
+    for (const int64_t end = std::min(span.end(), older->end_position()); position < end; ++position) {
+      const auto at = static_cast<size_t>(places[position - older->first_position()]) * row;
+      const bool follows = !runs.empty() && static_cast<const std::byte*>(runs.back().keys) +
+                                                    static_cast<size_t>(runs.back().tokens) * row ==
+                                                keys + at;
+      if (follows)
+        ++runs.back().tokens;
+      else
+        runs.push_back({keys + at, values + at, 1});
+    }
+  }
+  for (auto block = static_cast<size_t>((position - sequence.sealed_end()) / kBlockTokens);
+       position < span.end(); ++block, position += kBlockTokens) {
+    const BlockRef& of_tail = sequence.tail()[block];
+    runs.push_back({of_tail->keys(layer, head), of_tail->values(layer, head), kBlockTokens});
+  }
+}
+
+}  // namespace
+
+bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealContext& context,
+                     const Segment& segment, IndexRoom& room) {
+  const KvShape& shape = sequence.shape();
+  const Policy& policy = context.policy;
+  if (!context.device || !policy.index_planes || shape.indexed_layers() == 0) return false;
+  std::vector<size_t> planes;
+  const auto heads = static_cast<size_t>(shape.kv_heads);
+  for (size_t plane = 0; plane < static_cast<size_t>(shape.layers) * heads; ++plane)
+    if (!shape.window(static_cast<int32_t>(plane / heads))) planes.push_back(plane);
+
+  const size_t work = policy.index_workspace(context.params, span.tokens, shape.head_dim, shape.dtype);
+  const size_t places_bytes = in_lines(static_cast<size_t>(span.tokens) * sizeof(int32_t));
+  const size_t index_bytes =
+      in_lines(policy.index_capacity(context.params, span.tokens, shape.head_dim, shape.dtype));
+  const size_t each = work + places_bytes + index_bytes;
+  size_t at_once = std::clamp<size_t>(kRoomBytes / each, 1, planes.size());
+  Queue queue(context.device);
+  std::byte* memory = nullptr;
+  while (!memory) try {
+      memory = queue.room(Queue::kIndexing, at_once * each);
+    } catch (const Error& error) {
+      if (error.code() != WI_E_MEMORY) throw;
+      at_once /= 2;
+      if (at_once == 0) return false;
+    }
+  Stream stream = context.stream;
+  stream.queue = queue.get();
+
+  for (size_t first = 0; first < planes.size(); first += at_once) {
+    throw_if_cancelled(context.stream);
+    const size_t count = std::min(at_once, planes.size() - first);
+    std::vector<std::vector<KvRun>> runs(count);
+    std::vector<IndexArgs> args;
+    std::vector<IndexResult> results(count);
+    std::vector<CopyPiece> back;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t plane = planes[first + i];
+      find_runs(sequence, span, static_cast<int32_t>(plane / heads), static_cast<int32_t>(plane % heads),
+                runs[i]);
+      args.push_back(room.args(segment, plane, runs[i]));
+      std::byte* const out = memory + at_once * work + i * (places_bytes + index_bytes);
+      back.push_back({args[i].places, out, static_cast<size_t>(span.tokens) * sizeof(int32_t)});
+      back.push_back({args[i].index, out + places_bytes, 0});
+      args[i].places = reinterpret_cast<int32_t*>(out);
+      args[i].index = out + places_bytes;
+    }
+    policy.index_planes(stream, args.data(), static_cast<int32_t>(count), memory, results.data());
+    queue.finish();
+    for (size_t i = 0; i < count; ++i) {
+      back[2 * i + 1].bytes = results[i].index_bytes;
+      room.set_result(planes[first + i], results[i]);
+    }
+    segment.memory().copy(back);
+  }
+  return true;
+}
+
+}  // namespace wi
