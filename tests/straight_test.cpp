@@ -41,11 +41,11 @@ std::shared_ptr<Session> session_of(const TiersWorld& world, const char* policy 
 }
 
 uint64_t segment_bytes() { return uint64_t{kSegment} * kv_shape_of(*model(), DType::f16).token_bytes(); }
-// A disk fails at so many of its calls, one life each. With a sanitizer a life takes twenty times as long.
+// Of each kind of case so many, and so many of a disk's calls that fail. With a sanitizer one takes twenty times as long.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kFaults = 1;
+constexpr size_t kCases = 1, kFaults = 1;
 #else
-constexpr size_t kFaults = 3;
+constexpr size_t kCases = 3, kFaults = 3;
 #endif
 // A prompt in chunks of so many tokens is read with that.
 constexpr int32_t kChunk = 128;
@@ -93,7 +93,8 @@ std::vector<float> life(const TiersWorld& world, const char* policy) {
 
 void a_budget_below_one_segment_changes_no_bit(void**) {
   const TiersWorld fast = world_of({.slow = false});
-  for (const char* policy : {"wave", "full", "blocks"}) {
+  const char* const policies[] = {"wave", "full", "blocks"};
+  for (const char* policy : std::span(policies).first(kCases)) {
     const TiersWorld world = world_of({.kv_budget_bytes = budget()});
     const auto session = session_of(world, policy), expected = session_of(fast, policy);
     const std::vector<int32_t> ids = random_prompt(kPrompt);
@@ -116,7 +117,8 @@ void a_budget_below_one_segment_changes_no_bit(void**) {
 // With room for a segment here and there, and none for it there and here.
 void whatever_the_budget_all_that_a_host_does_says_the_same(void**) {
   const std::vector<float> wanted = life(world_of({.slow = false}), "wave");
-  for (const double segments : {1.6, 2.3, 3.5}) {
+  const double budgets[] = {1.6, 2.3, 3.5};
+  for (const double segments : std::span(budgets).first(kCases)) {
     const auto bytes = static_cast<uint64_t>(segments * static_cast<double>(segment_bytes()));
     const TiersWorld world = world_of({.kv_budget_bytes = bytes});
     const bool same = life(world, "wave") == wanted;
@@ -144,7 +146,8 @@ void a_sessions_own_budget_may_be_less_than_a_segment(void**) {
 void a_prompt_that_is_given_up_half_way_goes_on_as_in_memory(void**) {
   const TiersWorld world = world_of({.kv_budget_bytes = budget()}), fast = world_of({.slow = false});
   const std::vector<int32_t> ids = random_prompt(kPrompt);
-  for (const size_t stop : {size_t{1500}, size_t{3900}, ids.size()}) {
+  const size_t stops[] = {3900, 1500, ids.size()};
+  for (const size_t stop : std::span(stops).first(kCases)) {
     const auto session = session_of(world), expected = session_of(fast);
     std::vector<float> got, wanted;
     for (Session* one : {session.get(), expected.get()}) {
