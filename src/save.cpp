@@ -12,6 +12,7 @@
 #include "src/store/input_file.h"
 #include "src/store/output_file.h"
 #include "src/store/session_file.h"
+#include "src/workspace.h"
 
 namespace wi {
 namespace {
@@ -241,7 +242,8 @@ void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
     }
     std::optional<WaveBuffer::Reading> reading(runtime.buffer.get());
     SealContext context{runtime.backend, policy, params, stream, {}, nullptr};
-    context.device = runtime.device;
+    const auto workspace = runtime.workspace();
+    context.queue = workspace->queue();
     if (make_room) {
       context.before_tokens = [&](int64_t tokens) {
         reading.reset();

@@ -274,12 +274,13 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
 void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens) {
   StageTimer timer(totals_.stages.index_ns);
   SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}, &totals_.stages};
-  context.device = runtime_->device;
   if (making_ != Making::whole) context.straight = runtime_->buffer.get();
   if (when == SealWhen::decoding) {
     in_room([&] { seal_decoded(sequence_, context); });
     return;
   }
+  const auto workspace = runtime_->workspace();
+  context.queue = workspace->queue();
   std::vector<std::shared_ptr<Segment>> published;
   if (params_.prefix_reuse) {
     context.on_segment = [&](const std::shared_ptr<Segment>& segment) {
@@ -352,7 +353,8 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
   } else {
     runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
       SealContext context{runtime_->backend, *params.policy, fork->params_.policy_params, stream, {}};
-      context.device = runtime_->device;
+      const auto workspace = runtime_->workspace();
+      context.queue = workspace->queue();
       context.before_tokens = [&](int64_t tokens) {
         use.between([&](bool may_wait) {
           fork->make_room(fork->sequence_, tokens, SealWhen::prefilling, may_wait, flag_of(cancel));

@@ -9,9 +9,6 @@
 namespace wi {
 namespace {
 
-// Enough planes at a time for thousands of blocks of threads. Beside a model's weights it is little.
-constexpr size_t kRoomBytes = size_t{96} << 20;
-
 size_t in_lines(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
 
 // A plane's tokens in order of position, where kernels read them: first those of older segments, cluster by cluster
@@ -42,13 +39,19 @@ void find_runs(const Sequence& sequence, SegmentSpan span, int32_t layer, int32_
   }
 }
 
+// What was asked for uses what is about to go, however this ends.
+struct Drained {
+  Queue& queue;
+  ~Drained() { queue.drain(); }
+};
+
 }  // namespace
 
 bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealContext& context,
-                     const Segment& segment, IndexRoom& room) {
+                     const Segment& segment, IndexRoom& room, size_t most_bytes) {
   const KvShape& shape = sequence.shape();
   const Policy& policy = context.policy;
-  if (!context.device || !policy.index_planes || shape.indexed_layers() == 0) return false;
+  if (!context.queue || !policy.index_planes || shape.indexed_layers() == 0) return false;
   std::vector<size_t> planes;
   const auto heads = static_cast<size_t>(shape.kv_heads);
   for (size_t plane = 0; plane < static_cast<size_t>(shape.layers) * heads; ++plane)
@@ -59,8 +62,8 @@ bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealConte
   const size_t index_bytes =
       in_lines(policy.index_capacity(context.params, span.tokens, shape.head_dim, shape.dtype));
   const size_t each = work + places_bytes + index_bytes;
-  size_t at_once = std::clamp<size_t>(kRoomBytes / each, 1, planes.size());
-  Queue queue(context.device);
+  size_t at_once = std::clamp<size_t>(most_bytes / each, 1, planes.size());
+  Queue& queue = *context.queue;
   std::byte* memory = nullptr;
   while (!memory) try {
       memory = queue.room(Queue::kIndexing, at_once * each);
@@ -71,16 +74,18 @@ bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealConte
     }
   Stream stream = context.stream;
   stream.queue = queue.get();
+  std::vector<std::vector<KvRun>> runs(at_once);
+  const Drained drained{queue};
 
   for (size_t first = 0; first < planes.size(); first += at_once) {
     throw_if_cancelled(context.stream);
     const size_t count = std::min(at_once, planes.size() - first);
-    std::vector<std::vector<KvRun>> runs(count);
     std::vector<IndexArgs> args;
     std::vector<IndexResult> results(count);
     std::vector<CopyPiece> back;
     for (size_t i = 0; i < count; ++i) {
       const size_t plane = planes[first + i];
+      runs[i].clear();
       find_runs(sequence, span, static_cast<int32_t>(plane / heads), static_cast<int32_t>(plane % heads),
                 runs[i]);
       args.push_back(room.args(segment, plane, runs[i]));

@@ -7,10 +7,14 @@
 
 namespace wi {
 
-// All planes but those of layers with a window, which have no index. False, and nothing is done: the host is to do it,
-// as the policy has it done there or the device has no room to work in. Throws as build_segment() does, or what a
-// call of the device failed with.
+// Beside a model's weights it is little, and enough planes at a time for thousands of blocks of threads.
+constexpr size_t kIndexingBytes = size_t{96} << 20;
+
+// All planes but those of layers with a window, which have no index, by the context's queue. False, and nothing is
+// done: the host is to do it, for there is no queue, the policy has it done there, or the device has no room to work
+// in. most_bytes: of that room, but at least one plane's. Throws WI_E_CANCELLED or what a call of the device failed
+// with.
 bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealContext& context,
-                     const Segment& segment, IndexRoom& room);
+                     const Segment& segment, IndexRoom& room, size_t most_bytes = kIndexingBytes);
 
 }  // namespace wi

@@ -22,7 +22,7 @@ struct SealContext {
   StepStats* stats = nullptr;  // sealed_tokens is counted there
   // Of reindex(): called before so many tokens are taken in and sealed, when nothing is being read; may be empty.
   std::function<void(int64_t tokens)> before_tokens = {};
-  std::shared_ptr<const Device> device = {};  // that keys and values are on; null: the host has them
+  Queue* queue = nullptr;          // of the device that keys and values are on; null: the host indexes them
   WaveBuffer* straight = nullptr;  // new segments go straight to its slow tier, a file; null: to the fast one
 };
 

@@ -140,12 +140,12 @@ __global__ void __launch_bounds__(kPackThreads) wave_pack_kernel(WaveIndexArgs a
   largest = block_max(largest, reinterpret_cast<float*>(block_memory()));
   const float scale = largest > 0 ? 127 / largest : 0;
   const int32_t columns = (args.centroids + kAssignCentroids - 1) / kAssignCentroids * kAssignCentroids;
-  for (int64_t i = thread; i < int64_t{columns} * row; i += kPackThreads) {
-    const int64_t c = i / row, at = i % row;
-    const bool is_one = c < args.centroids && at < dim;
-    build.packed[i] =
-        static_cast<int8_t>(is_one ? __float2int_rn(__fmul_rn(build.centroids[c * dim + at], scale)) : 0);
-  }
+  for (int32_t c = warp_of(); c < columns; c += kPackThreads / kWarp)
+    for (int32_t i = lane_of(); i < row; i += kWarp) {
+      const bool is_one = c < args.centroids && i < dim;
+      const float number = is_one ? __fmul_rn(build.centroids[int64_t{c} * dim + i], scale) : 0.0f;
+      build.packed[int64_t{c} * row + i] = static_cast<int8_t>(__float2int_rn(number));
+    }
 }
 
 constexpr int kAssignWarps = 8;
