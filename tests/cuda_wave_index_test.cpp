@@ -44,8 +44,7 @@ void check(uint64_t shape, const Planes& planes) {
   DeviceStream stream;
   cuda::WaveIndexArgs args = cuda::wave_index_args(cache.params, tokens, cache.head_dim, cache.kv);
   args.count = static_cast<int32_t>(count);
-  const size_t rows = planes.in[0].size(), each = cuda::wave_workspace(args),
-               room = cache.segments[0]->index.size();
+  const size_t rows = planes.in[0].size(), each = args.layout.bytes, room = cache.segments[0]->index.size();
   const DeviceArray<std::byte> workspace(stream, count * each);
   args.workspace = workspace;
   std::vector<DeviceArray<std::byte>> keys, values, indexes;

@@ -137,7 +137,7 @@ static void estimate_clusters(const Stream& stream, const LookupArgs& args) {
 }
 
 static size_t index_workspace(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) {
-  return wave_workspace(wave_index_args(params, tokens, head_dim, kv));
+  return wave_index_args(params, tokens, head_dim, kv).layout.bytes;
 }
 
 // Keys and values come to the workspace from wherever their runs are, then all planes are indexed together.
@@ -147,7 +147,7 @@ static void index_planes(const Stream& stream, const IndexArgs* planes, int32_t 
   const OnDevice on(queue.index);
   const IndexArgs& shape = planes[0];
   WaveIndexArgs args = wave_index_args(*shape.params, shape.tokens, shape.head_dim, shape.kv);
-  const size_t each = wave_workspace(args), row = row_bytes(shape.kv, shape.head_dim),
+  const size_t each = args.layout.bytes, row = row_bytes(shape.kv, shape.head_dim),
                half = row * static_cast<size_t>(shape.tokens), number = static_cast<size_t>(count);
   const size_t capacity = wave_header(args.most_clusters, shape.tokens, shape.head_dim, shape.kv).bytes;
   size_t runs = 0;

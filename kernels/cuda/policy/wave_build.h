@@ -16,16 +16,24 @@ struct WavePlane {
   std::byte* index;  // room for wave_most_clusters(), zeroed
 };
 
+// Where the arrays of WaveBuild begin in a plane's working memory, in bytes from the keys, and the bytes of all: reckoned
+// by the host, for each kernel would.
+struct WaveBuildLayout {
+  uint64_t values, numbers, packed, inverses, centre, centroids, assignment, counts, begins, members, kept,
+      distances, flags, by_token, cluster_at, sizes, kept_at, kept_sizes, state, bytes;
+};
+
 struct WaveIndexArgs {
   const WavePlane* planes;  // (count) in the device's memory
   IndexResult* results;     // out (count) likewise
-  // (count, wave_workspace()), 256-byte aligned; a plane's begins with its keys, then its values, both (tokens,
+  // (count, layout.bytes), 256-byte aligned; a plane's begins with its keys, then its values, both (tokens,
   // head_dim) in order of position.
   std::byte* workspace;
   int32_t count, tokens, head_dim;
   DType kv;
   int32_t row_bytes;  // of a token's keys
   int32_t centroids, lone, most_clusters, max_cluster_tokens, iterations;
+  WaveBuildLayout layout;
 };
 WaveIndexArgs wave_index_args(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);
 
@@ -62,48 +70,34 @@ struct WaveBuild {
   int32_t* kept_at;     // (most_clusters) the same of `kept`
   int32_t* kept_sizes;  // (most_clusters)
   WaveBuildState* state;
-  std::byte* end;
 };
 
 // Bytes of a key or a centroid in 8 bits: 32 dimensions at a time.
 WI_ON_BOTH inline int32_t wave_numbers(int32_t head_dim) { return (head_dim + 31) / 32 * 32; }
 
-WI_ON_BOTH inline WaveBuild wave_build(std::byte* memory, const WaveIndexArgs& args) {
-  const auto next = [&memory](auto*& array, int64_t count) {
-    array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(memory);
-    memory += (static_cast<size_t>(count) * sizeof(*array) + 255) & ~size_t{255};
-  };
-  const auto whole = [](int32_t count, int32_t of) { return (int64_t{count} + of - 1) / of * of; };
-  const int64_t tokens = args.tokens, rows = args.row_bytes * tokens;
-  const int64_t row = wave_numbers(args.head_dim);
+WI_ON_BOTH inline WaveBuild wave_build(std::byte* memory, const WaveBuildLayout& layout) {
   WaveBuild build;
   build.keys = memory;
-  build.values = memory + rows;
-  memory += (static_cast<size_t>(2 * rows) + 255) & ~size_t{255};
-  next(build.numbers, whole(args.tokens, kAssignKeys) * row);
-  next(build.packed, whole(args.centroids, kAssignCentroids) * row);
-  next(build.inverses, tokens);
-  next(build.centre, args.head_dim);
-  next(build.centroids, int64_t{args.centroids} * args.head_dim);
-  next(build.assignment, tokens);
-  next(build.counts, int64_t{args.centroids} * kGroupWarps);
-  next(build.begins, args.centroids + 1);
-  next(build.members, tokens);
-  next(build.kept, tokens);
-  next(build.distances, tokens);
-  next(build.flags, tokens + 1);
-  next(build.by_token, tokens);
-  next(build.cluster_at, args.most_clusters);
-  next(build.sizes, args.most_clusters);
-  next(build.kept_at, args.most_clusters);
-  next(build.kept_sizes, args.most_clusters);
-  next(build.state, 1);
-  build.end = memory;
+  build.values = reinterpret_cast<std::byte*>(memory + layout.values);
+  build.numbers = reinterpret_cast<int8_t*>(memory + layout.numbers);
+  build.packed = reinterpret_cast<int8_t*>(memory + layout.packed);
+  build.inverses = reinterpret_cast<float*>(memory + layout.inverses);
+  build.centre = reinterpret_cast<float*>(memory + layout.centre);
+  build.centroids = reinterpret_cast<float*>(memory + layout.centroids);
+  build.assignment = reinterpret_cast<int32_t*>(memory + layout.assignment);
+  build.counts = reinterpret_cast<int32_t*>(memory + layout.counts);
+  build.begins = reinterpret_cast<int32_t*>(memory + layout.begins);
+  build.members = reinterpret_cast<int32_t*>(memory + layout.members);
+  build.kept = reinterpret_cast<int32_t*>(memory + layout.kept);
+  build.distances = reinterpret_cast<float*>(memory + layout.distances);
+  build.flags = reinterpret_cast<int32_t*>(memory + layout.flags);
+  build.by_token = reinterpret_cast<int32_t*>(memory + layout.by_token);
+  build.cluster_at = reinterpret_cast<int32_t*>(memory + layout.cluster_at);
+  build.sizes = reinterpret_cast<int32_t*>(memory + layout.sizes);
+  build.kept_at = reinterpret_cast<int32_t*>(memory + layout.kept_at);
+  build.kept_sizes = reinterpret_cast<int32_t*>(memory + layout.kept_sizes);
+  build.state = reinterpret_cast<WaveBuildState*>(memory + layout.state);
   return build;
-}
-WI_ON_BOTH inline size_t wave_workspace(const WaveIndexArgs& args) {
-  std::byte* const none = nullptr;
-  return static_cast<size_t>(wave_build(none, args).end - none);
 }
 
 // The stages, in order; the keys and values of all planes are in the workspace before. head_dim: a multiple of 8 up to

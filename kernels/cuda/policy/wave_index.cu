@@ -6,6 +6,39 @@
 
 namespace wi::cuda {
 
+static WaveBuildLayout layout_of(const WaveIndexArgs& args) {
+  WaveBuildLayout layout;
+  uint64_t used = 0;
+  const auto next = [&used](uint64_t& at, int64_t count, size_t each) {
+    at = used;
+    used += (static_cast<uint64_t>(count) * each + 255) & ~uint64_t{255};
+  };
+  const auto whole = [](int32_t count, int32_t of) { return (int64_t{count} + of - 1) / of * of; };
+  const int64_t tokens = args.tokens, clusters = args.most_clusters;
+  const size_t numbers = static_cast<size_t>(wave_numbers(args.head_dim)),
+               rows = static_cast<size_t>(args.row_bytes);
+  layout.values = static_cast<uint64_t>(tokens) * rows;
+  used = (2 * layout.values + 255) & ~uint64_t{255};
+  next(layout.numbers, whole(args.tokens, kAssignKeys), numbers);
+  next(layout.packed, whole(args.centroids, kAssignCentroids), numbers);
+  next(layout.inverses, tokens, sizeof(float));
+  next(layout.centre, args.head_dim, sizeof(float));
+  next(layout.centroids, int64_t{args.centroids} * args.head_dim, sizeof(float));
+  next(layout.assignment, tokens, sizeof(int32_t));
+  next(layout.counts, int64_t{args.centroids} * kGroupWarps, sizeof(int32_t));
+  next(layout.begins, args.centroids + 1, sizeof(int32_t));
+  next(layout.members, tokens, sizeof(int32_t));
+  next(layout.kept, tokens, sizeof(int32_t));
+  next(layout.distances, tokens, sizeof(float));
+  next(layout.flags, tokens + 1, sizeof(int32_t));
+  next(layout.by_token, tokens, sizeof(int32_t));
+  for (uint64_t* of_clusters : {&layout.cluster_at, &layout.sizes, &layout.kept_at, &layout.kept_sizes})
+    next(*of_clusters, clusters, sizeof(int32_t));
+  next(layout.state, 1, sizeof(WaveBuildState));
+  layout.bytes = used;
+  return layout;
+}
+
 WaveIndexArgs wave_index_args(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) {
   WaveIndexArgs args = {};
   args.tokens = tokens;
@@ -17,6 +50,7 @@ WaveIndexArgs wave_index_args(const PolicyParams& params, int32_t tokens, int32_
   args.most_clusters = wave_most_clusters(params, tokens);
   args.max_cluster_tokens = std::max(1, params.max_cluster_tokens);
   args.iterations = std::max(1, params.kmeans_iterations);
+  args.layout = layout_of(args);
   return args;
 }
 

@@ -11,7 +11,7 @@ constexpr int kLaneDims = kMostDim / kWarp;  // dimensions of a lane: every 32nd
 constexpr float kMostFloat = 3.402823466e+38f;
 
 __device__ __forceinline__ WaveBuild build_of(const WaveIndexArgs& args, unsigned plane) {
-  return wave_build(args.workspace + plane * wave_workspace(args), args);
+  return wave_build(args.workspace + plane * args.layout.bytes, args.layout);
 }
 
 // Numbers that are not finite count as 0 here, so that one bad key spoils no centroid.
