@@ -209,7 +209,7 @@ void use_a_runtime_once() {
   wi_kv_release(kv);
 }
 
-int64_t resident_bytes() {
+[[maybe_unused]] int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t size = 0, resident = 0;
   file >> size >> resident;
@@ -307,7 +307,7 @@ int use_in_a_child(const Everything& parents) {
   return 0;
 }
 
-#if defined(__SANITIZE_THREAD__)
+#ifdef WI_THREAD_SANITIZED
 constexpr bool kThreadSanitized = true;
 #else
 constexpr bool kThreadSanitized = false;

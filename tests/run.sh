@@ -4,8 +4,8 @@
 #   tests/run.sh          every test, optimised build; without a CUDA 13 toolkit, it loads one; then the tests of
 #                         the bindings and of samples in other languages, each with its language's own tools, which
 #                         it installs where they are missing
-#   tests/run.sh --all    also: every test under ASan and UBSan, the concurrent ones under TSan, every fuzz target for
-#                         a few seconds, and a build for 64-bit ARM
+#   tests/run.sh --all    also: every test under ASan and UBSan, every fuzz target for a few seconds, the concurrent
+#                         tests under TSan, and the library and the samples built for 64-bit ARM
 #   tests/run.sh --arm64  a build for 64-bit ARM by Debian's cross compiler, and its tests on an emulated processor, of
 #                         which each instruction takes many: hours on two cores
 set -euo pipefail
@@ -28,10 +28,10 @@ main() {
   local toolkit
   toolkit=$("$top/tests/cuda_toolkit.sh" "$top/build-cuda-toolkit")
   configure "$top/build" -DCUDAToolkit_ROOT="$toolkit"
-  build_and_test "optimised" "$top/build"
+  build_and_test "optimised" "$top/build" -j "$jobs"
   test_languages "$top/build"
   [ -z "$all" ] || check_with_sanitizers
-  [ -z "$all" ] || build_for_arm64
+  [ -z "$all" ] || build_for_arm64 waveinfer samples
   echo
   printf '%s\n' "${summary[@]}"
 }
@@ -79,30 +79,30 @@ test_languages() {
   [ -z "$failed" ]
 }
 
+# With clang: for a kernel's templates gcc takes several times as long. One fixed version, so its warnings can be errors.
 check_with_sanitizers() {
-  local flags=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
+  local flags=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DWAVEINFER_WERROR=ON
+    -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14)
   # assert_in_time() claims nothing here; what CUDA's kernels touch, the emulation sees better without.
-  configure "$top/build-asan" "${flags[@]}" -DWAVEINFER_SANITIZE=address,undefined
-  build_and_test "ASan + UBSan" "$top/build-asan" -j "$jobs" -LE emulated_kernels
+  configure "$top/build-asan" "${flags[@]}" -DWAVEINFER_SANITIZE=address,undefined -DWAVEINFER_FUZZ=ON
+  build_and_test "ASan + UBSan, fuzz targets" "$top/build-asan" -j "$jobs" -LE emulated_kernels
 
   configure "$top/build-tsan" "${flags[@]}" -DWAVEINFER_SANITIZE=thread
   mapfile -t targets < <(ctest --test-dir "$top/build-tsan" -N -L concurrent | sed -n 's/^ *Test *#[0-9]*: //p')
   build_and_test "TSan" "$top/build-tsan" -j "$jobs" -L concurrent --no-tests=error
   targets=()
-
-  fuzz
 }
 
 # ---- 64-bit ARM
 
-build_for_arm64() {
+build_for_arm64() { # TARGET...: those; none: everything
   echo "== 64-bit ARM: build"
   set_up "${arm64_packages[@]}"
   local packages
   packages=$("$top/tests/arm64_packages.sh" "$top/build-arm64-packages")
   configure "$top/build-arm64" -DCMAKE_TOOLCHAIN_FILE="$top/cmake/aarch64-linux-gnu.cmake" -DWI_SYSROOT="$packages" \
     -DWAVEINFER_ONEDNN=OFF
-  cmake --build "$top/build-arm64" -j "$jobs"
+  cmake --build "$top/build-arm64" -j "$jobs" ${@+--target "$@"}
   summary+=("64-bit ARM: built")
 }
 
@@ -115,18 +115,6 @@ test_arm64() {
   ctest --test-dir "$top/build-arm64" --output-on-failure -j "$jobs" -LE 'not_emulated|emulated_kernels'
   summary+=("64-bit ARM: $(grep -c '^Test Passed\.' "$top/build-arm64/Testing/Temporary/LastTest.log") programs passed")
   printf '\n%s\n' "${summary[@]}"
-}
-
-# One fixed version of clang, so its warnings can be errors.
-fuzz() {
-  local directory=$top/build-fuzz targets=("$top"/tests/fuzz/fuzz_*.cpp)
-  echo "== fuzz: build"
-  configure "$directory" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWAVEINFER_FUZZ=ON -DWAVEINFER_SAMPLES=OFF \
-    -DWAVEINFER_WERROR=ON -DWAVEINFER_SANITIZE=address,undefined -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14
-  cmake --build "$directory" -j "$jobs" --target $(basename -s .cpp "${targets[@]}")
-  echo "== fuzz: a few seconds each"
-  ctest --test-dir "$directory" --output-on-failure -L fuzz --no-tests=error
-  summary+=("fuzz: ${#targets[@]} targets, nothing found")
 }
 
 main "$@"

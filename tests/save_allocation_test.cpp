@@ -16,7 +16,7 @@ namespace {
 thread_local int64_t until_failure = -1;
 thread_local bool go_on_failing = false, failed = false;
 
-bool fails() {
+[[maybe_unused]] bool fails() {
   if (until_failure < 0) return false;
   if (until_failure > 0) return --until_failure, false;
   failed = true;

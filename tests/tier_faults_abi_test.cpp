@@ -22,7 +22,7 @@ namespace {
 constexpr char kTinyModel[] = WI_TEST_DATA "/fixtures/models/llama.gguf";
 constexpr size_t kPrompt = 400, kMostTokens = 1200, kStep = 10;
 
-#if defined(__SANITIZE_THREAD__)
+#ifdef WI_THREAD_SANITIZED
 constexpr bool kThreadSanitized = true;
 #else
 constexpr bool kThreadSanitized = false;

@@ -568,7 +568,7 @@ void Tracer::print() const {
               "coverage", "-budget", "-clustering", "-ranking", "error", "no est.");
   for (const auto& [name, heads] : losses_) {
     Losses all;
-    const auto line = [&](const char* layer, const char* head, const Losses& sum) {
+    const auto line = [&name = name](const char* layer, const char* head, const Losses& sum) {
       const double n = static_cast<double>(std::max<int64_t>(sum.count, 1));
       std::printf("%-32s %5s %5s %8.4f %9.4f %9.4f %11.4f %9.4f %9.4f %9.4f\n", name.c_str(), layer, head,
                   sum.recall / n, sum.coverage / n, sum.budget / n, sum.clustering / n, sum.ranking / n,
