@@ -6,6 +6,7 @@
 #                         it installs where they are missing
 #   tests/run.sh --all    also: every test under ASan and UBSan, every fuzz target for a few seconds, the concurrent
 #                         tests under TSan, and the library and the samples built for 64-bit ARM
+#   tests/run.sh --devices  whole sessions on an emulated device, under ASan and UBSan
 #   tests/run.sh --arm64  a build for 64-bit ARM by Debian's cross compiler, and its tests on an emulated processor, of
 #                         which each instruction takes many: hours on two cores
 set -euo pipefail
@@ -19,8 +20,9 @@ main() {
   case ${1-} in
     '') ;;
     --all) all=1 ;;
+    --devices) check_devices; return ;;
     --arm64) test_arm64; return ;;
-    *) echo "tests/run.sh: unknown option $1; there are --all and --arm64" >&2; exit 1 ;;
+    *) echo "tests/run.sh: unknown option $1; there are --all, --devices and --arm64" >&2; exit 1 ;;
   esac
   set_up "${build_packages[@]}" "${packaging_packages[@]}" "${cuda_packages[@]}" ${all:+"${clang_packages[@]}"}
 
@@ -80,16 +82,29 @@ test_languages() {
 }
 
 # With clang: for a kernel's templates gcc takes several times as long. One fixed version, so its warnings can be errors.
-check_with_sanitizers() {
-  local flags=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DWAVEINFER_WERROR=ON
-    -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14)
-  # assert_in_time() claims nothing here; what CUDA's kernels touch, the emulation sees better without.
-  configure "$top/build-asan" "${flags[@]}" -DWAVEINFER_SANITIZE=address,undefined -DWAVEINFER_FUZZ=ON
-  build_and_test "ASan + UBSan, fuzz targets" "$top/build-asan" -j "$jobs" -LE emulated_kernels
+sanitized=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DWAVEINFER_WERROR=ON
+  -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14)
 
-  configure "$top/build-tsan" "${flags[@]}" -DWAVEINFER_SANITIZE=thread
-  mapfile -t targets < <(ctest --test-dir "$top/build-tsan" -N -L concurrent | sed -n 's/^ *Test *#[0-9]*: //p')
-  build_and_test "TSan" "$top/build-tsan" -j "$jobs" -L concurrent --no-tests=error
+# assert_in_time() claims nothing here; what CUDA's kernels touch, the emulation sees better without.
+check_with_sanitizers() {
+  configure "$top/build-asan" "${sanitized[@]}" -DWAVEINFER_SANITIZE=address,undefined -DWAVEINFER_FUZZ=ON
+  build_and_test "ASan + UBSan, fuzz targets" "$top/build-asan" -j "$jobs" -LE 'emulated_(kernels|devices)'
+
+  configure "$top/build-tsan" "${sanitized[@]}" -DWAVEINFER_SANITIZE=thread
+  build_and_test_label concurrent "TSan" "$top/build-tsan"
+}
+
+check_devices() {
+  set_up "${build_packages[@]}" "${clang_packages[@]}"
+  configure "$top/build-asan" "${sanitized[@]}" -DWAVEINFER_SANITIZE=address,undefined -DWAVEINFER_FUZZ=ON
+  build_and_test_label emulated_devices "ASan + UBSan, emulated devices" "$top/build-asan"
+  printf '\n%s\n' "${summary[@]}"
+}
+
+# build_and_test_label LABEL NAME DIRECTORY: no more than the tests with that label.
+build_and_test_label() {
+  mapfile -t targets < <(ctest --test-dir "$3" -N -L "$1" | sed -n 's/^ *Test *#[0-9]*: //p')
+  build_and_test "$2" "$3" -j "$jobs" -L "$1" --no-tests=error
   targets=()
 }
 
