@@ -33,12 +33,17 @@ std::atomic<int> threads_allowed{INT32_MAX};
 
 }  // namespace
 
+// A sanitizer's that is linked into this program, where one is: it has to see threads made.
+extern "C" __attribute__((weak)) int __interceptor_pthread_create(pthread_t*, const pthread_attr_t*,
+                                                                  void* (*)(void*), void*);
+
 // Takes the C library's place in this program and all libraries under it.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
                               void* argument) noexcept {
   static const auto system_create =
       reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
   if (threads_allowed.fetch_sub(1) <= 0) return EAGAIN;
+  if (__interceptor_pthread_create) return __interceptor_pthread_create(thread, attributes, body, argument);
   return system_create(thread, attributes, body, argument);
 }
 
