@@ -271,11 +271,13 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
 
 // ---- structure ----
 
-void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens) {
+// queue: of a step that is to come, which has one if a device does its work; a prompt's is found here.
+void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens, Queue* queue) {
   StageTimer timer(totals_.stages.index_ns);
   SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}, &totals_.stages};
   if (making_ != Making::whole) context.straight = runtime_->buffer.get();
   if (when == SealWhen::decoding) {
+    context.queue = queue;
     in_room([&] { seal_decoded(sequence_, context); });
     return;
   }

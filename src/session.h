@@ -188,7 +188,7 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when, Making how) const;
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
                  int64_t done, const Stream& stream);
-  void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens = 0);
+  void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens, Queue* queue = nullptr);
   void seal_read(Use& use, const Stream& stream, int64_t final_tokens, const CancelToken* cancel);
   Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
   void commit(const Event& event) noexcept;

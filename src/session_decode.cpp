@@ -131,7 +131,7 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
     runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
       company.each([&](Session& session, size_t i) {
         if (!session.pending()) return;
-        session.seal_tail(SealWhen::decoding, stream);
+        session.seal_tail(SealWhen::decoding, stream, 0, workspace.queue());
         session.sequence_.reserve(1);
         const size_t row = workspace.rows.size();
         Row& out = workspace.rows.emplace_back(session.pending_row());

@@ -116,9 +116,10 @@ struct DeviceLookups {
   cuda::AttendWorkspace workspace;
 };
 
-// Both are sums of the same products in f32, in other orders, of exponentials that are off by some 2^-22 of
-// their exponent each. Weights are at most 1, values normal.
-constexpr float kTolerance = 1e-5f;
+// Both are sums of the same products to f32's precision, in other orders, of exponentials that are off by some 2^-22
+// of their exponent each, and that of what a score is a sum of: some tens, for sharp queries. Weights are at most 1,
+// values normal.
+constexpr float kTolerance = 2e-5f;
 
 void check_lookups(uint64_t shape, Lookups& host, DeviceLookups& device) {
   for (size_t i = 0; i < host.lookups.size(); ++i) {
@@ -236,7 +237,7 @@ void how_tokens_are_cut_into_runs_changes_no_bit(void**) {
       for (size_t r = 0; r < host.runs[i].size(); ++r) {
         KvRun left = host.runs[i][r];
         while (left.tokens > 0) {
-          const int64_t tokens = std::min(left.tokens, draw(random, 1, 8));
+          const int64_t tokens = std::min(left.tokens, draw(random, 1, 3));  // more than a window has
           pieces.push_back({left.keys, left.values, tokens});
           left = {static_cast<const std::byte*>(left.keys) + static_cast<size_t>(tokens) * row,
                   static_cast<const std::byte*>(left.values) + static_cast<size_t>(tokens) * row,

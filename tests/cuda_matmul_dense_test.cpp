@@ -1,6 +1,6 @@
 // Products of many rows by the CUDA kernels: every type that the backend reads, every precision, ragged
 // shapes, up to three weights, against sums in f64 of the operands as they are multiplied: rounded to bf16
-// where products are in bf16, as the CPU rounds them.
+// where products are in bf16, as the CPU rounds them, rows to f16 where weights are in f16.
 #include "kernels/cuda/cuda.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/kernel_test.h"
@@ -14,14 +14,30 @@ constexpr DType kTypes[] = {DType::f32,  DType::f16,  DType::bf16, DType::q8_0,
                             DType::q4_0, DType::q4_k, DType::q5_k, DType::q6_k};
 constexpr Precision kPrecisions[] = {Precision::fast, Precision::f32, Precision::high, Precision::int8};
 
-bool in_bf16(DType type, Precision precision) {
-  return type != DType::f32 && (precision == Precision::fast || precision == Precision::int8);
+// What operands are rounded to.
+DType operands(DType type, Precision precision) {
+  if (type == DType::f32 || (precision != Precision::fast && precision != Precision::int8)) return DType::f32;
+  return type == DType::f16 ? DType::f16 : DType::bf16;
 }
 
-std::vector<float> rounded(std::vector<float> numbers, bool bf16) {
-  if (bf16)
-    for (float& number : numbers) number = from_bf16(to_bf16(number));
+// To f16's 11 bits, of whatever size: rows are scaled.
+float to_11_bits(float number) {
+  const uint32_t bits = std::bit_cast<uint32_t>(number);
+  return std::bit_cast<float>((bits + 0xFFF + (bits >> 13 & 1)) & ~uint32_t{0x1FFF});
+}
+
+std::vector<float> rounded(std::vector<float> numbers, DType to) {
+  for (float& number : numbers)
+    number = to == DType::bf16 ? from_bf16(to_bf16(number)) : to == DType::f16 ? to_11_bits(number) : number;
   return numbers;
+}
+
+// As matmul() takes them, whatever their sizes: what f16 has no room for is scaled.
+cudaError_t multiply(DeviceStream& stream, const MatmulArgs& args, size_t shared_bytes = 227 << 10) {
+  const DeviceArray<std::byte> memory(stream, cuda::matmul_workspace_bytes(args));
+  const cudaError_t error = cuda::matmul(stream, args, {memory, cuda_emulation::limit_shared(shared_bytes)});
+  stream.finish();
+  return error;
 }
 
 struct Part {
@@ -49,8 +65,9 @@ int64_t draw(std::mt19937_64& random, int64_t least, int64_t most) {
 // most 2^-23 of what is added.
 void check_part(uint64_t shape, const Part& part, const std::vector<float>& in, int64_t rows, int64_t inputs,
                 Precision precision, bool accumulate, const std::vector<float>& got) {
-  const bool bf16 = in_bf16(part.type, precision);
-  const std::vector<float> left = rounded(in, bf16), right = rounded(part.weights, bf16);
+  const DType to = operands(part.type, precision);
+  const bool narrow = to != DType::f32;
+  const std::vector<float> left = rounded(in, to), right = rounded(part.weights, to);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t o = 0; o < part.outputs; ++o) {
       const size_t at = static_cast<size_t>(r * part.outputs + o);
@@ -63,12 +80,12 @@ void check_part(uint64_t shape, const Part& part, const std::vector<float>& in, 
         sum += product;
         size += std::abs(product);
       }
-      const double tolerance = size * (static_cast<double>(inputs) / (bf16 ? 16 : 1) + 4) * 0x1p-23;
+      const double tolerance = size * (static_cast<double>(inputs) / (narrow ? 16 : 1) + 4) * 0x1p-23;
       if (!(std::abs(double(got[at]) - sum) <= tolerance))
         fail_because(
             "shape %llu, %s in %s, %lld rows, %lld inputs, %lld outputs: row %lld, output %lld is %.9g, "
             "wanted %.9g ± %g",
-            static_cast<unsigned long long>(shape), format_of(part.type).name, bf16 ? "bf16" : "f32",
+            static_cast<unsigned long long>(shape), format_of(part.type).name, format_of(to).name,
             static_cast<long long>(rows), static_cast<long long>(inputs),
             static_cast<long long>(part.outputs), static_cast<long long>(r), static_cast<long long>(o),
             static_cast<double>(got[at]), sum, tolerance);
@@ -110,10 +127,41 @@ void multiplies_any_shape(void**) {
                        outs.back(),
                        accumulate};
     }
-    assert_cuda(cuda::matmul(stream, args));
+    constexpr size_t kShared[] = {227 << 10, 163 << 10, 99 << 10};
+    assert_cuda(multiply(stream, args, kShared[random() % 3]));
     for (size_t p = 0; p < parts.size(); ++p)
       check_part(shape, parts[p], in, rows, inputs, precision, accumulate, outs[p].to_host());
     assert_true(cuda_emulation::report().empty());
+  }
+}
+
+// Rows that f16 has no room for are scaled, and scaled back.
+void rows_beyond_f16_are_multiplied(void**) {
+  std::mt19937_64 random(seed());
+  cuda_emulation::reset(random());
+  DeviceStream stream;
+  constexpr int64_t kInputs = 64, kRows = 6;
+  constexpr float kSizes[kRows] = {1, 1e6f, 1e20f, 1e-20f, 0, 7};
+  const Part part(random, DType::f16, kRows, kInputs, 20, false);
+  std::vector<float> in = random_floats(kRows * kInputs, random);
+  std::vector<float> kept = in;
+  for (size_t i = 0; i < in.size(); ++i) in[i] *= kSizes[i / kInputs];
+  const DeviceArray<float> device_in(stream, in), plain(stream, kept);
+  const DeviceArray<std::byte> weights(stream, part.stored);
+  const auto product = [&](const DeviceArray<float>& rows) {
+    const DeviceArray<float> out(stream, static_cast<size_t>(kRows * part.outputs));
+    MatmulArgs args{rows, kRows, {}, 1};
+    args.parts[0] = {{weights, part.type, part.outputs, kInputs}, nullptr, out, false};
+    assert_cuda(multiply(stream, args));
+    return out.to_host();
+  };
+  const std::vector<float> got = product(device_in), of_plain = product(plain);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const float size = kSizes[static_cast<int64_t>(i) / part.outputs], want = of_plain[i] * size;
+    // Rounded to f16 at another place of the same power of two's interval: 2^-11 of each of 64 products.
+    if (!(std::abs(got[i] - want) <= size * 64 * 0x1p-9f))
+      fail_because("output %zu is %.9g, wanted %.9g", i, static_cast<double>(got[i]),
+                   static_cast<double>(want));
   }
 }
 
@@ -130,7 +178,7 @@ void a_row_is_the_same_bits_in_any_company(void**) {
       const DeviceArray<float> out(stream, static_cast<size_t>(rows * kOutputs));
       MatmulArgs args{in + first * kInputs, rows, {}, 1};
       args.parts[0] = {{weights, type, kOutputs, kInputs}, nullptr, out, false};
-      assert_cuda(cuda::matmul(stream, args));
+      assert_cuda(multiply(stream, args));
       return out.to_host();
     };
     const std::vector<float> all = product(0, kRows);
@@ -147,7 +195,7 @@ void other_types_and_widths_are_refused(void**) {
   const auto refused = [&](DType type, int64_t inputs) {
     MatmulArgs args{nullptr, 1, {}, 1};
     args.parts[0] = {{nullptr, type, 1, inputs}, nullptr, nullptr, false};
-    return cuda::matmul(stream, args) == cudaErrorInvalidValue;
+    return cuda::matmul(stream, args, {}) == cudaErrorInvalidValue;
   };
   for (const DType type : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q2_k, DType::q3_k})
     assert_true(!cuda::reads_weights(type) && refused(type, 256));
@@ -159,6 +207,7 @@ void other_types_and_widths_are_refused(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(multiplies_any_shape),
+      cmocka_unit_test(rows_beyond_f16_are_multiplied),
       cmocka_unit_test(a_row_is_the_same_bits_in_any_company),
       cmocka_unit_test(other_types_and_widths_are_refused),
   };

@@ -104,7 +104,8 @@ struct DeviceScene {
   // A lookup's ranks, as select left them.
   std::vector<int32_t> ranks(DeviceStream& stream, size_t i, size_t count) const {
     const size_t each = cuda::wave_clusters_bytes(args.group, workspace.most_partitions);
-    const cuda::WaveClusters own = cuda::wave_clusters(memory.data() + i * each, workspace.most_partitions);
+    const cuda::WaveClusters own =
+        cuda::wave_clusters(memory.data() + i * each, args.group, workspace.most_partitions);
     std::vector<int32_t> bits(count);
     if (count) assert_cuda(cudaMemcpyAsync(bits.data(), own.bits, count * 4, cudaMemcpyDeviceToHost, stream));
     stream.finish();

@@ -166,6 +166,17 @@ std::vector<std::string> cycles(const std::vector<Include>& includes) {
   return found;
 }
 
+// A kernel that does more before it waits for those before it than ask for what none of them writes (launch.h).
+std::vector<std::string> out_of_turn(const std::string& from, const std::string& text) {
+  const std::regex waits(R"(__global__[^{;]*\{\s*(\w+_ahead\([^;]*\);\s*)?in_turn\(\);)");
+  std::vector<std::string> found;
+  for (size_t at = text.find("__global__"); at != std::string::npos; at = text.find("__global__", at + 1))
+    if (!std::regex_search(text.begin() + static_cast<std::ptrdiff_t>(at), text.end(), waits,
+                           std::regex_constants::match_continuous))
+      found.push_back(from + ": a kernel begins before its turn: " + text.substr(at, 80));
+  return found;
+}
+
 const std::vector<Include>& sources() {
   static const std::vector<Include> all = [] {
     std::vector<Include> includes;
@@ -212,17 +223,22 @@ void only_the_cuda_backend_includes_cuda(void**) { assert_none(device_headers(so
 void quoted_includes_are_paths_from_the_root(void**) { assert_none(unresolved(sources())); }
 void no_file_includes_itself_in_a_circle(void**) { assert_none(cycles(sources())); }
 
-void kernels_are_launched_in_one_place(void**) {
+// What a rule finds in each source of the CUDA backend.
+template <class Rule>
+std::vector<std::string> of_cuda_sources(Rule rule) {
   std::vector<std::string> found;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(WI_SOURCE_DIR) / "kernels/cuda")) {
     if (!entry.is_regular_file()) continue;
     std::ifstream file(entry.path());
     const std::string text{std::istreambuf_iterator<char>(file), {}};
-    const auto more = other_launches(fs::relative(entry.path(), WI_SOURCE_DIR).generic_string(), text);
+    const auto more = rule(fs::relative(entry.path(), WI_SOURCE_DIR).generic_string(), text);
     found.insert(found.end(), more.begin(), more.end());
   }
-  assert_none(found);
+  return found;
 }
+
+void kernels_are_launched_in_one_place(void**) { assert_none(of_cuda_sources(other_launches)); }
+void kernels_wait_for_their_turn(void**) { assert_none(of_cuda_sources(out_of_turn)); }
 
 void each_rule_can_be_broken(void**) {
   for (const Include& wrong : std::vector<Include>{
@@ -268,6 +284,13 @@ void each_rule_can_be_broken(void**) {
     assert_int_equal(other_launches("kernels/cuda/launch.h", text).size(), 0);
   }
   assert_int_equal(other_launches("kernels/cuda/scale.cu", "return launch(scale_kernel, 1, 32);").size(), 0);
+  for (const char* text : {"__global__ void scale(float* out) {\n  *out = 1;\n  in_turn();\n}",
+                           "__global__ void __launch_bounds__(32) scale(float* out) { *out = 1; }"})
+    assert_int_equal(out_of_turn("scale.cu", text).size(), 1);
+  for (const char* text :
+       {"__global__ void __launch_bounds__(32) scale(float* out) {\n  in_turn();\n  *out = 1;\n}",
+        "__global__ void scale(Args args) {\n  fetch_weights_ahead(args);\n  in_turn();\n}"})
+    assert_int_equal(out_of_turn("scale.cu", text).size(), 0);
   assert_int_equal(unresolved({{"src/runtime.cpp", "runtime.h", true}}).size(), 1);
   assert_int_equal(cycles({{"a.h", "b.h", true}, {"b.h", "c.h", true}, {"c.h", "b.h", true}}).size(), 1);
   assert_int_equal(cycles({{"a.h", "b.h", true}, {"a.h", "c.h", true}, {"b.h", "c.h", true}}).size(), 0);
@@ -283,6 +306,7 @@ int main() {
       cmocka_unit_test(quoted_includes_are_paths_from_the_root),
       cmocka_unit_test(no_file_includes_itself_in_a_circle),
       cmocka_unit_test(kernels_are_launched_in_one_place),
+      cmocka_unit_test(kernels_wait_for_their_turn),
       cmocka_unit_test(each_rule_can_be_broken),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -29,33 +29,68 @@ __device__ __forceinline__ unsigned write_eight(const float* from, std::byte* to
   return largest;
 }
 
+// By threads first, first + step, …
 template <DType kKv>
-__device__ __forceinline__ unsigned append_run(const AppendArgs& args, const AppendRun& run) {
+__device__ __forceinline__ unsigned append_run(const AppendArgs& args, const AppendRun& run, int64_t first,
+                                               int64_t step) {
   const int eights = args.head_dim / 8;
   const int64_t per_row = int64_t{args.kv_heads} * eights, count = run.rows * per_row;
   unsigned largest = 0;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * blockDim.x) {
+  for (int64_t i = first; i < count; i += step) {
     const int64_t row = i / per_row;
-    const int head = static_cast<int>(i % per_row / eights), first = static_cast<int>(i % eights) * 8;
-    const int64_t from = (run.row + row) * args.stride + int64_t{head} * args.head_dim + first;
+    const int head = static_cast<int>(i % per_row / eights), at = static_cast<int>(i % eights) * 8;
+    const int64_t from = (run.row + row) * args.stride + int64_t{head} * args.head_dim + at;
     const size_t to = static_cast<size_t>(head) * run.head_stride +
-                      static_cast<size_t>(row * args.head_dim + first) * sizeof(Kv<kKv>);
+                      static_cast<size_t>(row * args.head_dim + at) * sizeof(Kv<kKv>);
     largest = max(largest, write_eight<kKv>(args.keys + from, run.keys + to));
     largest = max(largest, write_eight<kKv>(args.values + from, run.values + to));
   }
   return largest;
 }
+__device__ __forceinline__ unsigned append_run(const AppendArgs& args, const AppendRun& run, int64_t first,
+                                               int64_t step) {
+  return run.kv == DType::f32    ? append_run<DType::f32>(args, run, first, step)
+         : run.kv == DType::bf16 ? append_run<DType::bf16>(args, run, first, step)
+                                 : append_run<DType::f16>(args, run, first, step);
+}
 
-__global__ void __launch_bounds__(256) append_kernel(AppendArgs args) {
+constexpr int kAppendThreads = 256;
+
+__global__ void __launch_bounds__(kAppendThreads) append_kernel(AppendArgs args) {
+  in_turn();
   for (int64_t r = blockIdx.y; r < args.run_count; r += gridDim.y) {
-    const AppendRun run = args.runs[r];
-    const unsigned largest = run.kv == DType::f32    ? append_run<DType::f32>(args, run)
-                             : run.kv == DType::bf16 ? append_run<DType::bf16>(args, run)
-                                                     : append_run<DType::f16>(args, run);
+    const unsigned largest =
+        append_run(args, args.runs[r], int64_t{blockIdx.x} * kAppendThreads + threadIdx.x,
+                   int64_t{gridDim.x} * kAppendThreads);
     const unsigned of_warp = __reduce_max_sync(kAllLanes, largest);
     if (lane_of() == 0 && of_warp > 0) atomicMax(args.largest + r, of_warp);
   }
+}
+
+// Few and short runs, which come with the launch; a block takes one.
+struct FewRuns {
+  AppendArgs args;
+  AppendRun runs[kFewRuns];
+};
+__global__ void __launch_bounds__(kAppendThreads) append_few_kernel(const __grid_constant__ FewRuns few) {
+  in_turn();
+  __shared__ unsigned of_warps[kAppendThreads / kWarp];
+  const unsigned largest =
+      append_run(few.args, few.runs[blockIdx.x], static_cast<int64_t>(threadIdx.x), int64_t{kAppendThreads});
+  const unsigned of_warp = __reduce_max_sync(kAllLanes, largest);
+  if (lane_of() == 0) of_warps[warp_of()] = of_warp;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  unsigned all = 0;
+  for (const unsigned warp : of_warps) all = max(all, warp);
+  few.args.largest[blockIdx.x] = all;
+}
+
+cudaError_t append_few(cudaStream_t stream, const AppendArgs& args) {
+  if (args.head_dim % 8 || args.stride % 4 || args.run_count > kFewRuns) return cudaErrorInvalidValue;
+  FewRuns few{args, {}};
+  for (int64_t r = 0; r < args.run_count; r++) few.runs[r] = args.runs[r];
+  return launch(append_few_kernel, static_cast<unsigned>(args.run_count), kAppendThreads, 0, stream, few);
 }
 
 cudaError_t append(cudaStream_t stream, const AppendArgs& args) {
@@ -66,7 +101,7 @@ cudaError_t append(cudaStream_t stream, const AppendArgs& args) {
   // How long runs are is data of the device's: blocks share them, few runs among many.
   const unsigned runs = static_cast<unsigned>(args.run_count < 65535 ? args.run_count : 65535);
   const unsigned blocks = runs >= 64 ? 1 : runs >= 8 ? 8 : 64;
-  return launch(append_kernel, dim3(blocks, runs), 256, 0, stream, args);
+  return launch(append_kernel, dim3(blocks, runs), kAppendThreads, 0, stream, args);
 }
 
 }  // namespace wi::cuda

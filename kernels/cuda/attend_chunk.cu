@@ -364,6 +364,7 @@ struct WarpRows {
 template <DType kKv, int kDim>
 __global__ void __launch_bounds__(kChunkThreads, (TensorChunk<kKv, kDim>::kBlocks))
     attend_chunk_tensor_kernel(AttendChunkArgs args) {
+  in_turn();
   using Chunk = TensorChunk<kKv, kDim>;
   using Tiles = typename Chunk::Tiles;
   std::byte* const queries = block_memory();
@@ -446,6 +447,7 @@ __device__ __forceinline__ void load_four(const T* from, float (&out)[4]) {
 template <DType kKv, int kDim, int kThreads>
 __global__ void __launch_bounds__(kThreads, (WideChunk<kKv, kDim, kThreads>::kBlocks))
     attend_chunk_f32_kernel(AttendChunkArgs args) {
+  in_turn();
   using Chunk = WideChunk<kKv, kDim, kThreads>;
   using Tiles = typename Chunk::Tiles;
   constexpr int kOwnTokens = kWideTokens / 16, kOwnFours = (kDim + 63) / 64;

@@ -57,7 +57,9 @@ static void matmul(const Stream& stream, const MatmulArgs& args) {
   constexpr int64_t kFew = 8;  // rows that reading the weights takes longer than the products
   const bool few = args.rows_alike || args.rows <= kFew;
   enqueue(stream, [&](DeviceQueue& queue) {
-    return few ? matmul_decode(queue.stream, args) : matmul(queue.stream, args);
+    if (few) return matmul_decode(queue.stream, args);
+    const DenseWorkspace workspace = {queue.partials(matmul_workspace_bytes(args)), queue.shared_bytes()};
+    return queue.failed() ? cudaSuccess : matmul(queue.stream, args, workspace);
   });
 }
 static void rope(const Stream& stream, const RopeArgs& args) {
@@ -71,29 +73,47 @@ static void append(const Stream& stream, const AppendArgs& args) {
   DeviceQueue& queue = *stream.queue;
   const OnDevice on(queue.index);
   const auto count = static_cast<size_t>(args.run_count);
-  const DeviceQueue::Room room = queue.room(Lists::bytes<AppendRun>(count) + Lists::bytes<uint32_t>(count));
-  if (!room) return;
-  Lists lists(room);
-  const auto runs = lists.next<AppendRun>(count);
-  const auto largest = lists.next<uint32_t>(count);
-  std::copy_n(args.runs, count, runs.host);
-  queue.send(room, largest.offset);
   AppendArgs there = args;
-  there.runs = runs.device;
-  there.largest = largest.device;
+  there.largest = reinterpret_cast<uint32_t*>(queue.left(count * sizeof(uint32_t), args.largest, count,
+                                                         [](const std::byte* from, void* to, size_t numbers) {
+                                                           std::memcpy(to, from, numbers * sizeof(uint32_t));
+                                                         }));
+  constexpr int64_t kFewRows = 4;
+  if (args.run_count <= kFewRuns &&
+      std::all_of(args.runs, args.runs + count, [](const AppendRun& run) { return run.rows <= kFewRows; })) {
+    if (!queue.failed()) queue.note(append_few(queue.stream, there));
+    return;
+  }
+  const DeviceQueue::Room room = queue.room(Lists::bytes<AppendRun>(count));
+  if (!room) return;
+  std::memcpy(room.host, args.runs, count * sizeof(AppendRun));
+  queue.send(room, count * sizeof(AppendRun));
+  there.runs = reinterpret_cast<const AppendRun*>(room.device);
   if (!queue.failed()) queue.note(append(queue.stream, there));
-  queue.bring_back(
-      room, largest.offset, count * sizeof(uint32_t),
-      {room.host + largest.offset, args.largest, count, [](const std::byte* from, void* to, size_t numbers) {
-         std::memcpy(to, from, numbers * sizeof(uint32_t));
-       }});
+}
+
+// How many blocks take a lookup's chunks in turn: so that all blocks together fill the device in rounds that are as full
+// as can be.
+static int32_t attend_blocks(const LookupArgs& args, int32_t processors) {
+  const int64_t tokens = std::max<int64_t>(args.usual_tokens, 1), step = chunk_tokens<int64_t>(tokens);
+  const auto chunks = static_cast<int32_t>(std::clamp<int64_t>((tokens + step - 1) / step, 1, kMostChunks));
+  const int64_t room = int64_t{kAttendBlocks} * processors;
+  int64_t least = INT64_MAX;
+  int32_t best = chunks;
+  for (int32_t blocks = 1; blocks <= chunks; blocks++) {
+    const int64_t rounds = (int64_t{args.count} * blocks + room - 1) / room,
+                  each = (chunks + blocks - 1) / blocks;
+    if (rounds * each >= least) continue;
+    least = rounds * each;
+    best = blocks;
+  }
+  return best;
 }
 
 static AttendWorkspace attend_workspace_of(DeviceQueue& queue, const LookupArgs& args) {
   const AttendWorkspaceSize size = attend_workspace(args.count, args.group, args.head_dim);
-  const int64_t chunks = (args.usual_tokens + kLeastChunk - 1) / kLeastChunk;
   return {reinterpret_cast<float*>(queue.partials(size.floats * sizeof(float))), queue.arrived(size.counts),
-          static_cast<int32_t>(std::clamp<int64_t>(chunks, 1, kMostChunks)), queue.shared_bytes()};
+          attend_blocks(args, queue.processors()), queue.shared_bytes()};
 }
 
 static void retrieve(const Stream& stream, const LookupArgs& args) {

@@ -37,15 +37,30 @@ constexpr size_t kLeastShared = size_t{99} << 10;
 [[nodiscard]] cudaError_t rope(cudaStream_t stream, const RopeArgs& args);
 [[nodiscard]] cudaError_t swiglu(cudaStream_t stream, const SwigluArgs& args);
 [[nodiscard]] cudaError_t append(cudaStream_t stream, const AppendArgs& args);
+// The same of few runs of few rows each, in the host's memory: they go along with the launch.
+constexpr int64_t kFewRuns = 32;
+[[nodiscard]] cudaError_t append_few(cudaStream_t stream, const AppendArgs& args);
 
 // Products of few rows, bound by reading the weights. Each row's results are the same bits whatever the
 // other rows are and however many. Inputs: a multiple of 8.
 [[nodiscard]] cudaError_t matmul_decode(cudaStream_t stream, const MatmulArgs& args);
 
-// Products of any number of rows, by tensor cores where many are worth it: in bf16 with f32 sums under
-// Precision::fast and int8, where weights are narrower than f32; else in f32. Each row's results are the same
-// bits whatever the other rows are and however many, but not those of matmul_decode. Inputs: a multiple of 8.
-[[nodiscard]] cudaError_t matmul(cudaStream_t stream, const MatmulArgs& args);
+// What matmul() needs beside its arguments.
+struct DenseWorkspace {
+  std::byte* memory;    // matmul_workspace_bytes(), 256-byte aligned
+  size_t shared_bytes;  // that a block may have, at least kLeastShared; changes no bit
+};
+size_t matmul_workspace_bytes(const MatmulArgs& args);
+
+// Products of any number of rows, by tensor cores under Precision::fast and int8 where weights are narrower than f32:
+// with f32 sums, rows rounded to f16 (scaled) for weights in f16, rows and weights to bf16 for all others; else in f32.
+// Each row's results are the same bits whatever the other rows are and however many, but not those of matmul_decode.
+// Inputs: a multiple of 8.
+[[nodiscard]] cudaError_t matmul(cudaStream_t stream, const MatmulArgs& args,
+                                 const DenseWorkspace& workspace);
+// The part of it by tensor cores, of weights of one type.
+[[nodiscard]] cudaError_t matmul_tensor(cudaStream_t stream, const MatmulArgs& args,
+                                        const DenseWorkspace& workspace);
 
 // What attend and estimate need beside their arguments: partial results of a lookup's chunks, and how many of
 // them there are. attend_workspace() says how large each is; `arrived` is zero before the first call, and
@@ -61,8 +76,21 @@ struct AttendWorkspaceSize {
 };
 constexpr int32_t kMostChunks = 256;  // of a lookup
 constexpr int32_t kLeastChunk = 128;  // tokens
-constexpr int64_t partial_floats(int32_t group, int32_t head_dim) {
-  return int64_t{group} * (head_dim + 2) + 2;
+constexpr int32_t kUsualChunk = 512;  // that a block is busy with for long enough to have begun
+constexpr int32_t kChunkStep = 64;    // a chunk is a multiple of it
+constexpr int32_t kAttendBlocks = 3;  // that a multiprocessor has at a time, as a rule
+// Of each chunk of a lookup with so many tokens: more of them only when each is long.
+template <class Count>
+constexpr Count chunk_tokens(Count tokens) {
+  const auto step_of = [tokens](Count chunks) {
+    return ((tokens + chunks - 1) / chunks + kChunkStep - 1) / kChunkStep * kChunkStep;
+  };
+  const Count few = step_of(32), least = few < kLeastChunk ? Count{kLeastChunk} : few;
+  const Count many = step_of(kMostChunks), most = many < kUsualChunk ? Count{kUsualChunk} : many;
+  return least < most ? least : most;
+}
+constexpr int64_t partial_floats(int32_t group, int32_t head_dim) {  // whole vectors of 16 bytes
+  return (int64_t{group} * (head_dim + 2) + 2 + 3) / 4 * 4;
 }
 AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t head_dim);
 

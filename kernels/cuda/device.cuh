@@ -24,6 +24,15 @@ __device__ __forceinline__ std::byte* block_memory() {
 }
 #endif
 
+// What each kernel begins with, before it reads or writes anything: it was launched while those before it ran
+// (launch.h). The next one may come then.
+__device__ __forceinline__ void in_turn() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ int lane_of() { return static_cast<int>(threadIdx.x % kWarp); }
 __device__ __forceinline__ int warp_of() { return static_cast<int>(threadIdx.x / kWarp); }
 
@@ -44,6 +53,14 @@ __device__ __forceinline__ void commit_copies() {
   cuda_emulation::commit_copies();
 #elif defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// To the L2 cache, of which nothing waits: what is asked for later is nearer then.
+__device__ __forceinline__ void fetch_ahead(const void* from) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+#else
+  static_cast<void>(from);
 #endif
 }
 // Until at most kLater of the newest groups are not there.

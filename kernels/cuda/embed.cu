@@ -8,6 +8,7 @@ namespace wi::cuda {
 
 template <DType kType>
 __global__ void __launch_bounds__(256) embed_kernel(EmbedArgs args) {
+  in_turn();
   const int64_t column = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8;
   if (column >= args.table.cols) return;
   const int64_t stride = static_cast<int64_t>(row_bytes(kType, args.table.cols));

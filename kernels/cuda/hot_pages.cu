@@ -32,6 +32,7 @@ __device__ __forceinline__ bool is_gone(const HotPages& hot, uint64_t page) {
 }
 
 __global__ void __launch_bounds__(kOrderThreads) count_frames_kernel(HotPages hot) {
+  in_turn();
   __shared__ uint32_t counts[kHotPageBuckets];
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kHotPageBuckets) counts[thread] = 0;
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(kOrderThreads) count_frames_kernel(HotPages ho
 
 // A block takes room in each bucket for all frames of a tile at once.
 __global__ void __launch_bounds__(kOrderThreads) order_frames_kernel(HotPages hot) {
+  in_turn();
   __shared__ uint32_t counts[kHotPageBuckets], places[kHotPageBuckets], begins[kHotPageBuckets];
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kHotPageBuckets) {
@@ -125,6 +127,7 @@ __device__ __forceinline__ bool has_page(const HotPages& hot, int32_t entry, uin
 // which is a number below 0 that is this pass's own. What finds no room in the list is read where it lies, and
 // comes again with the next step that wants it.
 __global__ void __launch_bounds__(kLookUpThreads) look_up_kernel(LookupArgs args, HotPages hot) {
+  in_turn();
   const Lookup& lookup = args.lookups[blockIdx.x];
   const size_t row = row_bytes(args.kv, args.head_dim);
   const int32_t claim = -1 - static_cast<int32_t>(hot.pass & 0x3FFFFFFF);
@@ -196,6 +199,7 @@ __device__ __forceinline__ void copy_page(const HotPageMiss& miss, std::byte* fr
 }
 
 __global__ void __launch_bounds__(kCopyThreads) copy_misses_kernel(HotPages hot) {
+  in_turn();
   const uint32_t count = min(hot.counts->misses, static_cast<uint32_t>(hot.most_misses));
   const uint32_t warps = gridDim.x * (kCopyThreads / kWarp);
   for (uint32_t i = blockIdx.x * (kCopyThreads / kWarp) + static_cast<uint32_t>(warp_of()); i < count;
@@ -234,6 +238,7 @@ static_assert(kMostHotPages == 32);
 
 // A thread a partition, in the order of selection.
 __global__ void __launch_bounds__(kLookUpThreads) write_runs_kernel(LookupArgs args, HotPages hot) {
+  in_turn();
   __shared__ int32_t warp_sums[kLookUpThreads / kWarp];
   Lookup& lookup = args.lookups[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);

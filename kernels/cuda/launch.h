@@ -1,10 +1,17 @@
 // The one way in which kernels start. No launch happens elsewhere, so that tests can run the same sources
 // without a device (tests/cuda_emulation), and no launch goes unchecked.
+//
+// Where devices can (compute capability 9.0), a kernel's blocks come while the one before it in its stream still runs,
+// and wait at in_turn() (device.cuh) until that has ended: a step is some hundreds of small kernels, between any two
+// of which the device would do nothing for a microsecond or two.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace wi::cuda {
+
+// Of the current device.
+bool launches_early();
 
 constexpr size_t kSharedWithoutAsking = size_t{48} << 10;
 
@@ -23,6 +30,11 @@ template <class... Params, class... Args>
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = launches_early() ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 

@@ -23,6 +23,7 @@ struct ProductArgs {
 
 template <DType kType, int kRows>
 __global__ void __launch_bounds__(kProductThreads, 2) matmul_decode_kernel(ProductArgs args) {
+  in_turn();
   constexpr int kOutputs = outputs_of(kRows);
   const MatmulPart& part = args.parts[blockIdx.y];
   const int64_t outputs = part.weight.rows;

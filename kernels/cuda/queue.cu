@@ -5,6 +5,7 @@
 #include <new>
 #include <type_traits>
 
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/queue.h"
 
 using wi::cuda::OnDevice;
@@ -63,6 +64,20 @@ OnDevice::~OnDevice() {
     (void)cudaSetDevice(before_);
 }
 
+// By device, 0: nobody has asked, 1: no, 2: yes. Each thread asks once.
+static thread_local int8_t early[Contexts::kDevices];
+
+bool launches_early() {
+  int device = 0, major = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= Contexts::kDevices) return false;
+  if (!early[device]) {
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+      return false;
+    early[device] = major >= 9 ? 2 : 1;
+  }
+  return early[device] == 2;
+}
+
 size_t shared_bytes_of(int32_t index, cudaError_t* error) {
   int bytes = 0;
   *error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
@@ -114,7 +129,8 @@ DeviceQueue::~DeviceQueue() {
   const OnDevice on(index);
   for (cudaStream_t each : {stream, fetching_})
     if (each) (void)cudaStreamSynchronize(each);
-  for (const Piece& piece : pieces_) free_piece(piece);
+  for (const Pieces* pieces : {&going_, &left_})
+    for (const Piece& piece : pieces->list) free_piece(piece);
   for (void* data : outgrown_) (void)cudaFree(data);
   (void)cudaFree(partials_.data);
   (void)cudaFree(clusters_.data);
@@ -129,6 +145,8 @@ cudaError_t DeviceQueue::open() {
   const OnDevice on(index);
   cudaError_t error = cudaSuccess;
   shared_bytes_ = wi::cuda::shared_bytes_of(index, &error);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, index);
   for (cudaStream_t* each : {&stream, &fetching_})
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(each, cudaStreamNonBlocking);
   for (cudaEvent_t* each : {&asked_, &fetched_})
@@ -136,18 +154,34 @@ cudaError_t DeviceQueue::open() {
   return error;
 }
 
-DeviceQueue::Room DeviceQueue::room(size_t bytes) {
+DeviceQueue::Room DeviceQueue::room(size_t bytes) { return room_of(going_, bytes); }
+
+std::byte* DeviceQueue::left(size_t bytes, void* to, size_t count,
+                             void (*use)(const std::byte*, void*, size_t)) {
+  const Room room = room_of(left_, bytes);
+  if (!room) return nullptr;
+  try {
+    returns_.push_back({room.host, to, count, use});
+  } catch (const std::bad_alloc&) {
+    note(cudaErrorMemoryAllocation);
+    return nullptr;
+  }
+  return room.device;
+}
+
+DeviceQueue::Room DeviceQueue::room_of(Pieces& pieces, size_t bytes) {
   if (first_error_ != cudaSuccess) return {};
   const size_t wanted = aligned(bytes);
-  if (pieces_.empty() || pieces_.back().bytes - used_ < wanted) {
-    const size_t twice = pieces_.empty() ? kLeastPiece : 2 * pieces_.back().bytes;
-    note(add_piece(twice < wanted ? wanted : twice));
+  if (pieces.list.empty() || pieces.list.back().bytes - pieces.used < wanted) {
+    if (!pieces.list.empty()) pieces.list.back().used = pieces.used;
+    const size_t twice = pieces.list.empty() ? kLeastPiece : 2 * pieces.list.back().bytes;
+    note(add_piece(pieces, twice < wanted ? wanted : twice));
     if (first_error_ != cudaSuccess) return {};
-    used_ = 0;
+    pieces.used = 0;
   }
-  const Room& of = pieces_.back().room;
-  const Room found = {of.host + used_, of.device + used_};
-  used_ += wanted;
+  const Room& of = pieces.list.back().room;
+  const Room found = {of.host + pieces.used, of.device + pieces.used};
+  pieces.used += wanted;
   return found;
 }
 
@@ -216,24 +250,33 @@ void DeviceQueue::note(cudaError_t error) {
 }
 
 cudaError_t DeviceQueue::finish() {
+  if (!left_.list.empty()) left_.list.back().used = left_.used;
+  for (const Piece& piece : left_.list)
+    if (!failed() && piece.used)
+      note(cudaMemcpyAsync(piece.room.host, piece.room.device, piece.used, cudaMemcpyDeviceToHost, stream));
   for (cudaStream_t each : {fetching_, stream}) note(cudaStreamSynchronize(each));
   if (first_error_ == cudaSuccess)
     for (const Return& back : returns_) back.use(back.from, back.to, back.count);
   returns_.clear();
   for (void* data : outgrown_) (void)cudaFree(data);
   outgrown_.clear();
-  // The newest piece is larger than all before it together: the next step gets along with it.
-  while (pieces_.size() > 1) {
-    free_piece(pieces_.front());
-    pieces_.erase(pieces_.begin());
-  }
-  used_ = 0;
+  keep_newest(going_);
+  keep_newest(left_);
   const cudaError_t error = first_error_;
   first_error_ = cudaSuccess;
   return error;
 }
 
-cudaError_t DeviceQueue::add_piece(size_t bytes) {
+// It is larger than all before it together: the next step gets along with it.
+void DeviceQueue::keep_newest(Pieces& pieces) {
+  while (pieces.list.size() > 1) {
+    free_piece(pieces.list.front());
+    pieces.list.erase(pieces.list.begin());
+  }
+  pieces.used = 0;
+}
+
+cudaError_t DeviceQueue::add_piece(Pieces& pieces, size_t bytes) {
   Piece piece;
   piece.bytes = bytes;
   void *host = nullptr, *device = nullptr;
@@ -248,7 +291,7 @@ cudaError_t DeviceQueue::add_piece(size_t bytes) {
   if (error == cudaSuccess) error = cudaMalloc(&device, bytes);
   piece.room = {static_cast<std::byte*>(host), static_cast<std::byte*>(device)};
   try {
-    if (error == cudaSuccess) pieces_.push_back(piece);
+    if (error == cudaSuccess) pieces.list.push_back(piece);
   } catch (const std::bad_alloc&) {
     error = cudaErrorMemoryAllocation;
   }

@@ -42,6 +42,7 @@ struct wi::DeviceQueue {
   ~DeviceQueue();
   cudaError_t open();
   size_t shared_bytes() const { return shared_bytes_; }  // that the device gives a block of threads
+  int32_t processors() const { return processors_; }     // that run blocks
 
   // The same bytes on both sides, 256-byte aligned. Null: there is no room, which is noted.
   struct Room {
@@ -69,6 +70,9 @@ struct wi::DeviceQueue {
   void fetch_after() { order(asked_, stream, fetching_); }
   void await_fetched() { order(fetched_, fetching_, stream); }
   void bring_back(const Room& room, size_t offset, size_t bytes, const Return& then);
+  // Device memory for what operations leave for the host, who has it, through use(from, to, count), when the queue is
+  // finished: all of it comes at once then. Null as above.
+  std::byte* left(size_t bytes, void* to, size_t count, void (*use)(const std::byte*, void*, size_t));
   // The first error since finish() is what it says.
   void note(cudaError_t error);
   bool failed() const { return first_error_ != cudaSuccess; }
@@ -81,7 +85,7 @@ struct wi::DeviceQueue {
  private:
   struct Piece {
     Room room;
-    size_t bytes = 0;
+    size_t bytes = 0, used = 0;  // used: of one that is full, and when the queue is finished
     bool pinned = true;
   };
   // Device memory that grows: the old piece goes when nothing can be reading it any more.
@@ -89,17 +93,23 @@ struct wi::DeviceQueue {
     std::byte* data = nullptr;
     size_t bytes = 0;
   };
+  struct Pieces {
+    std::vector<Piece> list;
+    size_t used = 0;  // of the last one
+  };
   std::byte* grown(Kept* kept, size_t bytes);
-  cudaError_t add_piece(size_t bytes);
+  Room room_of(Pieces& pieces, size_t bytes);
+  cudaError_t add_piece(Pieces& pieces, size_t bytes);
+  void keep_newest(Pieces& pieces);
   void order(cudaEvent_t by, cudaStream_t first, cudaStream_t then);
   void free_piece(const Piece& piece);
 
   cudaStream_t fetching_ = nullptr;
   cudaEvent_t asked_ = nullptr, fetched_ = nullptr;
   size_t shared_bytes_ = 0;
+  int processors_ = 1;
   cudaError_t first_error_ = cudaSuccess;
-  std::vector<Piece> pieces_;
-  size_t used_ = 0;  // of the last piece
+  Pieces going_, left_;
   uint64_t refused_pins_ = 0;
   std::vector<Return> returns_;
   std::vector<void*> outgrown_;

@@ -8,6 +8,7 @@ namespace wi::cuda {
 constexpr int kRetrieveThreads = 128;
 
 __global__ void __launch_bounds__(kRetrieveThreads) retrieve_kernel(LookupArgs args) {
+  in_turn();
   Lookup& lookup = args.lookups[blockIdx.x];
   const int64_t row = static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
   int32_t missing = 0;  // what is not in the device's own memory

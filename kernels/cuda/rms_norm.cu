@@ -45,6 +45,7 @@ __device__ __forceinline__ float norm_scale(float sum, const RmsNormArgs& args) 
 
 template <bool kVector>
 __global__ void __launch_bounds__(kNormThreads) rms_norm_warp_kernel(RmsNormArgs args) {
+  in_turn();
   const int64_t row = int64_t{blockIdx.x} * (kNormThreads / kWarp) + warp_of();
   if (row >= args.rows) return;
   const float* in = args.in + row * args.in_stride;
@@ -55,6 +56,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_warp_kernel(RmsNormArgs
 
 template <bool kVector>
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormArgs args) {
+  in_turn();
   __shared__ float scratch[kNormThreads / kWarp];
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t row = blockIdx.x;

@@ -1,12 +1,14 @@
 // Rotary position embedding: pairs of dimensions turn by an angle that grows with the position. The model
 // computes the angles (with its scaling); this applies them to queries and keys in place, a pair a thread.
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace wi::cuda {
 
 // Products and sums are rounded one by one, as the CPU does.
 __global__ void __launch_bounds__(256) rope_kernel(RopeArgs args) {
+  in_turn();
   const int half = args.rotary / 2;
   const int64_t number = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;  // of a row's pairs
   if (number >= int64_t{args.heads} * half) return;

@@ -1,5 +1,6 @@
 // SwiGLU's element-wise half: out = silu(gate) * up, with silu(x) = x / (1 + e^-x).
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace wi::cuda {
@@ -11,6 +12,7 @@ __device__ __forceinline__ float silu_times(float gate, float up) {
 
 template <bool kVector>
 __global__ void __launch_bounds__(256) swiglu_kernel(SwigluArgs args) {
+  in_turn();
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if constexpr (kVector) {
     if (i >= args.count / 4) return;

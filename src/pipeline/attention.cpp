@@ -12,6 +12,7 @@ constexpr size_t kPassBytes = size_t{64} << 20;  // of lists and scores; at leas
 // Of a device's pass: a launch has 65,535 of them at most, and each has room there for partial results of its chunks,
 // half a megabyte in an 8B model.
 constexpr size_t kMostLookups = 512;
+constexpr int32_t kLayersAhead = 8;
 
 template <class T>
 T* grown(std::vector<T>& buffer, size_t count) {
@@ -30,6 +31,8 @@ void Attention::begin(std::span<const Row> rows, int32_t group, Retrieval* retri
   queue_ = queue;
   kv_heads_ = shape.kv_heads;
   head_dim_ = shape.head_dim;
+  passes_.clear();
+  next_ = 0;
   counters_.assign(rows.size() * static_cast<size_t>(kv_heads_), LookupCounters{});
   counted_ = counters_.data();
   if (retrieval_) retrieval_->count_beside(counted_, counters_.size());
@@ -44,76 +47,126 @@ void Attention::fetch() {
 }
 
 void Attention::open(int32_t layer, const float* queries, float* out, float* lse) {
+  if (!lse) lse = grown(own_lse_, rows_.size() * static_cast<size_t>(kv_heads_ * group_));
+  const Activations here{queries, out, lse};
+  if (next_ == passes_.size() || passes_[next_].layer != layer || activations_ != here) {
+    activations_ = here;
+    // A device gets lists of many layers at once: between two kernels a copy costs more than a small kernel. Those
+    // of the first alone, so that it begins.
+    prepare(layer, queue_ && layer > 0 ? kLayersAhead : 1);
+  }
   layer_ = layer;
-  window_ = rows_.front().sequence->shape().window(layer);
-  queries_ = queries;
-  out_ = out;
-  lse_ = lse ? lse : grown(own_lse_, rows_.size() * static_cast<size_t>(kv_heads_ * group_));
-  first_ = count_ = 0;
 }
 
 bool Attention::next_pass() {
-  first_ += count_;
-  count_ = 0;
-  if (first_ >= rows_.size()) return false;
+  if (next_ == passes_.size() || passes_[next_].layer != layer_) return false;
+  pass_ = passes_[next_++];
+  if (queue_ && pass_.pinned && retrieval_)
+    pass_.args.hot = retrieval_->hot_pages(*queue_, 2 * kHotPageTokens * row_bytes(pass_.args.kv, head_dim_));
+  return true;
+}
 
-  const Row& head_row = rows_[first_];
-  kv_ = head_row.sequence->shape().dtype;
-  slow_ = pinned_ = false;
-  size_t bytes = 0, steady = 0, room = 0, runs = 0;
-  for (size_t i = first_; i < rows_.size(); ++i) {
-    const Row& row = rows_[i];
-    if (row.policy != head_row.policy || row.sequence->shape().dtype != kv_) break;
-    bytes += list_bytes(row);
-    if (count_ && bytes > kPassBytes) break;
-    if (count_ && queue_ && (count_ + 1) * static_cast<size_t>(kv_heads_) > kMostLookups) break;
-    steady += static_cast<size_t>(steady_room(row)) * static_cast<size_t>(kv_heads_);
-    for (int32_t head = 0; head < kv_heads_; ++head) {
-      const int32_t own = partitions(row, head);
-      room += static_cast<size_t>(own);
-      runs += static_cast<size_t>(run_room(row, own));
+// Lays out the passes of `count` layers from this one on, in order; their lists are in the same room, for a pass begins
+// when the one before has ended.
+void Attention::prepare(int32_t layer, int32_t count) {
+  passes_.clear();
+  next_ = 0;
+  const int32_t end = std::min(layer + count, std::max(rows_.front().sequence->shape().layers, layer + 1));
+  size_t lookups = 0, steady = 0, room = 0, runs = 0;
+  for (int32_t l = layer; l < end; ++l)
+    for (size_t first = 0; first < rows_.size();) {
+      const Needs needs = plan(l, first);
+      lookups += passes_.back().count * static_cast<size_t>(kv_heads_);
+      steady += needs.steady;
+      room = std::max(room, needs.room);
+      runs = std::max(runs, needs.runs);
+      first += passes_.back().count;
     }
-    slow_ = slow_ || (!window_ && row.sequence->slow_segments() > 0);
-    pinned_ = pinned_ || (!window_ && row.sequence->pinned_segments() > 0);
-    ++count_;
-  }
-
-  Lookup* lookup = grown(lookups_, count_ * static_cast<size_t>(kv_heads_));
+  Lookup* lookup = grown(lookups_, lookups);
   KvRun* steady_at = grown(steady_, steady);
   const Lists all = lists(room, runs);
+  for (LaidOut& pass : passes_) {
+    pass.args.lookups = lookup;
+    fill(pass, all, steady_at);
+    lookup += pass.args.count;
+  }
+  if (queue_) stage(lookups, steady);
+}
+
+// The next rows from `first` on that share a policy and a KV type and fit the buffers.
+Attention::Needs Attention::plan(int32_t layer, size_t first) {
+  const Row& head_row = rows_[first];
+  const bool windowed = window(layer) != 0;
+  LaidOut& pass = passes_.emplace_back();
+  pass.layer = layer;
+  pass.first = first;
+  pass.args.kv = head_row.sequence->shape().dtype;
+  Needs needs;
+  size_t bytes = 0;
+  for (size_t i = first; i < rows_.size(); ++i) {
+    const Row& row = rows_[i];
+    if (row.policy != head_row.policy || row.sequence->shape().dtype != pass.args.kv) break;
+    bytes += list_bytes(layer, row);
+    if (pass.count && bytes > kPassBytes) break;
+    if (pass.count && queue_ && (pass.count + 1) * static_cast<size_t>(kv_heads_) > kMostLookups) break;
+    needs.steady += static_cast<size_t>(steady_room(layer, row)) * static_cast<size_t>(kv_heads_);
+    for (int32_t head = 0; head < kv_heads_; ++head) {
+      const int32_t own = partitions(layer, row, head);
+      needs.room += static_cast<size_t>(own);
+      needs.runs += static_cast<size_t>(run_room(row, own));
+    }
+    pass.slow = pass.slow || (!windowed && row.sequence->slow_segments() > 0);
+    pass.pinned = pass.pinned || (!windowed && row.sequence->pinned_segments() > 0);
+    ++pass.count;
+  }
+  return needs;
+}
+
+// About how many tokens a lookup attends to exactly.
+int64_t Attention::exact_tokens(const Row& row, const Lookup& lookup, int32_t window) const {
+  const int64_t end = row.position + 1;
+  if (window) return std::min<int64_t>(window, end);
+  if (!row.policy->partition_offsets) return end;  // a segment is one partition: all are retrieved
+  return end - lookup.indexed_tokens + lookup.zones.budget;
+}
+
+// The lookups of a pass, from args.lookups on. steady: where the next ones' steady runs go.
+void Attention::fill(LaidOut& pass, const Lists& all, KvRun*& steady) {
+  LookupArgs& args = pass.args;
+  Lookup* lookup = args.lookups;
+  const int32_t layer = pass.layer, window = this->window(layer);
   size_t at = 0, runs_at = 0;  // in all of them
-  args_ = {};
-  for (size_t i = first_; i < first_ + count_; ++i) {
+  for (size_t i = pass.first; i < pass.first + pass.count; ++i) {
     const Row& row = rows_[i];
     for (int32_t head = 0; head < kv_heads_; ++head, ++lookup) {
       const size_t query_head =
           i * static_cast<size_t>(kv_heads_ * group_) + static_cast<size_t>(head * group_);
-      const size_t own = static_cast<size_t>(partitions(row, head));
+      const size_t own = static_cast<size_t>(partitions(layer, row, head));
       *lookup = Lookup{};
-      lookup->query = queries_ + query_head * static_cast<size_t>(head_dim_);
+      lookup->query = activations_.queries + query_head * static_cast<size_t>(head_dim_);
       // Coverage is a statistic, and that of one head costs a quarter of what that of four does: KV heads
       // take turns, and so do steps.
       const int64_t end = row.position + 1;
       lookup->coverage_head = static_cast<int32_t>((end + head) % group_);
-      lookup->steady = steady_at;
-      if (window_) {
-        const int64_t oldest = std::max<int64_t>(end - window_, 0);
-        lookup->steady_count = row.sequence->runs(layer_, head, oldest, end, steady_at);
+      lookup->steady = steady;
+      if (window) {
+        const int64_t oldest = std::max<int64_t>(end - window, 0);
+        lookup->steady_count = row.sequence->runs(layer, head, oldest, end, steady);
       } else {
         lookup->segments =
-            queue_ ? row.sequence->views_on_device(layer_, head) : row.sequence->views(layer_, head);
+            queue_ ? row.sequence->views_on_device(layer, head) : row.sequence->views(layer, head);
         lookup->segment_count = static_cast<int32_t>(row.sequence->segments().size());
         lookup->partition_count = static_cast<int32_t>(own);
         lookup->indexed_tokens = row.sequence->indexed_tokens();
         lookup->zones = zones_of(*row.params, lookup->indexed_tokens, lookup->partition_count);
         lookup->wanted = row.wanted.data();
         lookup->wanted_count = static_cast<int32_t>(row.wanted.size());
-        lookup->steady_count = row.sequence->steady_runs(layer_, head, end, steady_at);
+        lookup->steady_count = row.sequence->steady_runs(layer, head, end, steady);
       }
-      args_.usual_tokens = std::max(args_.usual_tokens, end - lookup->indexed_tokens + lookup->zones.budget);
-      args_.most_partitions = std::max(args_.most_partitions, lookup->partition_count);
-      args_.most_segments = std::max(args_.most_segments, lookup->segment_count);
-      steady_at += steady_room(row);
+      args.usual_tokens = std::max(args.usual_tokens, exact_tokens(row, *lookup, window));
+      args.most_partitions = std::max(args.most_partitions, lookup->partition_count);
+      args.most_segments = std::max(args.most_segments, lookup->segment_count);
+      steady += steady_room(layer, row);
       lookup->retrieved = all.retrieved + at;
       lookup->estimated = all.estimated + at;
       lookup->runs = all.runs + runs_at;
@@ -121,24 +174,18 @@ bool Attention::next_pass() {
       lookup->scores = all.scores + at * static_cast<size_t>(group_);
       at += own;
       runs_at += static_cast<size_t>(lookup->run_room);
-      lookup->out = out_ + query_head * static_cast<size_t>(head_dim_);
-      lookup->lse = lse_ + query_head;
+      lookup->out = activations_.out + query_head * static_cast<size_t>(head_dim_);
+      lookup->lse = activations_.lse + query_head;
       lookup->counters = counted_ + i * static_cast<size_t>(kv_heads_) + static_cast<size_t>(head);
     }
   }
-  args_.lookups = lookups_.data();
-  args_.count = static_cast<int32_t>(count_) * kv_heads_;
-  args_.group = group_;
-  args_.head_dim = head_dim_;
-  args_.kv = kv_;
-  args_.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
-  if (queue_) stage(steady);
-  if (queue_ && pinned_ && retrieval_)
-    args_.hot = retrieval_->hot_pages(*queue_, 2 * kHotPageTokens * row_bytes(kv_, head_dim_));
-  return true;
+  args.count = static_cast<int32_t>(pass.count) * kv_heads_;
+  args.group = group_;
+  args.head_dim = head_dim_;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
 }
 
-// Room for so many partitions of this pass's lookups, and runs.
+// Room for so many partitions of a pass's lookups, and runs.
 Attention::Lists Attention::lists(size_t room, size_t runs) {
   const size_t scores = room * static_cast<size_t>(group_);
   if (!queue_)
@@ -162,23 +209,23 @@ int32_t Attention::run_room(const Row& row, int32_t partitions) const {
   return partitions + static_cast<int32_t>(budget / kHotPageTokens) + kMostHotPages;
 }
 
-// The lookups of this pass, and what they point to of the host's, go to the device; `steady` runs.
-void Attention::stage(size_t steady) {
+// What was laid out, and what it points to of the host's, goes to the device.
+void Attention::stage(size_t lookups, size_t steady) {
   const KvRun* const runs = queue_->stage(steady_.data(), steady);
   if (!runs) return;  // nothing of this step is launched any more, and its end says why
-  const Row* row = nullptr;
-  const WantedTokens* wanted = nullptr;
-  for (int32_t i = 0; i < args_.count; ++i) {
-    Lookup& lookup = lookups_[static_cast<size_t>(i)];
-    lookup.steady = runs + (lookup.steady - steady_.data());
-    const Row& own = rows_[first_ + static_cast<size_t>(i / kv_heads_)];
-    if (row != &own) {
-      row = &own;
-      wanted = own.wanted.empty() ? nullptr : queue_->stage(own.wanted.data(), own.wanted.size());
+  std::vector<const WantedTokens*>& wanted = wanted_;
+  wanted.assign(rows_.size(), nullptr);
+  for (size_t i = 0; i < rows_.size(); ++i)
+    if (!rows_[i].wanted.empty()) wanted[i] = queue_->stage(rows_[i].wanted.data(), rows_[i].wanted.size());
+  for (const LaidOut& pass : passes_)
+    for (int32_t i = 0; i < pass.args.count; ++i) {
+      Lookup& lookup = pass.args.lookups[i];
+      lookup.steady = runs + (lookup.steady - steady_.data());
+      if (lookup.wanted) lookup.wanted = wanted[pass.first + static_cast<size_t>(i / kv_heads_)];
     }
-    lookup.wanted = wanted;
-  }
-  args_.lookups = queue_->stage(lookups_.data(), static_cast<size_t>(args_.count));
+  Lookup* const there = queue_->stage(lookups_.data(), lookups);
+  if (!there) return;
+  for (LaidOut& pass : passes_) pass.args.lookups = there + (pass.args.lookups - lookups_.data());
 }
 
 void Attention::finish() {
@@ -210,18 +257,20 @@ void Attention::finish() {
   }
 }
 
-int32_t Attention::partitions(const Row& row, int32_t head) const {
-  return window_ ? 0 : row.sequence->partitions(layer_, head);
+int32_t Attention::window(int32_t layer) const { return rows_.front().sequence->shape().window(layer); }
+
+int32_t Attention::partitions(int32_t layer, const Row& row, int32_t head) const {
+  return window(layer) ? 0 : row.sequence->partitions(layer, head);
 }
 
-int32_t Attention::steady_room(const Row& row) const {
-  return window_ ? row.sequence->max_runs() : row.sequence->max_steady_runs();
+int32_t Attention::steady_room(int32_t layer, const Row& row) const {
+  return window(layer) ? row.sequence->max_runs() : row.sequence->max_steady_runs();
 }
 
-size_t Attention::list_bytes(const Row& row) const {
+size_t Attention::list_bytes(int32_t layer, const Row& row) const {
   size_t room = 0, runs = 0;
   for (int32_t head = 0; head < kv_heads_; ++head) {
-    const int32_t own = partitions(row, head);
+    const int32_t own = partitions(layer, row, head);
     room += static_cast<size_t>(own);
     runs += static_cast<size_t>(run_room(row, own));
   }

@@ -40,7 +40,7 @@ class Attention {
 
   // queries and out: (rows, kv_heads * group, head_dim); lse: (rows, kv_heads * group) or null.
   void open(int32_t layer, const float* queries, float* out, float* lse);
-  // Fills the lookups of the next rows that share a policy and a KV type and fit the buffers, whatever their
+  // The lookups of the next rows that share a policy and a KV type and fit the buffers, whatever their
   // sessions' parameters. False: no rows are left.
   bool next_pass();
   // Calls stages(stream, pass) once with all lookups of this pass, so that every worker is at each stage; or,
@@ -49,7 +49,7 @@ class Attention {
   // passed to `times`.
   template <class Stages>
   void run(const Stream& stream, StepStats& times, Stages&& stages) {
-    run(stream, {*rows_[first_].policy, args(), times, slow_ ? retrieval_ : nullptr}, stages);
+    run(stream, {*rows_[pass_.first].policy, args(), times, pass_.slow ? retrieval_ : nullptr}, stages);
   }
   template <class Stages>
   void run(const Stream& stream, const Pass& pass, Stages&& stages) {
@@ -68,37 +68,52 @@ class Attention {
     add_times(pass.times);
   }
 
-  LookupArgs args() const { return args_; }
+  LookupArgs args() const { return pass_.args; }
   size_t bytes() const;
 
  private:
-  int32_t partitions(const Row& row, int32_t head) const;
-  int32_t steady_room(const Row& row) const;
-  size_t list_bytes(const Row& row) const;
+  struct Activations {
+    const float* queries = nullptr;
+    float *out = nullptr, *lse = nullptr;
+    bool operator==(const Activations&) const = default;
+  };
+  struct LaidOut {  // a pass
+    int32_t layer = 0;
+    size_t first = 0, count = 0;  // rows
+    LookupArgs args{};
+    bool slow = false, pinned = false;  // some of it is in that tier
+  };
+  struct Needs {
+    size_t steady = 0, room = 0, runs = 0;
+  };
   struct Lists {
     PartitionRef *retrieved, *estimated;
     KvRun* runs;
     float* scores;
   };
+  void prepare(int32_t layer, int32_t count);
+  Needs plan(int32_t layer, size_t first);
+  void fill(LaidOut& pass, const Lists& all, KvRun*& steady);
+  int64_t exact_tokens(const Row& row, const Lookup& lookup, int32_t window) const;
+  void stage(size_t lookups, size_t steady);
+  int32_t window(int32_t layer) const;  // 0: none
+  int32_t partitions(int32_t layer, const Row& row, int32_t head) const;
+  int32_t steady_room(int32_t layer, const Row& row) const;
+  size_t list_bytes(int32_t layer, const Row& row) const;
   Lists lists(size_t room, size_t runs);
   int32_t run_room(const Row& row, int32_t partitions) const;
-  void stage(size_t steady);
   void start_clocks(int workers);
   void add_times(StepStats& times) const;
 
   std::span<const Row> rows_;
   int32_t layer_ = 0, group_ = 1, kv_heads_ = 1, head_dim_ = 0;
-  int32_t window_ = 0;  // of the layer; 0: none
-  DType kv_ = DType::f16;
-  const float* queries_ = nullptr;
-  float* out_ = nullptr;
-  float* lse_ = nullptr;
+  Activations activations_;
   Retrieval* retrieval_ = nullptr;
   Queue* queue_ = nullptr;
-  LookupArgs args_{};                   // of this pass
-  LookupCounters* counted_ = nullptr;   // (rows, kv_heads) where stages count
-  size_t first_ = 0, count_ = 0;        // rows of this pass
-  bool slow_ = false, pinned_ = false;  // some of it is in that tier
+  LookupCounters* counted_ = nullptr;  // (rows, kv_heads) where stages count
+  std::vector<LaidOut> passes_;        // of this layer and some after it
+  size_t next_ = 0;                    // of passes_
+  LaidOut pass_;                       // this one
 
   std::vector<LookupCounters> counters_;  // (rows, kv_heads)
   std::vector<Lookup> lookups_;
@@ -107,6 +122,7 @@ class Attention {
   std::vector<KvRun> runs_;
   std::vector<float> scores_;
   std::vector<float> own_lse_;  // where the caller wants none
+  std::vector<const WantedTokens*> wanted_;
 
   struct alignas(64) WorkerTimes {
     StepStats times;

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "src/cancel.h"
+#include "src/memory/device.h"
+#include "src/pipeline/device_index.h"
 
 namespace wi {
 
@@ -12,6 +14,10 @@ namespace {
 // are the steps.
 constexpr size_t kSmallSegmentBytes = size_t{32} << 20;
 
+// A device's work comes in so many parts: each takes about as long as a step, for few planes take as long as some do,
+// and few steps have one.
+constexpr int64_t kDeviceParts = 16;
+
 HostPages pages_of(const KvShape& shape, SegmentSpan span) {
   const size_t bytes = shape.token_bytes() * static_cast<size_t>(span.tokens);
   return bytes < kSmallSegmentBytes ? HostPages::small : HostPages::huge;
@@ -20,7 +26,7 @@ HostPages pages_of(const KvShape& shape, SegmentSpan span) {
 }  // namespace
 
 Building::Building(const Sequence& sequence, SegmentSpan span, const Backend& backend, const Policy& policy,
-                   const PolicyParams& params, int workers)
+                   const PolicyParams& params, int workers, bool by_device)
     : span_(span),
       on_device_(sequence.pools().pages->memory().of_device()),
       backend_(backend),
@@ -39,41 +45,66 @@ Building::Building(const Sequence& sequence, SegmentSpan span, const Backend& ba
       for (const BlockRef& block : blocks_)
         runs_.push_back({block->keys(layer, head), block->values(layer, head), kBlockTokens});
 
-  columns_.resize(std::min(planes, static_cast<size_t>(workers)));
+  if (by_device && policy.index_planes) device_planes_ = indexed_planes(shape);
+  for (size_t plane = 0; plane < planes; ++plane)
+    if (!std::binary_search(device_planes_.begin(), device_planes_.end(), plane))
+      host_planes_.push_back(plane);
+
+  columns_.resize(std::min(host_planes_.size(), static_cast<size_t>(workers)));
   size_t state_bytes = 0;
-  if (policy.pieces && shape.indexed_layers() > 0) {
+  if (policy.pieces && shape.indexed_layers() > 0 && device_planes_.empty()) {
     const IndexArgs sizes = room_.args(*segment_, 0, {runs_.data(), blocks_.size()});
     pieces_ = policy.pieces->count(sizes);
     state_bytes = (policy.pieces->state_bytes(sizes) + 63) & ~size_t{63};
     states_ = sequence.pools().host->allocate(columns_.size() * state_bytes, "building a segment's index");
   }
   for (size_t i = 0; i < columns_.size(); ++i) {
-    columns_[i].plane = i;
-    for (size_t plane = i; plane < planes; plane += columns_.size()) columns_[i].left += pieces_of(plane);
+    columns_[i].next = i;
+    for (size_t n = i; n < host_planes_.size(); n += columns_.size())
+      columns_[i].left += pieces_of(host_planes_[n]);
     if (state_bytes) columns_[i].state = states_.data() + i * state_bytes;
   }
 }
 
-void Building::advance(const Stream& stream, int64_t steps_left) {
+void Building::advance(const Stream& stream, Queue* queue, int64_t steps_left) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock()) work(stream, steps_left);
+  if (lock.owns_lock()) work(stream, queue, steps_left);
 }
 
-std::shared_ptr<const Segment> Building::finish(const Stream& stream) {
+std::shared_ptr<const Segment> Building::finish(const Stream& stream, Queue* queue) {
   const std::lock_guard lock(mutex_);
-  work(stream, 1);
+  work(stream, queue, 1);
+  check(done_on_device_ == device_planes_.size(), WI_E_INTERNAL,
+        "a segment's index is to be made by a device, without a queue");
   if (!attached_) room_.attach_to(*segment_);
   attached_ = true;
   return segment_;
 }
 
-void Building::work(const Stream& stream, int64_t steps_left) {
+void Building::work(const Stream& stream, Queue* queue, int64_t steps_left) {
+  if (queue && done_on_device_ < device_planes_.size()) work_on_device(stream, *queue, steps_left);
   stream.each(static_cast<int64_t>(columns_.size()), [&](int64_t task, int worker) {
     Column& column = columns_[static_cast<size_t>(task)];
     for (int64_t share = (column.left + steps_left - 1) / steps_left; share > 0; --share)
       if (!work_at(column, stream, worker)) return;
   });
   throw_if_cancelled(stream);
+}
+
+void Building::work_on_device(const Stream& stream, Queue& queue, int64_t steps_left) {
+  const auto all = static_cast<int64_t>(device_planes_.size());
+  const int64_t parts_left = (steps_left - 1) * kDeviceParts / kBuildTokens,  // after this step
+      wanted = std::max<int64_t>(all - (all + kDeviceParts - 1) / kDeviceParts * parts_left, 0);
+  const auto count = static_cast<size_t>(wanted) - std::min(static_cast<size_t>(wanted), done_on_device_);
+  if (count == 0) return;
+  const auto runs_of = [&](size_t plane, std::vector<KvRun>& runs) {
+    const auto first = runs_.begin() + static_cast<std::ptrdiff_t>(plane * blocks_.size());
+    runs.assign(first, first + static_cast<std::ptrdiff_t>(blocks_.size()));
+  };
+  const std::span<const size_t> planes = std::span(device_planes_).subspan(done_on_device_, count);
+  check(index_on_device(planes, runs_of, policy_, params_, stream, queue, *segment_, room_), WI_E_MEMORY,
+        "the device has no room to index ", span_.tokens, " tokens of a layer's head");
+  done_on_device_ += count;
 }
 
 const Policy& Building::policy_of(size_t plane) const {
@@ -83,9 +114,10 @@ const Policy& Building::policy_of(size_t plane) const {
 }
 
 void Building::open(Column& column) {
-  const KvRun* const runs = runs_.data() + column.plane * blocks_.size();
+  const size_t plane = plane_of(column);
+  const KvRun* const runs = runs_.data() + plane * blocks_.size();
   if (!on_device_) {
-    column.args = room_.args(*segment_, column.plane, {runs, blocks_.size()});
+    column.args = room_.args(*segment_, plane, {runs, blocks_.size()});
     return;
   }
   const size_t row = segment_->shape().head_bytes(), half = static_cast<size_t>(span_.tokens) * row;
@@ -101,23 +133,24 @@ void Building::open(Column& column) {
     }
   segment_->memory().gather(pieces);
   column.run = {column.copies.data(), column.copies.data() + half, span_.tokens};
-  column.args = room_.args(*segment_, column.plane, {&column.run, 1}, column.layout.data());
+  column.args = room_.args(*segment_, plane, {&column.run, 1}, column.layout.data());
 }
 
 // One piece; false if the stream was cancelled and it has to be done again.
 bool Building::work_at(Column& column, const Stream& stream, int worker) {
   if (column.piece == 0) open(column);
-  const Policy& policy = policy_of(column.plane);
+  const size_t plane = plane_of(column);
+  const Policy& policy = policy_of(plane);
   const IndexResult result = policy.pieces ? policy.pieces->run(column.args, column.state, column.piece)
                                            : policy.index(stream, worker, column.args);
   if (stream.cancelled() && !policy.pieces) return false;
-  const bool whole = column.piece + 1 == pieces_of(column.plane);
-  if (whole && on_device_) IndexRoom::place(*segment_, column.plane, column.layout.data());
+  const bool whole = column.piece + 1 == pieces_of(plane);
+  if (whole && on_device_) IndexRoom::place(*segment_, plane, column.layout.data());
   column.left -= 1;
   column.piece += 1;
   if (whole) {
-    room_.set_result(column.plane, result);
-    column.plane += columns_.size();
+    room_.set_result(plane, result);
+    column.next += columns_.size();
     column.piece = 0;
   }
   return !stream.cancelled();

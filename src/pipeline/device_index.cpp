@@ -50,20 +50,25 @@ struct Drained {
 bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealContext& context,
                      const Segment& segment, IndexRoom& room, size_t most_bytes) {
   const KvShape& shape = sequence.shape();
-  const Policy& policy = context.policy;
-  if (!context.queue || !policy.index_planes || shape.indexed_layers() == 0) return false;
-  std::vector<size_t> planes;
+  if (!context.queue || !context.policy.index_planes || shape.indexed_layers() == 0) return false;
   const auto heads = static_cast<size_t>(shape.kv_heads);
-  for (size_t plane = 0; plane < static_cast<size_t>(shape.layers) * heads; ++plane)
-    if (!shape.window(static_cast<int32_t>(plane / heads))) planes.push_back(plane);
+  const auto runs_of = [&](size_t plane, std::vector<KvRun>& runs) {
+    find_runs(sequence, span, static_cast<int32_t>(plane / heads), static_cast<int32_t>(plane % heads), runs);
+  };
+  return index_on_device(indexed_planes(shape), runs_of, context.policy, context.params, context.stream,
+                         *context.queue, segment, room, most_bytes);
+}
 
-  const size_t work = policy.index_workspace(context.params, span.tokens, shape.head_dim, shape.dtype);
-  const size_t places_bytes = in_lines(static_cast<size_t>(span.tokens) * sizeof(int32_t));
-  const size_t index_bytes =
-      in_lines(policy.index_capacity(context.params, span.tokens, shape.head_dim, shape.dtype));
+bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of, const Policy& policy,
+                     const PolicyParams& params, const Stream& given, Queue& queue, const Segment& segment,
+                     IndexRoom& room, size_t most_bytes) {
+  const KvShape& shape = segment.shape();
+  const int32_t tokens = segment.tokens();
+  const size_t work = policy.index_workspace(params, tokens, shape.head_dim, shape.dtype);
+  const size_t places_bytes = in_lines(static_cast<size_t>(tokens) * sizeof(int32_t));
+  const size_t index_bytes = in_lines(policy.index_capacity(params, tokens, shape.head_dim, shape.dtype));
   const size_t each = work + places_bytes + index_bytes;
   size_t at_once = std::clamp<size_t>(most_bytes / each, 1, planes.size());
-  Queue& queue = *context.queue;
   std::byte* memory = nullptr;
   while (!memory) try {
       memory = queue.room(Queue::kIndexing, at_once * each);
@@ -72,13 +77,13 @@ bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealConte
       at_once /= 2;
       if (at_once == 0) return false;
     }
-  Stream stream = context.stream;
+  Stream stream = given;
   stream.queue = queue.get();
   std::vector<std::vector<KvRun>> runs(at_once);
   const Drained drained{queue};
 
   for (size_t first = 0; first < planes.size(); first += at_once) {
-    throw_if_cancelled(context.stream);
+    throw_if_cancelled(given);
     const size_t count = std::min(at_once, planes.size() - first);
     std::vector<IndexArgs> args;
     std::vector<IndexResult> results(count);
@@ -86,11 +91,10 @@ bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealConte
     for (size_t i = 0; i < count; ++i) {
       const size_t plane = planes[first + i];
       runs[i].clear();
-      find_runs(sequence, span, static_cast<int32_t>(plane / heads), static_cast<int32_t>(plane % heads),
-                runs[i]);
+      runs_of(plane, runs[i]);
       args.push_back(room.args(segment, plane, runs[i]));
       std::byte* const out = memory + at_once * work + i * (places_bytes + index_bytes);
-      back.push_back({args[i].places, out, static_cast<size_t>(span.tokens) * sizeof(int32_t)});
+      back.push_back({args[i].places, out, static_cast<size_t>(tokens) * sizeof(int32_t)});
       back.push_back({args[i].index, out + places_bytes, 0});
       args[i].places = reinterpret_cast<int32_t*>(out);
       args[i].index = out + places_bytes;
@@ -104,6 +108,14 @@ bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealConte
     segment.memory().copy(back);
   }
   return true;
+}
+
+std::vector<size_t> indexed_planes(const KvShape& shape) {
+  const auto heads = static_cast<size_t>(shape.kv_heads);
+  std::vector<size_t> planes;
+  for (size_t plane = 0; plane < static_cast<size_t>(shape.layers) * heads; ++plane)
+    if (!shape.window(static_cast<int32_t>(plane / heads))) planes.push_back(plane);
+  return planes;
 }
 
 }  // namespace wi

@@ -2,6 +2,9 @@
 // time, and lays keys and values out where the segment has them.
 #pragma once
 
+#include <functional>
+#include <span>
+
 #include "src/pipeline/index.h"
 #include "src/pipeline/index_room.h"
 
@@ -16,5 +19,14 @@ constexpr size_t kIndexingBytes = size_t{96} << 20;
 // with.
 bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealContext& context,
                      const Segment& segment, IndexRoom& room, size_t most_bytes = kIndexingBytes);
+
+// All planes but those of layers with a window.
+std::vector<size_t> indexed_planes(const KvShape& shape);
+
+// Some of a segment's planes, whose tokens lie as runs_of(plane, runs) says in order of position. As above.
+using RunsOfPlane = std::function<void(size_t plane, std::vector<KvRun>& runs)>;
+bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of, const Policy& policy,
+                     const PolicyParams& params, const Stream& stream, Queue& queue, const Segment& segment,
+                     IndexRoom& room, size_t most_bytes = kIndexingBytes);
 
 }  // namespace wi

@@ -229,9 +229,9 @@ void seal_decoded(Sequence& sequence, const SealContext& context) {
     if (span.end() > sequence.tokens()) return building.reset();
     if (!building || building->span().first != span.first)
       building = std::make_shared<Building>(sequence, span, context.backend, context.policy, context.params,
-                                            context.stream.workers);
-    if (steps_left > 0) return building->advance(context.stream, steps_left);
-    put_in_place(sequence, building->finish(context.stream), context);
+                                            context.stream.workers, context.queue != nullptr);
+    if (steps_left > 0) return building->advance(context.stream, context.queue, steps_left);
+    put_in_place(sequence, building->finish(context.stream, context.queue), context);
     building.reset();
     sequence.settle();
   }

@@ -20,6 +20,7 @@ namespace cuda_emulation {
 namespace {
 
 constexpr size_t kArenaBytes = size_t{1} << 36;
+constexpr int kProcessors = 2;
 
 std::recursive_mutex api;
 std::string first_report;
@@ -308,7 +309,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
   out->totalGlobalMem = machine.memory_bytes;
   out->major = machine.major;
   out->minor = machine.minor;
-  out->multiProcessorCount = 2;
+  out->multiProcessorCount = kProcessors;
   out->l2CacheSize = 1 << 20;
   out->pageableMemoryAccess = machine.reads_pageable;
   return cudaSuccess;
@@ -327,8 +328,14 @@ cudaError_t cudaDeviceGetAttribute(int* out, cudaDeviceAttr attribute, int devic
   ++call_count;
   if (sticky != cudaSuccess) return failed(sticky);
   if (device < 0 || device >= machine.devices) return failed(cudaErrorInvalidDevice);
-  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return failed(cudaErrorInvalidValue);
-  *out = static_cast<int>(machine.shared_bytes);
+  if (attribute == cudaDevAttrMultiProcessorCount)
+    *out = kProcessors;
+  else if (attribute == cudaDevAttrComputeCapabilityMajor)
+    *out = machine.major;
+  else if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin)
+    *out = static_cast<int>(machine.shared_bytes);
+  else
+    return failed(cudaErrorInvalidValue);
   return cudaSuccess;
 }
 

@@ -52,6 +52,7 @@ __device__ void multiply(const std::byte* left, const std::byte* right, bool tra
 
 template <DType kType>
 __global__ void __launch_bounds__(kWarp) products_kernel(ProductTwins twins) {
+  in_turn();
   std::byte* const left = block_memory();
   std::byte* const by_column = left + kSide * kRowBytes;
   std::byte* const by_row = by_column + kSide * kRowBytes;
@@ -78,6 +79,7 @@ cudaError_t products(cudaStream_t stream, const ProductTwins& twins) {
 }
 
 __global__ void __launch_bounds__(kWarp) byte_products_kernel(ByteProductTwins twins) {
+  in_turn();
   constexpr int kInputs = 32, kStride = padded_row(kInputs);
   std::byte *const left = block_memory(), *const right = left + kSide * kStride;
   const size_t first = size_t{blockIdx.x} * kSide * kInputs, sums_first = size_t{blockIdx.x} * kNumbers;
@@ -113,6 +115,7 @@ cudaError_t products(cudaStream_t stream, const ByteProductTwins& twins) {
 }
 
 __global__ void __launch_bounds__(kWarp) matrices_kernel(MatrixTwins twins) {
+  in_turn();
   constexpr int kRows = 4 * 8, kBytes = padded_row(16);
   std::byte* const memory = block_memory();
   const uint16_t* const own = twins.matrices + size_t{blockIdx.x} * kRows * 8;
@@ -141,6 +144,7 @@ cudaError_t matrices(cudaStream_t stream, const MatrixTwins& twins) {
 template <DType kType>
 __global__ void __launch_bounds__(256)
     pairs_kernel(const float* in, uint32_t* packed, uint32_t* plain, int count) {
+  in_turn();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   packed[i] = pack_pair<kType>(in[2 * i], in[2 * i + 1]);
@@ -162,6 +166,7 @@ cudaError_t pairs(cudaStream_t stream, DType type, const float* in, uint32_t* pa
 __global__ void __launch_bounds__(256)
     bytes_kernel(const uint32_t* codes, const int32_t* numbers, const int32_t* before, int32_t* out,
                  int32_t* plain, int count) {
+  in_turn();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   out[i] = dot_bytes(codes[i], numbers[i], before[i]);
@@ -178,6 +183,7 @@ cudaError_t byte_products(cudaStream_t stream, const uint32_t* codes, const int3
 
 // A thread's number comes by its neighbour's copy, and two groups are on their way at a time.
 __global__ void __launch_bounds__(256) copies_kernel(const uint4* in, uint4* out, int count) {
+  in_turn();
   constexpr int kEach = 256, kRounds = 4;
   uint4* const memory = reinterpret_cast<uint4*>(block_memory());
   const int first = static_cast<int>(blockIdx.x) * kEach * kRounds, thread = static_cast<int>(threadIdx.x);

@@ -138,7 +138,13 @@ void products(DeviceStream& stream) {
       };
       for (const int64_t rows : few) run("matmul_decode", rows, cuda::matmul_decode);
       if (type == DType::q4_k || weight.outputs > 100000) continue;
-      for (const int64_t rows : many) run("matmul", rows, cuda::matmul);
+      MatmulArgs largest{in, many.back(), {}, 1};
+      largest.parts[0].weight = {data, type, weight.outputs, weight.inputs};
+      const DeviceArray<std::byte> memory(stream, cuda::matmul_workspace_bytes(largest));
+      for (const int64_t rows : many)
+        run("matmul", rows, [&](cudaStream_t on, const MatmulArgs& args) {
+          return cuda::matmul(on, args, {memory, shared_bytes()});
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 // The full policy: every query reads every segment, each of which is one partition.
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/policy/full.h"
 
@@ -8,6 +9,7 @@ namespace wi::cuda {
 constexpr int kFullThreads = 128;
 
 __global__ void __launch_bounds__(kFullThreads) full_select_kernel(LookupArgs args) {
+  in_turn();
   Lookup& lookup = args.lookups[blockIdx.x];
   for (int32_t s = static_cast<int32_t>(threadIdx.x); s < lookup.segment_count; s += kFullThreads)
     lookup.retrieved[s] = {s, 0};

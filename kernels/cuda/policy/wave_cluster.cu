@@ -11,6 +11,7 @@ namespace wi::cuda {
 // The mean of all keys; a thread takes a dimension.
 template <DType kKv>
 __global__ void __launch_bounds__(kMostDim) wave_centre_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.x);
   const int at = static_cast<int>(threadIdx.x);
   if (at == 0) *build.state = {};
@@ -29,6 +30,7 @@ constexpr int kNumberThreads = 128;
 // Keys minus their mean, scaled to length 1, as 8-bit numbers; a thread takes a key.
 template <DType kKv>
 __global__ void __launch_bounds__(kNumberThreads) wave_number_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.y);
   float* const centre = reinterpret_cast<float*>(block_memory());
   const int32_t dim = args.head_dim, words = wave_numbers(dim) / 4;
@@ -86,6 +88,7 @@ constexpr int kUpdateWarps = 8;
 // takes a centroid.
 template <DType kKv>
 __global__ void __launch_bounds__(kUpdateWarps* kWarp) wave_update_kernel(WaveIndexArgs args, bool begin) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.y);
   if (build.state->settled) return;
   const int32_t dim = args.head_dim, c = static_cast<int32_t>(blockIdx.x) * kUpdateWarps + warp_of();
@@ -131,6 +134,7 @@ constexpr int kPackThreads = 512;
 
 // All centroids, rounded with one scale, so that a key's scores compare as integers.
 __global__ void __launch_bounds__(kPackThreads) wave_pack_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.x);
   if (build.state->settled) return;
   const int32_t dim = args.head_dim, row = wave_numbers(dim), thread = static_cast<int32_t>(threadIdx.x);
@@ -156,6 +160,7 @@ static_assert(kWarpKeys == 32);
 // memory, the next ones while these are multiplied.
 template <int kSteps>  // of 32 dimensions
 __global__ void __launch_bounds__(kAssignWarps* kWarp, 2) wave_assign_kernel(WaveIndexArgs args) {
+  in_turn();
   constexpr int kRow = kSteps * 32, kStride = padded_row(kRow), kBuffer = kAssignCentroids * kStride;
   static_assert(2 * kBuffer <= 48 << 10);
   const WaveBuild build = build_of(args, blockIdx.y);
@@ -245,6 +250,7 @@ __global__ void __launch_bounds__(kAssignWarps* kWarp, 2) wave_assign_kernel(Wav
 
 // Members by centroid, by position within one: a counting sort, each warp of the block with a share of the tokens.
 __global__ void __launch_bounds__(kGroupWarps* kWarp) wave_group_kernel(WaveIndexArgs args) {
+  in_turn();
   constexpr int kThreads = kGroupWarps * kWarp;
   const WaveBuild build = build_of(args, blockIdx.x);
   if (build.state->settled) return;

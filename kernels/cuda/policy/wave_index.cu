@@ -68,6 +68,7 @@ constexpr int kLayOutThreads = 256;
 
 // A warp takes a token.
 __global__ void __launch_bounds__(kLayOutThreads) wave_lay_out_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.y);
   const WavePlane plane = args.planes[blockIdx.y];
   const int pieces = args.row_bytes / static_cast<int>(sizeof(uint4));
@@ -247,6 +248,7 @@ struct DescribeBlock {
 // A warp takes a cluster.
 template <DType kKv>
 __global__ void __launch_bounds__(kDescribeWarps* kWarp) wave_describe_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.y);
   DescribeBlock& memory = *reinterpret_cast<DescribeBlock*>(block_memory());
   std::byte* const index = args.planes[blockIdx.y].index;
@@ -278,6 +280,7 @@ __global__ void __launch_bounds__(kDescribeWarps* kWarp) wave_describe_kernel(Wa
 
 template <DType kKv>
 __global__ void __launch_bounds__(kDescribeWarps* kWarp, 4) wave_axis_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.y);
   const int32_t c = static_cast<int32_t>(blockIdx.x) * kDescribeWarps + warp_of();
   if (c >= build.state->clusters) return;
@@ -295,6 +298,7 @@ __global__ void __launch_bounds__(kDescribeWarps* kWarp, 4) wave_axis_kernel(Wav
 // The means of clusters' values, likewise.
 template <DType kKv>
 __global__ void __launch_bounds__(kDescribeWarps* kWarp) wave_value_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.y);
   const int32_t dim = args.head_dim, clusters = build.state->clusters;
   const int32_t c = static_cast<int32_t>(blockIdx.x) * kDescribeWarps + warp_of();

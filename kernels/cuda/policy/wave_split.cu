@@ -107,6 +107,7 @@ __device__ __forceinline__ void halve(const WaveBuild& build, int32_t begin, int
 // A block takes a centroid.
 template <DType kKv>
 __global__ void __launch_bounds__(kSplitThreads) wave_halve_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.y);
   SplitMemory& memory = *reinterpret_cast<SplitMemory*>(block_memory());
   const int32_t c = static_cast<int32_t>(blockIdx.x), begin = build.begins[c],
@@ -129,6 +130,7 @@ constexpr int kScanThreads = 512;
 
 // Numbers the pieces: empty clusters are left out. A thread takes a centroid.
 __global__ void __launch_bounds__(kScanThreads) wave_piece_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.x);
   int32_t* const warp_sums = reinterpret_cast<int32_t*>(block_memory());
   int32_t running = 0;
@@ -161,6 +163,7 @@ constexpr int kDistanceWarps = 8;
 // Of each key from its cluster's mean; a warp takes a cluster.
 template <DType kKv>
 __global__ void __launch_bounds__(kDistanceWarps* kWarp) wave_distance_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.y);
   const int32_t c = static_cast<int32_t>(blockIdx.x) * kDistanceWarps + warp_of(), dim = args.head_dim;
   if (c >= build.state->clusters) return;
@@ -186,6 +189,7 @@ struct ApartMemory {
 // The keys that lie farthest from their clusters' means, the first of equals, become clusters of their own, behind all
 // others and by position; what stays moves up. The pivot is found a byte at a time.
 __global__ void __launch_bounds__(kScanThreads) wave_apart_kernel(WaveIndexArgs args) {
+  in_turn();
   const WaveBuild build = build_of(args, blockIdx.x);
   ApartMemory& memory = *reinterpret_cast<ApartMemory*>(block_memory());
   const int32_t thread = static_cast<int32_t>(threadIdx.x), clusters = build.state->clusters;
