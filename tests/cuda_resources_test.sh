@@ -12,7 +12,7 @@ mapfile -t reports < <(find "${1:?which folder?}" -name '*.resources' | sort)
 
 # Registers of a thread: 65,536 over threads and blocks.
 hot_kernels=(matmul_tensor_kernel:255 matmul_f32_kernel:255 attend_chunk_tensor_kernel:255 matmul_decode_kernel:255
-  attend_kernel:255 attend_tensor_kernel:255 wave_assign_kernel:128)
+  matmul_decode_f32_kernel:255 attend_kernel:255 attend_tensor_kernel:255 wave_assign_kernel:128)
 
 check() {
   awk '

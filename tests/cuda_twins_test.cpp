@@ -1,5 +1,6 @@
 // What kernels have the hardware's own instructions do, against the same done plainly: products by tensor cores,
-// how their operands are loaded and rounded, products of bytes, copies that run ahead.
+// how their operands are loaded and rounded, products of bytes, loads that bring
+// their line, copies that run ahead.
 #include "kernels/cuda/cuda.h"
 #include "tests/cuda_emulation/twins.h"
 #include "tests/lookups.h"
@@ -137,15 +138,34 @@ void bytes_are_multiplied_as_plain_code_does(void**) {
   assert_string_equal(cuda_emulation::report().c_str(), "");
 }
 
+std::vector<uint4> random_vectors(size_t count, std::mt19937_64& random) {
+  std::vector<uint4> vectors(count);
+  for (uint4& one : vectors)
+    one = make_uint4(static_cast<unsigned>(random()), static_cast<unsigned>(random()),
+                     static_cast<unsigned>(random()), static_cast<unsigned>(random()));
+  return vectors;
+}
+
+void loads_with_their_line_are_loads(void**) {
+  constexpr size_t kCount = 1001;
+  std::mt19937_64 random(seed());
+  cuda_emulation::reset(random());
+  DeviceStream stream;
+  const std::vector<uint4> in = random_vectors(kCount, random);
+  const DeviceArray<uint4> from(stream, in), to(stream, 4 * kCount);
+  assert_cuda(cuda_test::loads(stream, from, to, static_cast<int>(kCount)));
+  const std::vector<uint4> out = to.to_host();
+  for (size_t width = 0; width < 4; ++width)
+    assert_memory_equal(out.data() + width * kCount, in.data(), kCount * sizeof(uint4));
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
 void copies_that_run_ahead_arrive(void**) {
   for (const size_t count : {size_t{1}, size_t{255}, size_t{1024}, size_t{5001}}) {
     std::mt19937_64 random(seed() + count);
     cuda_emulation::reset(random());
     DeviceStream stream;
-    std::vector<uint4> in(count);
-    for (uint4& one : in)
-      one = make_uint4(static_cast<unsigned>(random()), static_cast<unsigned>(random()),
-                       static_cast<unsigned>(random()), static_cast<unsigned>(random()));
+    const std::vector<uint4> in = random_vectors(count, random);
     const DeviceArray<uint4> from(stream, in), to(stream, count);
     assert_cuda(cuda_test::copies(stream, from, to, static_cast<int>(count)));
     const std::vector<uint4> out = to.to_host();
@@ -163,6 +183,7 @@ int main() {
       cmocka_unit_test(matrices_are_loaded_as_plain_code_does),
       cmocka_unit_test(pairs_are_rounded_as_plain_code_does),
       cmocka_unit_test(bytes_are_multiplied_as_plain_code_does),
+      cmocka_unit_test(loads_with_their_line_are_loads),
       cmocka_unit_test(copies_that_run_ahead_arrive),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -168,7 +168,7 @@ std::vector<std::string> cycles(const std::vector<Include>& includes) {
 
 // A kernel that does more before it waits for those before it than ask for what none of them writes (launch.h).
 std::vector<std::string> out_of_turn(const std::string& from, const std::string& text) {
-  const std::regex waits(R"(__global__[^{;]*\{\s*(\w+_ahead\([^;]*\);\s*)?in_turn\(\);)");
+  const std::regex waits(R"(__global__[^{;]*\{\s*(\w+_ahead(<[^;]*>)?\([^;]*\);\s*)?in_turn\(\);)");
   std::vector<std::string> found;
   for (size_t at = text.find("__global__"); at != std::string::npos; at = text.find("__global__", at + 1))
     if (!std::regex_search(text.begin() + static_cast<std::ptrdiff_t>(at), text.end(), waits,

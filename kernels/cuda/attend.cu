@@ -267,6 +267,19 @@ AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t hea
           .counts = count * static_cast<size_t>((group + kLeastHeads - 1) / kLeastHeads * kArrivals)};
 }
 
+int32_t attend_blocks(const LookupArgs& args, int32_t processors) {
+  const int64_t tokens = args.usual_tokens > 1 ? args.usual_tokens : 1, step = chunk_tokens(tokens);
+  const int64_t chunks = (tokens + step - 1) / step, room = int64_t{kAttendBlocks} * processors;
+  int64_t least = INT64_MAX, best = 1;
+  for (int64_t blocks = 1; blocks <= chunks; blocks++) {
+    const int64_t rounds = (args.count * blocks + room - 1) / room, each = (chunks + blocks - 1) / blocks;
+    if (rounds * each >= least) continue;
+    least = rounds * each;
+    best = blocks;
+  }
+  return static_cast<int32_t>(best);
+}
+
 template <int kHeads>
 constexpr size_t attend_shared(int head_dim, int stages) {
   const size_t half = kTile * static_cast<size_t>(tile_stride(head_dim));

@@ -54,12 +54,16 @@ static void rms_norm(const Stream& stream, const RmsNormArgs& args) {
   enqueue(stream, [&](DeviceQueue& queue) { return rms_norm(queue.stream, args); });
 }
 static void matmul(const Stream& stream, const MatmulArgs& args) {
-  constexpr int64_t kFew = 8;  // rows that reading the weights takes longer than the products
-  const bool few = args.rows_alike || args.rows <= kFew;
+  constexpr int64_t kFew = 32;  // rows that reading the weights takes longer than the products
   enqueue(stream, [&](DeviceQueue& queue) {
-    if (few) return matmul_decode(queue.stream, args);
-    const DenseWorkspace workspace = {queue.partials(matmul_workspace_bytes(args)), queue.shared_bytes()};
-    return queue.failed() ? cudaSuccess : matmul(queue.stream, args, workspace);
+    if (!args.rows_alike && args.rows > kFew) {
+      const DenseWorkspace workspace = {queue.partials(matmul_workspace_bytes(args)), queue.shared_bytes()};
+      return queue.failed() ? cudaSuccess : matmul(queue.stream, args, workspace);
+    }
+    const MatmulWorkspaceSize size = matmul_workspace(args);
+    const MatmulWorkspace workspace = {reinterpret_cast<float*>(queue.partials(size.floats * sizeof(float))),
+                                       queue.arrived(size.counts)};
+    return queue.failed() ? cudaSuccess : matmul_decode(queue.stream, args, workspace);
   });
 }
 static void rope(const Stream& stream, const RopeArgs& args) {
@@ -90,24 +94,6 @@ static void append(const Stream& stream, const AppendArgs& args) {
   queue.send(room, count * sizeof(AppendRun));
   there.runs = reinterpret_cast<const AppendRun*>(room.device);
   if (!queue.failed()) queue.note(append(queue.stream, there));
-}
-
-// How many blocks take a lookup's chunks in turn: so that all blocks together fill the device in rounds that are as full
-// as can be.
-static int32_t attend_blocks(const LookupArgs& args, int32_t processors) {
-  const int64_t tokens = std::max<int64_t>(args.usual_tokens, 1), step = chunk_tokens<int64_t>(tokens);
-  const auto chunks = static_cast<int32_t>(std::clamp<int64_t>((tokens + step - 1) / step, 1, kMostChunks));
-  const int64_t room = int64_t{kAttendBlocks} * processors;
-  int64_t least = INT64_MAX;
-  int32_t best = chunks;
-  for (int32_t blocks = 1; blocks <= chunks; blocks++) {
-    const int64_t rounds = (int64_t{args.count} * blocks + room - 1) / room,
-                  each = (chunks + blocks - 1) / blocks;
-    if (rounds * each >= least) continue;
-    least = rounds * each;
-    best = blocks;
-  }
-  return best;
 }
 
 static AttendWorkspace attend_workspace_of(DeviceQueue& queue, const LookupArgs& args) {

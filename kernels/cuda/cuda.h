@@ -41,9 +41,23 @@ constexpr size_t kLeastShared = size_t{99} << 10;
 constexpr int64_t kFewRuns = 32;
 [[nodiscard]] cudaError_t append_few(cudaStream_t stream, const AppendArgs& args);
 
+// What the blocks of an output leave each other where many rows are shared by more of them. matmul_workspace()
+// says how large each is; `arrived` is zero before the first call, and after each.
+struct MatmulWorkspace {
+  float* partials;    // matmul_workspace().floats
+  uint32_t* arrived;  // matmul_workspace().counts
+};
+struct MatmulWorkspaceSize {
+  size_t floats, counts;
+};
+MatmulWorkspaceSize matmul_workspace(const MatmulArgs& args);
+
 // Products of few rows, bound by reading the weights. Each row's results are the same bits whatever the
 // other rows are and however many. Inputs: a multiple of 8.
-[[nodiscard]] cudaError_t matmul_decode(cudaStream_t stream, const MatmulArgs& args);
+[[nodiscard]] cudaError_t matmul_decode(cudaStream_t stream, const MatmulArgs& args,
+                                        const MatmulWorkspace& workspace);
+// The part of it for weights in f32, all of args.
+[[nodiscard]] cudaError_t matmul_decode_f32(cudaStream_t stream, const MatmulArgs& args);
 
 // What matmul() needs beside its arguments.
 struct DenseWorkspace {
@@ -78,7 +92,7 @@ constexpr int32_t kMostChunks = 256;  // of a lookup
 constexpr int32_t kLeastChunk = 128;  // tokens
 constexpr int32_t kUsualChunk = 512;  // that a block is busy with for long enough to have begun
 constexpr int32_t kChunkStep = 64;    // a chunk is a multiple of it
-constexpr int32_t kAttendBlocks = 3;  // that a multiprocessor has at a time, as a rule
+constexpr int32_t kAttendBlocks = 2;  // that a multiprocessor has at a time, as a rule
 // Of each chunk of a lookup with so many tokens: more of them only when each is long.
 template <class Count>
 constexpr Count chunk_tokens(Count tokens) {
@@ -93,6 +107,8 @@ constexpr int64_t partial_floats(int32_t group, int32_t head_dim) {  // whole ve
   return (int64_t{group} * (head_dim + 2) + 2 + 3) / 4 * 4;
 }
 AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t head_dim);
+// AttendWorkspace::blocks with which all blocks together fill a device in rounds that are as full as can be.
+int32_t attend_blocks(const LookupArgs& args, int32_t processors);
 
 // Pieces of device memory, each to its place behind `to`; all of it in multiples of 16 bytes. The list is in device
 // memory too.

@@ -73,6 +73,49 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+// ---- loads that bring their line
+
+// What is only read by the kernel: 2, 4, 8 or 16 bytes, and the rest of their 128 to L2, where who reads a few bytes of
+// many lines finds it then: device memory is slower by halves of lines.
+__device__ __forceinline__ unsigned short load_line(const unsigned short* at) {
+#if defined(__CUDA_ARCH__)
+  unsigned short number;
+  asm volatile("ld.global.nc.L2::128B.u16 %0, [%1];" : "=h"(number) : "l"(at));
+  return number;
+#else
+  return *at;
+#endif
+}
+__device__ __forceinline__ unsigned load_line(const unsigned* at) {
+#if defined(__CUDA_ARCH__)
+  unsigned word;
+  asm volatile("ld.global.nc.L2::128B.u32 %0, [%1];" : "=r"(word) : "l"(at));
+  return word;
+#else
+  return *at;
+#endif
+}
+__device__ __forceinline__ uint2 load_line(const uint2* at) {
+#if defined(__CUDA_ARCH__)
+  uint2 words;
+  asm volatile("ld.global.nc.L2::128B.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "l"(at));
+  return words;
+#else
+  return *at;
+#endif
+}
+__device__ __forceinline__ uint4 load_line(const uint4* at) {
+#if defined(__CUDA_ARCH__)
+  uint4 words;
+  asm volatile("ld.global.nc.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(at));
+  return words;
+#else
+  return *at;
+#endif
+}
+
 // ---- KV types
 
 template <DType kKv>

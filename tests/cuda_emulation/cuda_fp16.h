@@ -46,3 +46,6 @@ inline float2 __half22float2(__half2 pair) { return {__half2float(pair.x), __hal
 inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
 inline unsigned short __half_as_ushort(__half number) { return number.bits; }
 inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
+inline __half2 __hsub2(__half2 a, __half2 b) {
+  return __floats2half2_rn(__half2float(a.x) - __half2float(b.x), __half2float(a.y) - __half2float(b.y));
+}

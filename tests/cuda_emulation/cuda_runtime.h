@@ -343,6 +343,14 @@ inline unsigned __dp4a(unsigned a, unsigned b, unsigned sum) {
   for (int i = 0; i < 32; i += 8) sum += (a >> i & 255) * (b >> i & 255);
   return sum;
 }
+inline unsigned __byte_perm(unsigned first, unsigned second, unsigned selectors) {
+  unsigned out = 0;
+  for (int i = 0; i < 32; i += 8) {
+    const unsigned from = selectors >> i / 2 & 7;
+    out |= ((from < 4 ? first : second) >> from % 4 * 8 & 255) << i;
+  }
+  return out;
+}
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }

@@ -181,6 +181,23 @@ cudaError_t byte_products(cudaStream_t stream, const uint32_t* codes, const int3
   return launch(bytes_kernel, (count + 255) / 256, 256, 0, stream, codes, numbers, before, out, plain, count);
 }
 
+__global__ void __launch_bounds__(256) loads_kernel(const uint4* in, uint4* out, int count) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  const auto by = [&]<class T>(int which, const T* from) {
+    T* const to = reinterpret_cast<T*>(out + int64_t{which} * count + i);
+    for (size_t n = 0; n < sizeof(uint4) / sizeof(T); n++) to[n] = load_line(from + n);
+  };
+  by(0, in + i);
+  by(1, reinterpret_cast<const uint2*>(in + i));
+  by(2, reinterpret_cast<const unsigned*>(in + i));
+  by(3, reinterpret_cast<const unsigned short*>(in + i));
+}
+
+cudaError_t loads(cudaStream_t stream, const uint4* in, uint4* out, int count) {
+  return launch(loads_kernel, (count + 255) / 256, 256, 0, stream, in, out, count);
+}
+
 // A thread's number comes by its neighbour's copy, and two groups are on their way at a time.
 __global__ void __launch_bounds__(256) copies_kernel(const uint4* in, uint4* out, int count) {
   in_turn();

@@ -48,6 +48,9 @@ cudaError_t pairs(cudaStream_t stream, DType type, const float* in, uint32_t* pa
 cudaError_t byte_products(cudaStream_t stream, const uint32_t* codes, const int32_t* numbers,
                           const int32_t* before, int32_t* out, int32_t* plain, int count);
 
+// in (count, 16 bytes) to each of out (4, count), loaded with its line by 16, 8, 4 and 2 bytes.
+cudaError_t loads(cudaStream_t stream, const uint4* in, uint4* out, int count);
+
 // in (count, 16 bytes) to out, by copies that run ahead in groups; blocks of 256.
 cudaError_t copies(cudaStream_t stream, const uint4* in, uint4* out, int count);
 

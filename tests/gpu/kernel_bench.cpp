@@ -116,7 +116,7 @@ void products(DeviceStream& stream) {
                                                                     {"gate", kFfn, kHidden},
                                                                     {"down", kHidden, kFfn},
                                                                     {"output", 128256, kHidden}};
-  const std::vector<int64_t> few = quick() ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 8, 32};
+  const std::vector<int64_t> few = quick() ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 8, 16, 32, 64};
   const std::vector<int64_t> many = quick() ? std::vector<int64_t>{64} : std::vector<int64_t>{64, 1024};
   for (const DType type : {DType::f16, DType::q8_0, DType::q4_k})
     for (const Weight& weight : weights) {
@@ -136,10 +136,17 @@ void products(DeviceStream& stream) {
                  static_cast<long long>(weight.inputs), format_of(type).name, static_cast<long long>(rows)),
             static_cast<double>(bytes), operations, [&, args] { return function(stream, args); });
       };
-      for (const int64_t rows : few) run("matmul_decode", rows, cuda::matmul_decode);
-      if (type == DType::q4_k || weight.outputs > 100000) continue;
-      MatmulArgs largest{in, many.back(), {}, 1};
+      MatmulArgs largest{in, few.back(), {}, 1};
       largest.parts[0].weight = {data, type, weight.outputs, weight.inputs};
+      const cuda::MatmulWorkspaceSize need = cuda::matmul_workspace(largest);
+      const DeviceArray<float> partials(stream, need.floats);
+      const DeviceArray<uint32_t> arrived(stream, std::vector<uint32_t>(need.counts));
+      for (const int64_t rows : few)
+        run("matmul_decode", rows, [&](cudaStream_t on, const MatmulArgs& args) {
+          return cuda::matmul_decode(on, args, {partials, arrived});
+        });
+      if (type == DType::q4_k || weight.outputs > 100000) continue;
+      largest.rows = many.back();
       const DeviceArray<std::byte> memory(stream, cuda::matmul_workspace_bytes(largest));
       for (const int64_t rows : many)
         run("matmul", rows, [&](cudaStream_t on, const MatmulArgs& args) {
@@ -241,8 +248,9 @@ class Contexts {
 
  private:
   int32_t blocks() const {  // as the backend has it
-    const int64_t chunks = (args_.usual_tokens + cuda::kLeastChunk - 1) / cuda::kLeastChunk;
-    return static_cast<int32_t>(std::clamp<int64_t>(chunks, 1, cuda::kMostChunks));
+    int processors = 0;
+    assert_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+    return cuda::attend_blocks(args_, processors);
   }
   template <class T>
   T* room(size_t count) {
