@@ -20,7 +20,7 @@ struct TileRows {
 // values'.
 template <int kHeads>
 struct AttendMemory {
-  RunWindow<2> window;
+  RunWindow window;
   TileRows rows[2];  // of each stage
   alignas(16) float weights[kTile][kHeads];
   float warp_maxima[kAttendWarps][kHeads];
@@ -86,7 +86,7 @@ class Tiles {
   std::byte* tiles_;
   bool halves_;
   int head_dim_;
-  TokenRows<2> rows_;
+  TokenRows rows_;
 };
 
 // Attends tokens [begin, end) of a lookup with heads [first_head, first_head + heads) of its group. partial:

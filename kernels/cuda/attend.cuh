@@ -40,10 +40,11 @@ __device__ __forceinline__ const KvRun& run_of(const Lookup& lookup, int32_t num
 
 // ---- where tokens are
 
-// A part of a lookup's runs, so many to a thread, with how many tokens come before each one's end.
-template <int kRunsOfThread>
+constexpr int kRunsOfThread = 3;
+constexpr int kWindowRuns = kRunsOfThread * kAttendThreads;
+
+// A part of a lookup's runs, with how many tokens come before each one's end.
 struct RunWindow {
-  static constexpr int kWindowRuns = kRunsOfThread * kAttendThreads;
   const std::byte* keys[kWindowRuns];
   const std::byte* values[kWindowRuns];
   int32_t ends[kWindowRuns];
@@ -51,13 +52,9 @@ struct RunWindow {
 };
 
 // Tokens [begin, end) of a lookup, one after the other. All threads of the block call everything.
-template <int kRunsOfThread>
 class TokenRows {
-  using Window = RunWindow<kRunsOfThread>;
-  static constexpr int kWindowRuns = Window::kWindowRuns;
-
  public:
-  __device__ TokenRows(const Lookup& lookup, Window& window, int row_bytes, int32_t begin, int32_t end)
+  __device__ TokenRows(const Lookup& lookup, RunWindow& window, int row_bytes, int32_t begin, int32_t end)
       : lookup_(lookup), window_(window), row_bytes_(row_bytes), at_(begin), end_(end) {
     open_window(0, 0);
     while (at_ < end_ && at_ >= window_end_) open_window(window_first_ + kWindowRuns, window_end_);
@@ -119,7 +116,7 @@ class TokenRows {
   }
 
   const Lookup& lookup_;
-  Window& window_;
+  RunWindow& window_;
   int row_bytes_;
   int32_t at_, end_;
   int32_t window_first_ = 0, window_begin_ = 0, window_end_ = 0;

@@ -1,12 +1,11 @@
 // Exact attention of lookups over keys and values of 16 bits, by tensor cores. Bound by reading keys and values, each
-// once for all query heads of the group (up to 16).
+// once for all query heads of the group (up to 16), straight from where they lie to the registers that multiply
+// them: no shared memory and no barrier comes between a warp and its tokens.
 //
 // A warp takes every fourth 16 tokens of its block's chunk and has a softmax of its own until the chunk ends. Keys
 // are the left operand of the scores (16 tokens, 8 heads), values the left operand of the output (16 dimensions, 8
-// heads): of both a lane has 16 bytes of a row at a time, and which of an operand's numbers those are taken for
-// does not matter as long as the other operand's are in the same order. So each lane brings what it multiplies itself,
-// to a place of its own in shared memory, up to three such steps ahead, and no barrier comes between a warp and its
-// tokens.
+// heads): of both a lane loads 16 bytes of a row at a time, and which of an operand's numbers those are taken for
+// does not matter as long as the other operand's are in the same order.
 //
 // Products are of f32's precision, though tensor cores take numbers of 16 bits: queries and weights are sums of two f16
 // (22 bits; queries scaled by a power of two, weights by 2^14, so that the second is no subnormal that matters) or
@@ -57,53 +56,40 @@ __device__ __forceinline__ int first_head_of() {
   return static_cast<int>(blockIdx.z) * kHeads;
 }
 
-// kStages: steps in shared memory. Of three, two blocks of 128 dimensions share a multiprocessor of compute capability
-// 9.0.
-template <DType kKv_, int kBlocks_, int kHeads_, int kStages_>
+template <DType kKv, int kBlocks, int kHeads>
 struct TensorMemory {
-  static constexpr DType kKv = kKv_;
-  static constexpr int kBlocks = kBlocks_, kHeads = kHeads_, kStages = kStages_;
   static constexpr int kDims = 64 * kBlocks, kSteps = 4 * kBlocks, kTiles = kHeads / kLeastHeads;
-  static constexpr int kRunsOfThread = kStages > 2 ? 1 : 3;
-  // Vectors of a lane: of its two tokens' keys, then of its four tokens' values.
-  static constexpr int kKeys = 4 * kBlocks, kVectors = kKeys + 4 * kBlocks;
-  union {
-    uint4 ring[kAttendWarps][kStages][kVectors][kWarp];  // while a chunk lasts
-    float acc[kAttendWarps][kHeads][kDims];              // then each warp's
-  };
+  QueryPiece<kKv> queries[kSteps][kTiles][kWarp];
   union {
     struct {
-      RunWindow<kRunsOfThread> window;
+      RunWindow window;
       const std::byte* keys[kTableTokens];
       const std::byte* values[kTableTokens];
-    } rows;             // likewise
-    MergeMemory merge;  // then
+    } rows;                                  // while a chunk lasts
+    float acc[kAttendWarps][kHeads][kDims];  // then each warp's
   };
-  QueryPiece<kKv> queries[kSteps][kTiles][kWarp];
   float unscaled[kHeads];  // what a product is worth of a score
   float maxima[kAttendWarps][kHeads], sums[kAttendWarps][kHeads];
   int32_t token_sums[kAttendWarps];
   // The lookup's, kept here: registers are for what is on its way.
   int32_t tokens, step, chunks;
+  MergeMemory merge;
 };
 
-// Asks for a row's eight numbers from `dim` on; zeros beyond its last.
-__device__ __forceinline__ void ask_for_eight(uint4* to, const std::byte* row, int dim, int head_dim) {
-  if (dim < head_dim)
-    copy_16_ahead(to, row + dim * 2);
-  else
-    *to = make_uint4(0, 0, 0, 0);
+// A row's numbers from `dim` on; zeros beyond its last.
+__device__ __forceinline__ uint4 eight_of(const std::byte* row, int dim, int head_dim) {
+  if (dim < head_dim) return *reinterpret_cast<const uint4*>(row + dim * 2);
+  return make_uint4(0, 0, 0, 0);
 }
 __device__ __forceinline__ unsigned word_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
 // Lane (g, c) = (lane / 4, lane % 4) has of head g what it multiplies its keys' eights with.
-template <class Memory>
+template <DType kKv, int kBlocks, int kHeads>
 __device__ void pack_queries(const LookupArgs& args, const Lookup& lookup, int first_head, int heads,
-                             Memory& memory) {
-  constexpr DType kKv = Memory::kKv;
-  constexpr int kHeads = Memory::kHeads;
+                             TensorMemory<kKv, kBlocks, kHeads>& memory) {
+  using Memory = TensorMemory<kKv, kBlocks, kHeads>;
   const int dim = args.head_dim;
   const float scale = args.scale * kLog2E;
   float* const scales =
@@ -209,89 +195,92 @@ struct WarpSoftmax {
 };
 
 // Attends a chunk of a lookup with heads [first_head, first_head + heads) of its group, to its partial.
-template <class Memory>
-__device__ void attend_some(const AttendLaunch& launch, Memory& memory, int32_t chunk) {
-  constexpr DType kKv = Memory::kKv;
-  constexpr int kBlocks = Memory::kBlocks, kHeads = Memory::kHeads, kTiles = Memory::kTiles;
-  constexpr int kStages = Memory::kStages, kStep = kAttendWarps * kSome;  // tokens of all warps
+template <DType kKv, int kBlocks, int kHeads>
+__device__ void attend_some(const AttendLaunch& launch, TensorMemory<kKv, kBlocks, kHeads>& memory,
+                            int32_t chunk) {
   const LookupArgs& args = launch.args;
   const Lookup& lookup = args.lookups[blockIdx.y];
+  using Memory = TensorMemory<kKv, kBlocks, kHeads>;
+  constexpr int kTiles = Memory::kTiles;
+  // Keys are on their way while values are multiplied, where registers allow it.
+  constexpr bool kAhead = kBlocks < 4;
   const int dim = args.head_dim, group = lane_of() / 4, column = lane_of() % 4;
   WarpSoftmax<kKv, kBlocks, kHeads> softmax;
+  uint4 keys[2][2 * kBlocks];  // of tokens lane / 4 and 8 further on: eight of every 32 dimensions
 
 #pragma unroll 1
   for (int32_t done = 0; done < memory.step; done += kTableTokens) {
     const int32_t begin = chunk * memory.step + done, end = min(memory.tokens, (chunk + 1) * memory.step);
     if (begin >= end) break;
     // Looked for anew each time, which is rarely more than once.
-    const int32_t count = TokenRows<Memory::kRunsOfThread>(lookup, memory.rows.window, dim * 2, begin, end)
+    const int32_t count = TokenRows(lookup, memory.rows.window, dim * 2, begin, end)
                               .take(memory.rows.keys, memory.rows.values, kTableTokens);
     __syncthreads();
-    const auto place = [&](int stage, int vector) -> uint4& {
-      return memory.ring[warp_of()][stage][vector][lane_of()];
+    const auto load_keys = [&](int32_t first) {
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const std::byte* row = memory.rows.keys[min(first + half * 8 + group, count - 1)];
+#pragma unroll
+        for (int block = 0; block < 2 * kBlocks; block++)
+          keys[half][block] = eight_of(row, block * 32 + column * 8, dim);
+      }
     };
-    const auto ask = [&](int stage, int32_t first) {
-      if (first < count) {
+    int32_t first = warp_of() * kSome;
+    if (kAhead && first < count) load_keys(first);
+#pragma unroll 1
+    for (; first < count; first += kAttendWarps * kSome) {
+      if (!kAhead) load_keys(first);
+      // Of tokens 2 · (lane % 4), the next, and 8 further on: eight of every 64 dimensions.
+      uint4 values[4][kBlocks];
+      const auto load_values = [&] {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {  // eight of every 32 dimensions
-          const std::byte* row = memory.rows.keys[min(first + half * 8 + group, count - 1)];
-#pragma unroll
-          for (int block = 0; block < 2 * kBlocks; block++)
-            ask_for_eight(&place(stage, half * 2 * kBlocks + block), row, block * 32 + column * 8, dim);
-        }
-#pragma unroll
-        for (int i = 0; i < 4;
-             i++) {  // tokens 2 · column, the next, and 8 further on: of every 64 dimensions
+        for (int i = 0; i < 4; i++) {
           const std::byte* row = memory.rows.values[min(first + column * 2 + i % 2 + i / 2 * 8, count - 1)];
 #pragma unroll
           for (int block = 0; block < kBlocks; block++)
-            ask_for_eight(&place(stage, Memory::kKeys + i * kBlocks + block), row, block * 64 + group * 8,
-                          dim);
+            values[i][block] = eight_of(row, block * 64 + group * 8, dim);
         }
-      }
-      commit_copies();
-    };
-    int32_t first = warp_of() * kSome;
-    int stage = 0;
-#pragma unroll
-    for (int ahead = 0; ahead < kStages - 1; ahead++) ask(ahead, first + ahead * kStep);
-#pragma unroll 1
-    for (; first < count; first += kStep) {
-      ask(stage == 0 ? kStages - 1 : stage - 1, first + (kStages - 1) * kStep);
-      wait_for_copies<kStages - 1>();
+      };
+      if (kAhead) load_values();
 
-      float scores[kTiles][4] = {};
+      // Of each term by itself: they are chains of products that wait for each other.
+      float parts[kTerms<kKv>][kTiles][4] = {};
 #pragma unroll
       for (int step = 0; step < 4 * kBlocks; step++) {
         const int word = step % 2 * 2;
-        const uint4 near = place(stage, step / 2), far = place(stage, 2 * kBlocks + step / 2);
-        const unsigned left[4] = {word_of(near, word), word_of(far, word), word_of(near, word + 1),
-                                  word_of(far, word + 1)};
+        const unsigned left[4] = {word_of(keys[0][step / 2], word), word_of(keys[1][step / 2], word),
+                                  word_of(keys[0][step / 2], word + 1), word_of(keys[1][step / 2], word + 1)};
 #pragma unroll
         for (int tile = 0; tile < kTiles; tile++) {
           const QueryPiece<kKv> query = memory.queries[step][tile][lane_of()];
 #pragma unroll
           for (int term = kTerms<kKv> - 1; term >= 0; term--)
-            multiply_add<kKv>(scores[tile], left, query.words[term][0], query.words[term][1]);
+            multiply_add<kKv>(parts[term][tile], left, query.words[term][0], query.words[term][1]);
         }
       }
-      const auto value = [&](int token, int block) {
-        return place(stage, Memory::kKeys + token * kBlocks + block);
-      };
+      if (!kAhead) load_values();
+      if (kAhead && first + kAttendWarps * kSome < count) load_keys(first + kAttendWarps * kSome);
+
 #pragma unroll
       for (int tile = 0; tile < kTiles; tile++) {
         unsigned weights[kTerms<kKv>][2];
         const float* unscaled = memory.unscaled + tile * kLeastHeads + column * 2;
+        float scores[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) scores[tile][i] *= unscaled[i % 2];
-        softmax.weigh(tile, scores[tile], count - first, weights);
+        for (int i = 0; i < 4; i++) {
+          scores[i] = parts[kTerms<kKv> - 1][tile][i];
+#pragma unroll
+          for (int term = kTerms<kKv> - 2; term >= 0; term--) scores[i] += parts[term][tile][i];
+          scores[i] *= unscaled[i % 2];
+        }
+        softmax.weigh(tile, scores, count - first, weights);
 #pragma unroll
         for (int m = 0; m < 4 * kBlocks; m++) {
           unsigned left[4];
 #pragma unroll
           for (int i = 0; i < 2; i++) {
-            const unsigned even = word_of(value(2 * i, m / 4), m % 4),
-                           odd = word_of(value(2 * i + 1, m / 4), m % 4);
+            const unsigned even = word_of(values[2 * i][m / 4], m % 4),
+                           odd = word_of(values[2 * i + 1][m / 4], m % 4);
             left[2 * i] = (even & 0xFFFFu) | odd << 16;
             left[2 * i + 1] = even >> 16 | (odd & 0xFFFF0000u);
           }
@@ -300,9 +289,8 @@ __device__ void attend_some(const AttendLaunch& launch, Memory& memory, int32_t 
             multiply_add<kKv>(softmax.acc[tile][m], left, weights[term][0], weights[term][1]);
         }
       }
-      stage = stage + 1 == kStages ? 0 : stage + 1;
     }
-    __syncthreads();  // nobody looks at these rows any more, nor at what came
+    __syncthreads();  // nobody looks at these rows any more
   }
 
 // Warps' results, in order.
@@ -347,13 +335,17 @@ __device__ void attend_some(const AttendLaunch& launch, Memory& memory, int32_t 
   }
 }
 
-template <class Memory>
-__global__ void __launch_bounds__(kAttendThreads, 2) attend_tensor_kernel(AttendLaunch launch) {
+constexpr int attend_blocks(int blocks, int heads) { return blocks * heads <= 16 ? 3 : 2; }
+
+template <DType kKv, int kBlocks, int kHeads>
+__global__ void __launch_bounds__(kAttendThreads, attend_blocks(kBlocks, kHeads))
+    attend_tensor_kernel(AttendLaunch launch) {
   in_turn();
+  using Memory = TensorMemory<kKv, kBlocks, kHeads>;
   Memory& memory = *reinterpret_cast<Memory*>(block_memory());
   const LookupArgs& args = launch.args;
-  const int number = static_cast<int>(blockIdx.y), first_head = first_head_of<Memory::kHeads>();
-  const int heads = min(args.group - first_head, Memory::kHeads);
+  const int number = static_cast<int>(blockIdx.y), first_head = first_head_of<kHeads>();
+  const int heads = min(args.group - first_head, kHeads);
   const Lookup& lookup = args.lookups[number];
   {
     const int32_t tokens = tokens_of(lookup, memory.token_sums), step = chunk_tokens(tokens);
@@ -375,26 +367,13 @@ __global__ void __launch_bounds__(kAttendThreads, 2) attend_tensor_kernel(Attend
   }
 }
 
-template <DType kKv, int kBlocks, int kHeads, int kStages>
-cudaError_t launch_stages(cudaStream_t stream, const AttendLaunch& given) {
-  using Memory = TensorMemory<kKv, kBlocks, kHeads, kStages>;
-  if constexpr (kStages > 1)
-    if (sizeof(Memory) > given.workspace.shared_bytes)
-      return launch_stages<kKv, kBlocks, kHeads, kStages - 1>(stream, given);
-  static_assert(kStages > 1 || sizeof(Memory) <= kLeastShared);
-  const dim3 grid(static_cast<unsigned>(given.workspace.blocks), static_cast<unsigned>(given.args.count),
-                  static_cast<unsigned>((given.args.group + kHeads - 1) / kHeads));
-  return launch(attend_tensor_kernel<Memory>, grid, kAttendThreads, sizeof(Memory), stream, given);
-}
-
-// Short chunks have no third step to bring.
 template <DType kKv, int kBlocks, int kHeads>
 cudaError_t launch_tensor(cudaStream_t stream, const AttendLaunch& given) {
-  static_assert(kBlocks != 2 || kHeads > 8 || kKv != DType::f16 ||
-                2 * (sizeof(TensorMemory<kKv, kBlocks, kHeads, 3>) + 1024) <= 228 << 10);
-  return chunk_tokens(given.args.usual_tokens) >= kUsualChunk
-             ? launch_stages<kKv, kBlocks, kHeads, 3>(stream, given)
-             : launch_stages<kKv, kBlocks, kHeads, 2>(stream, given);
+  constexpr size_t kShared = sizeof(TensorMemory<kKv, kBlocks, kHeads>);
+  static_assert(kShared <= kLeastShared);
+  const dim3 grid(static_cast<unsigned>(given.workspace.blocks), static_cast<unsigned>(given.args.count),
+                  static_cast<unsigned>((given.args.group + kHeads - 1) / kHeads));
+  return launch(attend_tensor_kernel<kKv, kBlocks, kHeads>, grid, kAttendThreads, kShared, stream, given);
 }
 
 template <DType kKv, int kHeads>

@@ -92,7 +92,7 @@ constexpr int32_t kMostChunks = 256;  // of a lookup
 constexpr int32_t kLeastChunk = 128;  // tokens
 constexpr int32_t kUsualChunk = 512;  // that a block is busy with for long enough to have begun
 constexpr int32_t kChunkStep = 64;    // a chunk is a multiple of it
-constexpr int32_t kAttendBlocks = 2;  // that a multiprocessor has at a time, as a rule
+constexpr int32_t kAttendBlocks = 3;  // that a multiprocessor has at a time, as a rule
 // Of each chunk of a lookup with so many tokens: more of them only when each is long.
 template <class Count>
 constexpr Count chunk_tokens(Count tokens) {
