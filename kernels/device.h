@@ -69,6 +69,9 @@ struct DeviceTable {
   void* (*stage)(DeviceQueue* queue, const void* from, size_t bytes);
   // To the host's memory, where it is after the next finish().
   void (*download)(DeviceQueue* queue, void* to, const void* from, size_t bytes);
+  // Room of the host's that a download to reaches without a copy in between: the queue's own, valid until one for more
+  // is asked for. Null: the system has none.
+  void* (*download_room)(DeviceQueue* queue, size_t bytes);
   // Beside what the queue was asked for: from allocate_pinned()'s memory to the device's, both as they are until
   // finish(). What is fetched after fetch_after() is fetched when all is done that the queue was asked for before
   // that; what the queue is asked for after await_fetched() finds all that was fetched before that.

@@ -154,6 +154,8 @@ class Session : public std::enable_shared_from_this<Session> {
   static void compute_pending(Use& use, const Company& company, Workspace& workspace,
                               const CancelToken* cancel);
   void compute_exact_pending(Workspace& workspace, const CancelToken* cancel);
+  static void choose(const Company& company, const int32_t* accepted, Workspace& workspace,
+                     Event* events_out);
   static void next_tokens(Use& use, const Company& company, const int32_t* accepted,
                           const CancelToken* cancel, Event* events_out);
   int64_t run_prefill(Use& use, std::span<const int32_t> tokens, const PrefillParams& params,

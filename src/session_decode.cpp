@@ -86,15 +86,43 @@ void Session::next_tokens(Use& use, const Company& company, const int32_t* accep
   uint64_t elapsed_ns = 0;
   {
     StageTimer timer(elapsed_ns);
-    company.each([&](Session& session, size_t i) {
-      events_out[i] = session.prepare_event(accepted, workspace->sampling);
-    });
+    choose(company, accepted, *workspace, events_out);
     for (size_t i = 0; i < company.sessions.size(); ++i) company.sessions[i]->commit(events_out[i]);
   }
   for (Session* session : company.sessions) {
     session->totals_.decode_ns += elapsed_ns;
     session->totals_.stages.weights_ns += elapsed_ns;
   }
+}
+
+// Sessions beside each other, but where a host's callback takes part, which is called by the host's thread.
+void Session::choose(const Company& company, const int32_t* accepted, Workspace& workspace,
+                     Event* events_out) {
+  Runtime& runtime = *company.sessions[0]->runtime_;
+  const bool alone = company.sessions.size() == 1 ||
+                     std::any_of(company.sessions.begin(), company.sessions.end(), [](Session* session) {
+                       return session->sampler_.params().logits_callback != nullptr;
+                     });
+  workspace.sampling.resize(static_cast<size_t>(runtime.workers.threads()));
+  if (alone)
+    return company.each([&](Session& session, size_t i) {
+      events_out[i] = session.prepare_event(accepted, workspace.sampling[0]);
+    });
+  workspace.failures.assign(company.sessions.size(), nullptr);
+  runtime.workers.run(nullptr, [&](const Stream& stream) {
+    stream.each(static_cast<int64_t>(company.sessions.size()), [&](int64_t number, int worker) {
+      const auto i = static_cast<size_t>(number);
+      try {
+        events_out[i] =
+            company.sessions[i]->prepare_event(accepted, workspace.sampling[static_cast<size_t>(worker)]);
+      } catch (...) {
+        workspace.failures[i] = std::current_exception();
+      }
+    });
+  });
+  company.each([&](Session&, size_t i) {  // the first one's, as if they had been one after the other
+    if (workspace.failures[i]) std::rethrow_exception(workspace.failures[i]);
+  });
 }
 
 // ---- the step ----
@@ -126,8 +154,7 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
     workspace.rows.clear();
     workspace.row_stats.assign(sessions.size(), StepStats{});
     workspace.wanted.resize(sessions.size() * kMostWanted);
-    if (workspace.row_logits.size() < sessions.size() * vocab)
-      workspace.row_logits.resize(sessions.size() * vocab);
+    float* const row_logits = workspace.row_logits(sessions.size() * vocab);
     runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
       company.each([&](Session& session, size_t i) {
         if (!session.pending()) return;
@@ -136,7 +163,7 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
         const size_t row = workspace.rows.size();
         Row& out = workspace.rows.emplace_back(session.pending_row());
         out.stats = &workspace.row_stats[row];
-        out.logits = workspace.row_logits.data() + row * vocab;
+        out.logits = row_logits + row * vocab;
         out.session = company.batch ? static_cast<int32_t>(i) : -1;
         StageTimer looking(times.select_ns);
         out.wanted = session.wanted_tokens({workspace.wanted.data() + row * kMostWanted, kMostWanted});
@@ -147,12 +174,24 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
     company.each([](Session& session, size_t) {
       if (session.pending()) session.fresh_logits();  // the last thing that can fail
     });
+    workspace.row_logits_of.clear();
+    for (Session* session : sessions)
+      if (session->pending()) workspace.row_logits_of.push_back(session->logits_->data());
+    const auto copy = [&](int64_t row) {
+      std::memcpy(workspace.row_logits_of[static_cast<size_t>(row)],
+                  workspace.rows[static_cast<size_t>(row)].logits, vocab * sizeof(float));
+    };
+    const auto count = static_cast<int64_t>(workspace.row_logits_of.size());
+    if (count == 1)
+      copy(0);
+    else
+      runtime.workers.run(
+          nullptr, [&](const Stream& stream) { stream.each(count, [&](int64_t row, int) { copy(row); }); });
   }
 
   size_t row = 0;
   for (Session* session : sessions) {
     if (!session->pending()) continue;
-    std::memcpy(session->logits_->data(), workspace.rows[row].logits, vocab * sizeof(float));
     session->sequence_.commit(1);
     session->totals_.decode_steps += 1;
     session->totals_.decode_ns += elapsed_ns;

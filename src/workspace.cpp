@@ -89,13 +89,21 @@ float* Workspace::state_of_parts(size_t count) {
   return state_of_parts_.data();
 }
 
+float* Workspace::row_logits(size_t count) {
+  if (queue_) return reinterpret_cast<float*>(queue_->download_room(count * sizeof(float)));
+  if (row_logits_.size() < count) row_logits_.resize(count);
+  return row_logits_.data();
+}
+
 void Workspace::finish() {
   if (queue_) queue_->finish();
 }
 
 size_t Workspace::bytes() const {
-  return (memory_.size() + row_logits.size()) * sizeof(float) + attention.bytes() + retrieval.bytes() +
-         past.bytes() + state_of_parts_.size() * sizeof(float) + sampling.bytes();
+  size_t of_samplers = 0;
+  for (const SamplerScratch& scratch : sampling) of_samplers += scratch.bytes();
+  return (memory_.size() + row_logits_.size()) * sizeof(float) + attention.bytes() + retrieval.bytes() +
+         past.bytes() + state_of_parts_.size() * sizeof(float) + of_samplers;
 }
 
 }  // namespace wi

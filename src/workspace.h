@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -68,15 +69,18 @@ class Workspace {
   std::vector<Row> rows;
   std::vector<WantedTokens> wanted;  // (rows, kMostWanted)
   std::vector<StepStats> row_stats;
-  std::vector<float> row_logits;  // (rows, vocab)
-  SamplerScratch sampling;
-  Past past;                            // of prefill
-  float* state_of_parts(size_t count);  // likewise, what attention keeps where the past comes in parts
-  size_t counted_bytes = 0;             // what the runtime has on its books for this workspace
+  // (count) of all rows, undefined: what the last call gave is gone.
+  float* row_logits(size_t count);
+  std::vector<SamplerScratch> sampling;      // a worker each
+  std::vector<float*> row_logits_of;         // sessions
+  std::vector<std::exception_ptr> failures;  // of a batch's sessions
+  Past past;                                 // of prefill
+  float* state_of_parts(size_t count);       // likewise, what attention keeps where the past comes in parts
+  size_t counted_bytes = 0;                  // what the runtime has on its books for this workspace
 
  private:
   std::unique_ptr<Queue> queue_;  // null: the host's own processor
-  std::vector<float> memory_, state_of_parts_;
+  std::vector<float> memory_, state_of_parts_, row_logits_;
 };
 
 }  // namespace wi

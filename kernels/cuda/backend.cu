@@ -195,6 +195,40 @@ static void index_planes(const Stream& stream, const IndexArgs* planes, int32_t 
        }});
 }
 
+static size_t no_workspace(const PolicyParams&, int32_t, int32_t, DType) { return 0; }
+
+// Every plane is one partition: its tokens in their order.
+static void lay_out_planes(const Stream& stream, const IndexArgs* planes, int32_t count, void*,
+                           IndexResult* results) {
+  DeviceQueue& queue = *stream.queue;
+  const OnDevice on(queue.index);
+  const size_t row = row_bytes(planes[0].kv, planes[0].head_dim), number = static_cast<size_t>(count);
+  size_t runs = 0;
+  for (size_t i = 0; i < number; i++) runs += static_cast<size_t>(planes[i].run_count);
+  const DeviceQueue::Room room = queue.room(Lists::bytes<FullRun>(runs) + Lists::bytes<int32_t*>(number));
+  if (!room) return;
+  Lists lists(room);
+  const auto list = lists.next<FullRun>(runs);
+  const auto places = lists.next<int32_t*>(number);
+  size_t next = 0;
+  for (size_t i = 0; i < number; i++) {
+    auto *keys = static_cast<std::byte*>(planes[i].keys), *values = static_cast<std::byte*>(planes[i].values);
+    for (int32_t r = 0; r < planes[i].run_count; r++) {
+      const KvRun& run = planes[i].runs[r];
+      const uint64_t bytes = row * static_cast<uint64_t>(run.tokens);
+      list.host[next++] = {run.keys, run.values, keys, values, bytes};
+      keys += bytes;
+      values += bytes;
+    }
+    places.host[i] = planes[i].places;
+    results[i] = {.partitions = planes[i].tokens > 0 ? 1 : 0, .index_bytes = 0};
+  }
+  queue.send(room, places.offset + number * sizeof(int32_t*));
+  if (!queue.failed())
+    queue.note(full_index(queue.stream, list.device, static_cast<uint32_t>(runs), places.device,
+                          static_cast<uint32_t>(number), planes[0].tokens));
+}
+
 static void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
   DeviceQueue& queue = *stream.queue;
   const OnDevice on(queue.index);
@@ -240,7 +274,13 @@ static constexpr Policy wave_policy() {
   row.index_workspace = index_workspace;
   return row;
 }
-static constexpr Policy policies[] = {policy("full", select_everything), wave_policy()};
+static constexpr Policy full_policy() {
+  Policy row = policy("full", select_everything);
+  row.index_planes = lay_out_planes;
+  row.index_workspace = no_workspace;
+  return row;
+}
+static constexpr Policy policies[] = {full_policy(), wave_policy()};
 
 static const Backend table = {
     .name = "cuda",

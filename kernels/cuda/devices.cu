@@ -191,7 +191,8 @@ static void* stage(DeviceQueue* queue, const void* from, size_t bytes) {
 static void download(DeviceQueue* queue, void* to, const void* from, size_t bytes) {
   const OnDevice on(queue->index);
   constexpr size_t kMostStaged = size_t{8} << 20;
-  if (bytes > kMostStaged)  // straight there, at the pace of memory that is not pinned
+  // Straight there: what more is, at the pace of memory that is not pinned.
+  if (bytes > kMostStaged || queue->is_download_room(to, bytes))
     return queue->note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue->stream));
   const DeviceQueue::Room staged = queue->room(bytes);
   if (!staged) return;
@@ -199,6 +200,11 @@ static void download(DeviceQueue* queue, void* to, const void* from, size_t byte
                     {staged.host, to, bytes, [](const std::byte* came, void* place, size_t count) {
                        std::memcpy(place, came, count);
                      }});
+}
+
+static void* download_room(DeviceQueue* queue, size_t bytes) {
+  const OnDevice on(queue->index);
+  return queue->download_room(bytes);
 }
 
 static void fetch(DeviceQueue* queue, void* to, const void* from, size_t bytes) {
@@ -243,6 +249,7 @@ const DeviceTable device_table = {
     .upload = upload,
     .stage = stage,
     .download = download,
+    .download_room = download_room,
     .fetch = fetch,
     .fetch_after = fetch_after,
     .await_fetched = await_fetched,

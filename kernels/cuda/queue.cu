@@ -131,6 +131,7 @@ DeviceQueue::~DeviceQueue() {
     if (each) (void)cudaStreamSynchronize(each);
   for (const Pieces* pieces : {&going_, &left_})
     for (const Piece& piece : pieces->list) free_piece(piece);
+  free_piece(downloads_);
   for (void* data : outgrown_) (void)cudaFree(data);
   (void)cudaFree(partials_.data);
   (void)cudaFree(clusters_.data);
@@ -233,6 +234,35 @@ void DeviceQueue::bring_back(const Room& room, size_t offset, size_t bytes, cons
   note(cudaMemcpyAsync(room.host + offset, room.device + offset, bytes, cudaMemcpyDeviceToHost, stream));
 }
 
+std::byte* DeviceQueue::download_room(size_t bytes) {
+  if (downloads_.bytes >= bytes) return downloads_.room.host;
+  free_piece(downloads_);
+  downloads_ = {};
+  allocate_host(downloads_, bytes + bytes / 4);
+  return downloads_.room.host;
+}
+
+bool DeviceQueue::is_download_room(const void* to, size_t bytes) const {
+  const auto begin = reinterpret_cast<uintptr_t>(downloads_.room.host), at = reinterpret_cast<uintptr_t>(to);
+  return downloads_.pinned && begin && at >= begin && at + bytes <= begin + downloads_.bytes;
+}
+
+// Pinned, or, where that is refused, as it comes.
+cudaError_t DeviceQueue::allocate_host(Piece& piece, size_t bytes) {
+  void* host = nullptr;
+  cudaError_t error = cudaMallocHost(&host, bytes);
+  piece.pinned = error == cudaSuccess;
+  if (error == cudaErrorMemoryAllocation) {  // by a limit on pinning, as a rule: copies know other memory too
+    (void)cudaGetLastError();
+    host = std::aligned_alloc(256, aligned(bytes));
+    refused_pins_++;
+    if (host) error = cudaSuccess;
+  }
+  piece.room.host = static_cast<std::byte*>(host);
+  piece.bytes = host ? bytes : 0;
+  return error;
+}
+
 void DeviceQueue::fetch(void* to, const void* from, size_t bytes) {
   if (failed() || !bytes) return;
   note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, fetching_));
@@ -278,18 +308,10 @@ void DeviceQueue::keep_newest(Pieces& pieces) {
 
 cudaError_t DeviceQueue::add_piece(Pieces& pieces, size_t bytes) {
   Piece piece;
-  piece.bytes = bytes;
-  void *host = nullptr, *device = nullptr;
-  cudaError_t error = cudaMallocHost(&host, bytes);
-  if (error == cudaErrorMemoryAllocation) {  // by a limit on pinning, as a rule: copies know other memory too
-    (void)cudaGetLastError();
-    host = std::aligned_alloc(256, bytes);
-    piece.pinned = false;
-    refused_pins_++;
-    if (host) error = cudaSuccess;
-  }
+  void* device = nullptr;
+  cudaError_t error = allocate_host(piece, bytes);
   if (error == cudaSuccess) error = cudaMalloc(&device, bytes);
-  piece.room = {static_cast<std::byte*>(host), static_cast<std::byte*>(device)};
+  piece.room.device = static_cast<std::byte*>(device);
   try {
     if (error == cudaSuccess) pieces.list.push_back(piece);
   } catch (const std::bad_alloc&) {

@@ -69,6 +69,10 @@ struct wi::DeviceQueue {
   void fetch(void* to, const void* from, size_t bytes);
   void fetch_after() { order(asked_, stream, fetching_); }
   void await_fetched() { order(fetched_, fetching_, stream); }
+  // Host memory, pinned where that is allowed, that stays from call to call. Null: there is none.
+  std::byte* download_room(size_t bytes);
+  // Whether a copy to it needs no other on the way.
+  bool is_download_room(const void* to, size_t bytes) const;
   void bring_back(const Room& room, size_t offset, size_t bytes, const Return& then);
   // Device memory for what operations leave for the host, who has it, through use(from, to, count), when the queue is
   // finished: all of it comes at once then. Null as above.
@@ -100,6 +104,7 @@ struct wi::DeviceQueue {
   std::byte* grown(Kept* kept, size_t bytes);
   Room room_of(Pieces& pieces, size_t bytes);
   cudaError_t add_piece(Pieces& pieces, size_t bytes);
+  cudaError_t allocate_host(Piece& piece, size_t bytes);
   void keep_newest(Pieces& pieces);
   void order(cudaEvent_t by, cudaStream_t first, cudaStream_t then);
   void free_piece(const Piece& piece);
@@ -114,4 +119,5 @@ struct wi::DeviceQueue {
   std::vector<Return> returns_;
   std::vector<void*> outgrown_;
   Kept partials_, clusters_, arrived_;
+  Piece downloads_;
 };

@@ -94,6 +94,12 @@ void Queue::drain() noexcept {
   (void)device_->table.finish(queue_, &error);
 }
 
+std::byte* Queue::download_room(size_t bytes) {
+  void* const room = device_->table.download_room(queue_, bytes);
+  check(room, WI_E_MEMORY, "the system refused ", bytes, " bytes for what a device computed");
+  return static_cast<std::byte*>(room);
+}
+
 std::byte* Queue::room(Room which, size_t bytes) {
   Piece& room = rooms_[which];
   if (room.bytes < bytes) {

@@ -74,6 +74,8 @@ class Queue {
   void download(void* to, const void* from, size_t bytes) {
     device_->table.download(queue_, to, from, bytes);
   }
+  // Of the host, where download() is quickest; valid until more is asked for. Throws WI_E_MEMORY.
+  std::byte* download_room(size_t bytes);
   // From pinned memory, beside what was asked for: kernels/device.h.
   void fetch(void* to, const void* from, size_t bytes) { device_->table.fetch(queue_, to, from, bytes); }
   void fetch_after() { device_->table.fetch_after(queue_); }

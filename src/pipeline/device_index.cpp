@@ -105,6 +105,7 @@ bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of,
       back[2 * i + 1].bytes = results[i].index_bytes;
       room.set_result(planes[first + i], results[i]);
     }
+    std::erase_if(back, [](const CopyPiece& piece) { return piece.bytes == 0; });
     segment.memory().copy(back);
   }
   return true;
