@@ -14,6 +14,7 @@
 #include "src/pipeline/building.h"
 #include "src/session.h"
 #include "src/store/byte_stream.h"
+#include "tests/support/policies.h"
 #include "tests/support/random_model.h"
 #include "tests/test.h"
 
@@ -225,7 +226,7 @@ void sessions_live_the_same_in_guarded_memory(void**) {
   windowed.windows = {100, 0, 350};
   for (const test::ModelShape& shape : {tiny, windowed}) {
     const auto model = test::random_model(shape, DType::f32, 7);
-    for (const char* policy : {"full", "wave", "blocks", "streaming"}) {
+    for (const char* policy : test::policies()) {
       for (const int32_t threads : {1, 2}) {
         const DType kv = threads == 1 ? DType::f16 : DType::f32;
         assert_same(life_of_a_session(runtime_with(threads, false), model, policy, kv),
@@ -236,7 +237,7 @@ void sessions_live_the_same_in_guarded_memory(void**) {
 }
 
 void stores_live_the_same_in_guarded_memory(void**) {
-  for (const char* policy : {"full", "wave", "blocks", "streaming"})
+  for (const char* policy : test::policies())
     for (const int32_t threads : {1, 2})
       assert_same(life_of_a_store(runtime_with(threads, false), policy),
                   life_of_a_store(runtime_with(threads, true), policy));

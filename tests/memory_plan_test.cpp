@@ -5,6 +5,7 @@
 #include "support/folder.h"
 #include "support/random_model.h"
 #include "test.h"
+#include "tests/support/policies.h"
 
 namespace wi {
 namespace {
@@ -40,7 +41,7 @@ std::vector<int32_t> some_tokens(uint64_t count) {
 }
 
 void plan_agrees_with_a_session_that_is_made(void**) {
-  for (const char* policy : {"full", "wave", "streaming", "blocks"}) {
+  for (const char* policy : test::policies()) {
     for (const auto& params :
          {params_of(policy, 1024, 256, 64, DType::f16), params_of(policy, 512, 1024, 0, DType::f32)}) {
       for (uint64_t count : {0, 1, 4, 5, 68, 69, 600, 1023, 2200, 3000, 5000}) {
@@ -88,7 +89,7 @@ void plan_agrees_where_windows_slide(void**) {
 }
 
 void max_tokens_fit_the_runtimes_budget(void**) {
-  for (const char* policy : {"full", "wave", "streaming", "blocks"}) {
+  for (const char* policy : test::policies()) {
     const auto runtime = small_runtime(uint64_t{1} << 20);
     const SessionParams params = params_of(policy, 1024, 256, 64, DType::f16);
     const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, 1);

@@ -15,6 +15,7 @@
 #include "src/pipeline/building.h"
 #include "src/pipeline/index.h"
 #include "src/session.h"
+#include "tests/support/policies.h"
 #include "tests/support/random_model.h"
 #include "tests/support/runtime.h"
 #include "tests/test.h"
@@ -154,7 +155,7 @@ void pieces_are_sealed_to_the_bytes_of_one_call(void**) {
   constexpr int64_t kTokens = 3000;
   const Keys keys(kTokens);
   std::mt19937_64 random(test::seed());
-  for (const char* policy : {"wave", "full", "blocks", "streaming"}) {
+  for (const char* policy : test::policies()) {
     Sequence whole = empty_sequence();
     keys.append(whole, kTokens);
     seal_prompt_now(whole, policy, kTokens);

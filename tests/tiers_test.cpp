@@ -11,6 +11,7 @@
 #include "src/session.h"
 #include "tests/support/folder.h"
 #include "tests/support/kernel_test.h"
+#include "tests/support/policies.h"
 #include "tests/support/random_model.h"
 #include "tests/support/session_bytes.h"
 
@@ -113,10 +114,10 @@ std::vector<float> life(World& world, const char* policy, float share) {
 }
 
 void what_lies_in_a_file_changes_no_bit(void**) {
-  for (const char* policy : {"wave", "full", "blocks", "streaming"}) {
+  for (const char* policy : test::policies()) {
     World fast(false);
     const std::vector<float> wanted = life(fast, policy, 0);
-    for (const float share : {0.01f, 0.1f, 0.6f}) {
+    for (const float share : test::fast_shares()) {
       for (const BufferManager manager : {BufferManager::lru, BufferManager::bucketed}) {
         World slow(true, manager);
         const std::vector<float> got = life(slow, policy, share);
