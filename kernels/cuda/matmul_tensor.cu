@@ -25,6 +25,9 @@ constexpr int kStepRow = kStepInputs * 2;                        // bytes
 constexpr int kStageBytes = (kRowsOfTile + kOutputsOfTile) * kStepRow;
 constexpr int kFewestStages = 2, kMostStages = 4;
 static_assert(kFewestStages * kStageBytes <= kLeastShared);
+constexpr int kRowsAtOnce =
+    kTensorThreads / kStepVectors;  // a multiple of 8: vectors lie alike in all of them
+static_assert(kRowsAtOnce % kStepVectors == 0);
 
 // A product's outputs, or some of them, with weights of the kernel's type.
 struct TensorPart {
@@ -67,24 +70,26 @@ __global__ void __launch_bounds__(kTensorThreads, 1) matmul_tensor_kernel(Tensor
   const int steps = static_cast<int>((args.inputs + kStepInputs - 1) / kStepInputs);
 
   // A step's rows and weights to its stage; zeros beyond the last input. Rows and outputs beyond the last are that one
-  // again: nobody stores what they give.
+  // again: nobody stores what they give. A thread has the same vector of every 32nd row.
+  const int own_row = thread / kStepVectors, vector = thread % kStepVectors;
+  const auto stride = static_cast<unsigned>(row_bytes);  // a tile is less than 4 GB
   const auto ask = [&](int step) {
     if (step < steps) {
-      std::byte* const stage = memory + step % kStages * kStageBytes;
-      const auto bring = [&](const std::byte* from, std::byte* to, int count, int all) {
-#pragma unroll 4
-        for (int i = thread; i < all * kStepVectors; i += kTensorThreads) {
-          const int row = i / kStepVectors, vector = i % kStepVectors;
-          const int64_t input = int64_t{step} * kStepInputs + vector * 8;
-          std::byte* const place = to + at_in_tile(row, vector);
-          if (input < args.inputs)
-            copy_16_ahead(place, from + min(row, count - 1) * row_bytes + input * 2);
+      std::byte* const stage = memory + step % kStages * kStageBytes + at_in_tile(own_row, vector);
+      const unsigned column = static_cast<unsigned>(step) * kStepRow + static_cast<unsigned>(vector) * 16;
+      const bool there = column < stride;
+      const auto bring = [&]<int kAll>(const std::byte* from, std::byte* to, int count) {
+#pragma unroll
+        for (int row = 0; row < kAll; row += kRowsAtOnce) {
+          const unsigned at = static_cast<unsigned>(min(own_row + row, count - 1)) * stride + column;
+          if (there)
+            copy_16_ahead(to + row * kStepRow, from + at);
           else
-            *reinterpret_cast<uint4*>(place) = make_uint4(0, 0, 0, 0);
+            *reinterpret_cast<uint4*>(to + row * kStepRow) = make_uint4(0, 0, 0, 0);
         }
       };
-      bring(left, stage, rows, kRowsOfTile);
-      bring(right, stage + kRowsOfTile * kStepRow, outputs, kOutputsOfTile);
+      bring.template operator()<kRowsOfTile>(left, stage, rows);
+      bring.template operator()<kOutputsOfTile>(right, stage + kRowsOfTile * kStepRow, outputs);
     }
     commit_copies();
   };

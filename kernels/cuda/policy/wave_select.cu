@@ -6,14 +6,16 @@
 //
 // A block per lookup. It reads what best tokens likely score twice, for the softmaxes' sums and for the ranks,
 // which is as fast as a multiprocessor reads L2; ranks and their histogram then stay in shared memory. What is
-// left are chains of loads, each gone through once for all clusters of a list, and barriers.
+// left are chains of loads, each gone through once for all clusters of a list, barriers, and the code itself: it
+// runs once, so that each instruction is fetched for it. Hence one loop over three phases, in which what they
+// have in common is there once.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/policy/wave.h"
 
 namespace wi::cuda {
 
-constexpr int kSelectThreads = 512;
+constexpr int kSelectThreads = 1024;
 constexpr int kSelectWarps = kSelectThreads / kWarp;
 constexpr int kSelectHeads = 4;  // at a time
 constexpr float kRankLimit = 0x1p15f;
@@ -28,16 +30,29 @@ constexpr int32_t kWantedRank = kSecondLook + ((127 + 16) << 22) - 1;
 constexpr int kFirstShift = 23 - 5, kSecondShift = 22 - 4;
 constexpr int kFirstBuckets = kOctaves << 5, kSecondBuckets = kOctaves << 4;
 constexpr int kBuckets = kFirstBuckets + kSecondBuckets;
-constexpr int kFineBuckets = 512;
+constexpr int kFineBuckets = 1024;
 static_assert(kBuckets % kSelectThreads == 0 && kFineBuckets % kSelectThreads == 0);
-constexpr int kCandidates = 256;        // of a bucket, to be compared with each other
-constexpr int kLooks = kSelectThreads;  // clusters at a time
-constexpr int kFew = 64;                // wanted tokens at a time
+constexpr int kCandidates = 256;       // of a bucket, to be compared with each other
+constexpr int kLooks = 512;            // clusters at a time
+constexpr int kFew = 64;               // wanted tokens at a time
+static_assert(kSelectWarps == kWarp);  // a warp has a lane for each
 
 // A cluster's rank, then its number, the lower the better; clusters that are none have negative ones.
 using Key = int64_t;
 constexpr Key kNone = INT64_MAX;  // no key is as high
 constexpr Key kAll = 0;           // all are
+
+struct Sums {
+  int32_t clusters, tokens;
+};
+__device__ __forceinline__ Sums operator+(const Sums& a, const Sums& b) {
+  return {a.clusters + b.clusters, a.tokens + b.tokens};
+}
+// The first ones in order of rank, down to key `last`.
+struct Prefix {
+  Key last;
+  Sums sums;
+};
 
 template <int kCount>
 struct Histogram {
@@ -45,11 +60,11 @@ struct Histogram {
 };
 struct Candidates {
   Key keys[kCandidates];
-  int32_t weights[kCandidates];
+  int32_t tokens[kCandidates];
 };
 struct Looks {
+  int32_t list[kLooks];  // the list's first
   const std::byte* rows[kLooks];
-  int32_t numbers[kLooks];
   float residuals[kLooks];
 };
 struct Wanted {
@@ -57,35 +72,34 @@ struct Wanted {
 };
 
 struct alignas(16) SelectMemory {
-  WaveClusters clusters;  // here rather than in every thread's registers
+  // Here rather than in every thread's registers, and rather than far.
+  WaveClusters clusters;
+  Lookup lookup;  // as it was
 
-  Histogram<kBuckets> buckets;
   union {  // one after the other
+    Histogram<kBuckets> buckets;
+    int32_t list[2 * kBuckets];  // the zones' first
+  };
+  union {  // as well
     Histogram<kFineBuckets> fine;
     Candidates candidates;
     Looks looks;
     Wanted wanted;
   };
   float scratch[kSelectHeads][kSelectWarps];
-  int32_t warp_sums[kSelectWarps];
-  float lengths[kMostWaveGroup];  // of the scaled queries
-  float highest[kMostWaveGroup], shares[kMostWaveGroup];
-  Key pivot;
-  int32_t found, above, among, candidate_count;
+  Sums warp_sums[kSelectWarps];
+  float lengths[kMostWaveGroup];    // of the scaled queries
+  int32_t highest[kMostWaveGroup];  // ordered
+  float shares[kMostWaveGroup];
+  Prefix prefix;
+  Sums above;
+  int32_t found, among, candidate_count;
   int32_t taken;
 };
 constexpr size_t kMostQueryBytes = size_t{kMostWaveGroup} * 256 * sizeof(float);
 static_assert(sizeof(SelectMemory) + kMostQueryBytes <= kLeastShared);
 
-enum class Count { clusters, tokens };
-
-// Asks for the line about an address that will be read; nothing waits for it.
 constexpr int kLine = 128;
-__device__ __forceinline__ void fetch_to_l2([[maybe_unused]] const void* at) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-#endif
-}
 
 __device__ __forceinline__ int clamped(int bucket, int buckets) { return min(max(bucket, 0), buckets - 1); }
 __device__ __forceinline__ int bucket_of(int32_t bits) {
@@ -113,71 +127,128 @@ __device__ __forceinline__ int32_t rank_bits(float rank) {
   return rank > 0 ? __float_as_int(fminf(rank, kRankLimit)) : 0;
 }
 
+// Integers in the order of the numbers.
+__device__ __forceinline__ int32_t ordered(float number) {
+  const int32_t bits = __float_as_int(number);
+  return bits >= 0 ? bits : bits ^ 0x7FFFFFFF;
+}
+__device__ __forceinline__ float number_of(int32_t ordered) {
+  return __int_as_float(ordered >= 0 ? ordered : ordered ^ 0x7FFFFFFF);
+}
+
 // One lookup. All threads of the block call everything.
+template <DType kKv>
 class Selector {
  public:
   // own_bits: room in shared memory for as many ranks, which else are in device memory.
-  __device__ Selector(const LookupArgs& args, Lookup& lookup, SelectMemory& memory, float* query,
-                      int32_t* own_bits, int32_t own_count, int32_t score_blocks)
+  __device__ Selector(const LookupArgs& args, int32_t count, const WaveClusters& clusters,
+                      SelectMemory& memory, float* query, int32_t* own_bits, int32_t own_count)
       : args_(args),
-        lookup_(lookup),
+        lookup_(memory.lookup),
         clusters_(memory.clusters),
         memory_(memory),
         query_(query),
-        scores_(lookup.scores),
-        count_(lookup.partition_count),
-        words_((count_ + kWarp - 1) / kWarp),
-        bits_(words_ * kWarp <= own_count ? own_bits : memory.clusters.bits),
-        score_blocks_(score_blocks) {}
+        count_(count),
+        words_((count + kWarp - 1) / kWarp),
+        bits_(words_ * kWarp <= own_count ? own_bits : clusters.bits) {}
 
-  __device__ void run() {
-    if (count_ == 0) {
-      if (thread() == 0) lookup_.retrieved_count = lookup_.estimated_count = 0;
-      return;
+  // First of all: what needs no rank. To shared memory: the lookup, of each head the highest of what best tokens
+  // likely score, which the score's blocks left, and the query.
+  __device__ void open(const Lookup& lookup, const WaveClusters& clusters, int32_t score_blocks) {
+    if (thread() == 0) memory_.clusters = clusters;
+    constexpr int kLookupWords = static_cast<int>(sizeof(Lookup) / sizeof(uint64_t));
+    static_assert(sizeof(Lookup) % sizeof(uint64_t) == 0 && kLookupWords <= kSelectThreads / 4);
+    if (const int word = thread() - kSelectThreads / 2; word >= 0 && word < kLookupWords)
+      reinterpret_cast<uint64_t*>(&memory_.lookup)[word] = reinterpret_cast<const uint64_t*>(&lookup)[word];
+#pragma unroll 1
+    for (int head = warp_of(); head < args_.group; head += kSelectWarps) {
+      float highest = kLowest;
+#pragma unroll 2
+      for (int i = lane_of(); i < score_blocks; i += kWarp)
+        highest = fmaxf(highest, clusters.maxima[head * kMostScoreBlocks + i]);
+      highest = warp_max(highest);
+      if (lane_of() == 0) memory_.highest[head] = ordered(highest);
     }
-    const int32_t budget = static_cast<int32_t>(min(lookup_.zones.budget, int64_t{0x3FFFFFFF}));
-    rank();
-    const int32_t looked_at = look_twice(kWaveLooks * budget);
-    const int32_t wanted = take_wanted(budget / 2);
+    // By other warps than have the first heads above.
+#pragma unroll 1
+    for (int head = kSelectWarps - 1 - warp_of(); head < args_.group; head += kSelectWarps)
+      scale_query(lookup.query + head * args_.head_dim, head);
+#pragma unroll
+    for (int i = 0; i < kBuckets / kSelectThreads; i++) {
+      memory_.buckets.clusters[i * kSelectThreads + thread()] = 0;
+      memory_.buckets.tokens[i * kSelectThreads + thread()] = 0;
+    }
+    // Clusters that are none, up to a whole word of them.
+    if (thread() < words_ * kWarp - count_) bits_[count_ + thread()] = -1;
+    __syncthreads();
+  }
 
-    const Key last = first_ranked(Count::tokens, budget);
-    const int32_t retrieved = collect(last, kNone, clusters_.retrieved);
-    const int32_t retrieved_tokens = write_retrieved(retrieved);
-    // The retrieved are the first of those that come before the dropped rest.
-    const int32_t most = min(lookup_.zones.estimated, count_ - retrieved);
-    const int32_t estimated =
-        most > 0 ? collect(first_ranked(Count::clusters, retrieved + most), last, nullptr) : 0;
-    write_estimated(estimated);
-    if (thread() != 0) return;
-    lookup_.retrieved_count = retrieved;
-    lookup_.estimated_count = estimated;
+  // To the lookup, `out`, from which memory_.lookup was copied.
+  __device__ void run(Lookup& out) {
+    int32_t looked_at = 0, retrieved = 0, estimated = 0;
+    Key last = kNone;  // of the retrieved
+    // Ranks all and looks at the best ranked twice; ranks those anew, for the retrieval zone; the estimation zone.
+#pragma unroll 1
+    for (int phase = 0; phase < 3; phase++) {
+      const int32_t budget = static_cast<int32_t>(min(lookup_.zones.budget, int64_t{0x3FFFFFFF}));
+      if (phase == 0 || (phase == 1 && looked_at > 0)) rank(phase == 0 ? count_ : looked_at, phase == 1);
+      int32_t wanted = 0;
+      if (phase == 1 && lookup_.wanted_count > 0) wanted = take_wanted(budget / 2);
+      if (phase == 2) estimated = max(min(lookup_.zones.estimated, count_ - retrieved), 0);
+      // The retrieved are the first of those that come before the dropped rest.
+      const int32_t reached = phase == 0   ? kWaveLooks * budget
+                              : phase == 1 ? budget
+                              : estimated  ? retrieved + estimated
+                                           : 0;
+      const Prefix prefix = first_ranked(phase < 2, reached);
+      if (phase == 0) looked_at = prefix.sums.clusters;
+      if (phase == 1) {
+        last = prefix.last;
+        retrieved = prefix.sums.clusters;
+        if (thread() == 0) count_looks(looked_at, wanted, prefix.sums.tokens);
+      }
+      if (phase == 1 || (phase == 0 && looked_at == 0)) continue;
+      const bool zones = phase == 2;
+      collect(zones ? last : prefix.last, zones && !estimated ? last : prefix.last, zones ? estimated : 0,
+              zones ? memory_.list : memory_.looks.list, zones ? 2 * kBuckets : kLooks,
+              zones ? clusters_.retrieved : nullptr);
+      if (!zones) look_along_axes(looked_at);
+    }
+    if (thread() == 0) {
+      out.retrieved_count = retrieved;
+      out.estimated_count = estimated;
+      LookupCounters& counters = *lookup_.counters;
+      counters.retrieved += retrieved;
+      counters.estimated += estimated;
+      counters.dropped += count_ - retrieved - estimated;
+    }
+    write_zones(estimated, retrieved);
+  }
+
+ private:
+  static constexpr int kAxisWords = 8 * static_cast<int>(sizeof(Kv<kKv>)) / 16;  // of eight dimensions
+
+  __device__ static int thread() { return static_cast<int>(threadIdx.x); }
+
+  __device__ float score_of(int head, int32_t cluster) const {
+    return lookup_.scores[int64_t{head} * count_ + cluster];
+  }
+  __device__ float* likely(int head) const { return clusters_.likely + int64_t{head} * clusters_.room; }
+
+  __device__ void count_looks(int32_t looked_at, int32_t wanted, int32_t retrieved_tokens) const {
+    const int64_t row = static_cast<int64_t>(row_bytes(kKv, args_.head_dim));
     LookupCounters& counters = *lookup_.counters;
     counters.retrieved_tokens += retrieved_tokens;
-    counters.retrieved += retrieved;
-    counters.estimated += estimated;
-    counters.dropped += count_ - retrieved - estimated;
-    const int64_t row = static_cast<int64_t>(row_bytes(args_.kv, args_.head_dim));
     counters.index_bytes_read += count_ * (int64_t{args_.head_dim} + 12) +
                                  looked_at * (row + int64_t{sizeof(float)}) +
                                  wanted * int64_t{sizeof(int32_t)};
   }
 
- private:
-  __device__ static int thread() { return static_cast<int>(threadIdx.x); }
-
-  __device__ int32_t running_sum(int32_t value, int32_t& total) {
-    return block_running_sum(value, memory_.warp_sums, total);
-  }
-  __device__ float score_of(int head, int32_t cluster) const {
-    return scores_[int64_t{head} * count_ + cluster];
-  }
-  __device__ float* likely(int head) const { return clusters_.likely + int64_t{head} * clusters_.room; }
-
   // Calls use(head, value) with what each of these heads' values of all threads combine to, in an order that
   // depends on nothing.
   template <class Combine, class Use>
-  __device__ void combine_heads(int first_head, const float (&values)[kSelectHeads], float rest,
-                                Combine combine, Use use) {
+  __device__ void combine_heads(int first_head, const float (&values)[kSelectHeads], Combine combine,
+                                Use use) {
     const auto over_warp = [&](float value) {
 #pragma unroll
       for (int step = kWarp / 2; step > 0; step /= 2)
@@ -191,7 +262,7 @@ class Selector {
     }
     __syncthreads();
     if (warp_of() < kSelectHeads && first_head + warp_of() < args_.group) {
-      const float value = over_warp(lane_of() < kSelectWarps ? memory_.scratch[warp_of()][lane_of()] : rest);
+      const float value = over_warp(memory_.scratch[warp_of()][lane_of()]);
       if (lane_of() == 0) use(first_head + warp_of(), value);
     }
     __syncthreads();
@@ -199,100 +270,107 @@ class Selector {
 
   // ---- ranks
 
-  // Of likely's first `count` of each head: the highest.
-  __device__ void find_highest(int32_t count) {
-    for (int first = 0; first < args_.group; first += kSelectHeads) {
-      float highest[kSelectHeads] = {kLowest, kLowest, kLowest, kLowest};
-      for (int32_t i = thread(); i < count; i += kSelectThreads) {
+  // By a warp: with all eights' first halves before their second ones, and its length.
+  __device__ void scale_query(const float* query, int head) {
+    const int dim = args_.head_dim;
+    float* to = query_ + head * dim + lane_of() / 4 % 2 * (dim / 2) + lane_of() / 8 * 4 + lane_of() % 4;
+    float squares = 0;
+#pragma unroll 1
+    for (int begin = lane_of(); begin < dim; begin += 4 * kWarp) {
+      float numbers[4];
 #pragma unroll
-        for (int h = 0; h < kSelectHeads; h++)
-          if (first + h < args_.group) highest[h] = fmaxf(highest[h], likely(first + h)[i]);
+      for (int j = 0; j < 4; j++) numbers[j] = begin + j * kWarp < dim ? query[begin + j * kWarp] : 0.0f;
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        squares = fmaf(numbers[j], numbers[j], squares);
+        if (begin + j * kWarp < dim) to[j * (kWarp / 2)] = numbers[j] * args_.scale;
       }
-      combine_heads(
-          first, highest, kLowest, [](float a, float b) { return fmaxf(a, b); },
-          [&](int head, float value) { memory_.highest[head] = value; });
+      to += 2 * kWarp;
     }
+    squares = warp_sum(squares);
+    if (lane_of() == 0) memory_.lengths[head] = args_.scale * sqrtf(squares);
   }
 
-  // And one by the sum of the softmax, by highest.
-  __device__ void find_shares(int32_t count) {
+  // What best tokens likely score, of i, i + 1, i + 2 and i + 3, for four heads; some may not be there.
+  __device__ void load_likely(int first_head, int32_t i, float4 (&scores)[kSelectHeads]) const {
+#pragma unroll
+    for (int h = 0; h < kSelectHeads; h++)
+      if (first_head + h < args_.group)
+        scores[h] = *reinterpret_cast<const float4*>(likely(first_head + h) + i);
+  }
+
+  // The sum over the group of the softmax, over the lookup's clusters (or `again`, over the list), of what their
+  // best tokens likely score; those of the list lie above all others then.
+  __device__ void rank(int32_t count, bool again) {
+#pragma unroll 1
     for (int first = 0; first < args_.group; first += kSelectHeads) {
       float sums[kSelectHeads] = {}, highest[kSelectHeads];
 #pragma unroll
       for (int h = 0; h < kSelectHeads; h++)
-        highest[h] = first + h < args_.group ? memory_.highest[first + h] : 0.0f;
-#pragma unroll 2
-      for (int32_t i = thread(); i < count / 4; i += kSelectThreads) {
+        highest[h] = first + h < args_.group ? number_of(memory_.highest[first + h]) : 0.0f;
+#pragma unroll 1
+      for (int32_t i = thread() * 4; i < count; i += kSelectThreads * 4) {
+        float4 scores[kSelectHeads] = {};
+        load_likely(first, i, scores);
 #pragma unroll
         for (int h = 0; h < kSelectHeads; h++) {
-          if (first + h >= args_.group) continue;
-          const float4 scores = reinterpret_cast<const float4*>(likely(first + h))[i];
-          sums[h] += (upper_exp(scores.x - highest[h]) + upper_exp(scores.y - highest[h])) +
-                     (upper_exp(scores.z - highest[h]) + upper_exp(scores.w - highest[h]));
+          const float second = i + 1 < count ? upper_exp(scores[h].y - highest[h]) : 0.0f,
+                      third = i + 2 < count ? upper_exp(scores[h].z - highest[h]) : 0.0f,
+                      fourth = i + 3 < count ? upper_exp(scores[h].w - highest[h]) : 0.0f;
+          sums[h] += (upper_exp(scores[h].x - highest[h]) + second) + (third + fourth);
         }
       }
-      if (thread() < count % 4) {
-#pragma unroll
-        for (int h = 0; h < kSelectHeads; h++)
-          if (first + h < args_.group)
-            sums[h] += upper_exp(likely(first + h)[count / 4 * 4 + thread()] - highest[h]);
-      }
       combine_heads(
-          first, sums, 0.0f, [](float a, float b) { return a + b; },
+          first, sums, [](float a, float b) { return a + b; },
           [&](int head, float value) { memory_.shares[head] = 1 / value; });
     }
-  }
-
-  // Calls visit(i, bits, numbers) with the ranks of i, i + 1, i + 2 and i + 3, of which some may not be there,
-  // and what `along` has for them.
-  template <class Visit>
-  __device__ void for_each_rank(int32_t count, const int32_t* along, Visit visit) {
 #pragma unroll 1
-    for (int32_t i = thread() * 4; i < count; i += kSelectThreads * 4) {
-      const int4 loaded = *reinterpret_cast<const int4*>(along + i);
-      float ranks[4] = {};
-#pragma unroll 4
-      for (int head = 0; head < args_.group; head++) {
-        const float4 scores = *reinterpret_cast<const float4*>(likely(head) + i);
-        const float highest = memory_.highest[head], share = memory_.shares[head];
-        ranks[0] = fmaf(upper_exp(scores.x - highest), share, ranks[0]);
-        ranks[1] = fmaf(upper_exp(scores.y - highest), share, ranks[1]);
-        ranks[2] = fmaf(upper_exp(scores.z - highest), share, ranks[2]);
-        ranks[3] = fmaf(upper_exp(scores.w - highest), share, ranks[3]);
-      }
-      const int32_t bits[4] = {rank_bits(ranks[0]), rank_bits(ranks[1]), rank_bits(ranks[2]),
-                               rank_bits(ranks[3])};
-      const int32_t numbers[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
-      visit(i, bits, numbers);
-    }
+    for (int32_t i = thread() * 4; i < count; i += kSelectThreads * 4) rank_four(i, count, again);
+    __syncthreads();
   }
 
-  // The sum over the group of the softmax, over the lookup's clusters, of what their best tokens likely score.
-  __device__ void rank() {
-    for (int head = warp_of(); head < args_.group; head += kSelectWarps) {
-      float highest = kLowest;
-      for (int i = lane_of(); i < score_blocks_; i += kWarp)
-        highest = fmaxf(highest, clusters_.maxima[head * kMostScoreBlocks + i]);
-      highest = warp_max(highest);
-      if (lane_of() == 0) memory_.highest[head] = highest;
+  __device__ void rank_four(int32_t i, int32_t count, bool again) {
+    int32_t numbers[4], sizes[4];
+    if (again) {
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        numbers[j] = listed(min(i + j, count - 1), memory_.looks.list, kLooks);
+        sizes[j] = clusters_.sizes[numbers[j]];
+      }
+    } else {
+      const int4 loaded = *reinterpret_cast<const int4*>(clusters_.sizes + i);
+      sizes[0] = loaded.x, sizes[1] = loaded.y, sizes[2] = loaded.z, sizes[3] = loaded.w;
     }
-    for (int i = thread(); i < kBuckets; i += kSelectThreads)
-      memory_.buckets.clusters[i] = memory_.buckets.tokens[i] = 0;
-    scale_queries();
-    // Clusters that are none, up to a whole word of them.
-    if (thread() < words_ * kWarp - count_) bits_[count_ + thread()] = -1;
-    __syncthreads();
-    find_shares(count_);
-    for_each_rank(count_, clusters_.sizes, [&](int32_t i, const int32_t(&bits)[4], const int32_t(&sizes)[4]) {
+    float ranks[4] = {};
+#pragma unroll 1
+    for (int first = 0; first < args_.group; first += kSelectHeads) {
+      float4 scores[kSelectHeads] = {};
+      load_likely(first, i, scores);
+#pragma unroll
+      for (int h = 0; h < kSelectHeads; h++) {
+        if (first + h >= args_.group) continue;
+        const float highest = number_of(memory_.highest[first + h]), share = memory_.shares[first + h];
+        ranks[0] = fmaf(upper_exp(scores[h].x - highest), share, ranks[0]);
+        ranks[1] = fmaf(upper_exp(scores[h].y - highest), share, ranks[1]);
+        ranks[2] = fmaf(upper_exp(scores[h].z - highest), share, ranks[2]);
+        ranks[3] = fmaf(upper_exp(scores[h].w - highest), share, ranks[3]);
+      }
+    }
+    if (again) {
 #pragma unroll
       for (int j = 0; j < 4; j++)
-        if (i + j < count_) count_in(bits[j], 1, sizes[j]);
-      const int4 all = {bits[0], i + 1 < count_ ? bits[1] : -1, i + 2 < count_ ? bits[2] : -1,
-                        i + 3 < count_ ? bits[3] : -1};
-      *reinterpret_cast<int4*>(bits_ + i) = all;
-      *reinterpret_cast<int4*>(clusters_.bits + i) = all;
-    });
-    __syncthreads();
+        if (i + j < count) set_rank(numbers[j], sizes[j], kSecondLook + (rank_bits(ranks[j]) >> 1));
+      return;
+    }
+    int32_t bits[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      bits[j] = i + j < count ? rank_bits(ranks[j]) : -1;
+      if (i + j < count) count_in(bits[j], 1, sizes[j]);
+    }
+    const int4 all = {bits[0], bits[1], bits[2], bits[3]};
+    *reinterpret_cast<int4*>(bits_ + i) = all;
+    *reinterpret_cast<int4*>(clusters_.bits + i) = all;
   }
 
   __device__ void count_in(int32_t bits, int clusters, int32_t tokens) {
@@ -309,84 +387,49 @@ class Selector {
 
   // ---- the second look
 
-  // The scaled queries, with all eights' first halves before their second ones, and their lengths.
-  __device__ void scale_queries() {
-    const int dim = args_.head_dim;
-    for (int head = warp_of(); head < args_.group; head += kSelectWarps) {
-      float squares = 0;
-#pragma unroll 4
-      for (int i = lane_of(); i < dim; i += kWarp) {
-        const float number = lookup_.query[head * dim + i];
-        squares = fmaf(number, number, squares);
-        query_[head * dim + i / 4 % 2 * (dim / 2) + i / 8 * 4 + i % 4] = number * args_.scale;
-      }
-      squares = warp_sum(squares);
-      if (lane_of() == 0) memory_.lengths[head] = args_.scale * sqrtf(squares);
-    }
-  }
-
-  // The best ranked clusters, of so many tokens, get their ranks anew, above all others': along the axis in
-  // which its keys vary most a cluster is long. Returns how many.
-  __device__ int32_t look_twice(int32_t tokens) {
-    const int32_t looked_at = collect(first_ranked(Count::tokens, tokens), kNone, nullptr);
-    if (looked_at == 0) return 0;
-    if (args_.kv == DType::f32)
-      look_along_axes<DType::f32>(looked_at);
-    else if (args_.kv == DType::bf16)
-      look_along_axes<DType::bf16>(looked_at);
-    else
-      look_along_axes<DType::f16>(looked_at);
-    find_highest(looked_at);
-    find_shares(looked_at);
-    for_each_rank(looked_at, clusters_.list,
-                  [&](int32_t i, const int32_t(&bits)[4], const int32_t(&numbers)[4]) {
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                      if (i + j < looked_at)
-                        set_rank(numbers[j], clusters_.sizes[numbers[j]], kSecondLook + (bits[j] >> 1));
-                  });
-    __syncthreads();
-    return looked_at;
-  }
-
-  template <DType kKv>
+  // What the list's best tokens likely score, and the highest: along the axis in which its keys vary most a
+  // cluster is long.
   __device__ void look_along_axes(int32_t looked_at) {
+    if (thread() < args_.group) memory_.highest[thread()] = ordered(kLowest);
+#pragma unroll 1
     for (int32_t first = 0; first < looked_at; first += kLooks) {
       const int32_t count = min(looked_at - first, int32_t{kLooks});
-      __syncthreads();  // whoever had the memory before is done
       if (thread() < count) {
-        const int32_t cluster = clusters_.list[first + thread()];
-        const PartitionRef place = clusters_.places[cluster];
+        const PartitionRef place = clusters_.places[listed(first + thread(), memory_.looks.list, kLooks)];
         const WaveIndex index = wave_view(lookup_.segments[place.segment].index);
-        memory_.looks.numbers[thread()] = cluster;
-        memory_.looks.residuals[thread()] = index.residuals[place.partition];
         const int64_t bytes = args_.head_dim * static_cast<int64_t>(sizeof(Kv<kKv>));
         const std::byte* row = index.axes + place.partition * bytes;
+#pragma unroll 1
+        for (int64_t line = 0; line < bytes; line += kLine) fetch_ahead(row + line);
         memory_.looks.rows[thread()] = row;
-        for (int64_t line = 0; line < bytes; line += kLine) fetch_to_l2(row + line);
+        memory_.looks.residuals[thread()] = index.residuals[place.partition];
       }
       __syncthreads();
-      for (int head = 0; head < args_.group; head += kSelectHeads) look_at_some<kKv>(first, count, head);
+#pragma unroll 1
+      for (int head = 0; head < args_.group; head += kSelectHeads) look_at_some(first, count, head);
+      __syncthreads();
     }
-    __syncthreads();
   }
 
   // Eight lanes take a cluster, each eight dimensions of 64, and then one or a few of the heads.
-  template <DType kKv>
   __device__ void look_at_some(int32_t first, int32_t count, int first_head) {
     const int dim = args_.head_dim, part = lane_of() % 8;
     const int head = first_head + part % kSelectHeads;
     const bool answers = part < kSelectHeads && head < args_.group;
-
+    float highest = kLowest;
+#pragma unroll 1
     for (int32_t base = 0; base < count; base += kSelectThreads / 8) {
       const int32_t i = base + thread() / 8, own = min(i, count - 1);
       const Kv<kKv>* row = reinterpret_cast<const Kv<kKv>*>(memory_.looks.rows[own]);
-      const float score = answers ? score_of(head, memory_.looks.numbers[own]) : 0.0f;
+      const float score = answers ? score_of(head, listed(first + own, memory_.looks.list, kLooks)) : 0.0f;
       float along[kSelectHeads] = {};
-#pragma unroll 2
+      uint4 next[kAxisWords];  // on their way while the last ones are worked on
+      if (part * 8 < dim) load_axis(row + part * 8, next);
+#pragma unroll 1
       for (int at = part * 8; at < dim; at += 64) {
         float axis[8];
-        load_floats(row + at, axis);
+        load_floats(reinterpret_cast<const Kv<kKv>*>(next), axis);
+        if (at + 64 < dim) load_axis(row + at + 64, next);
 #pragma unroll
         for (int h = 0; h < kSelectHeads; h++)
           if (first_head + h < args_.group)
@@ -402,8 +445,18 @@ class Selector {
       if (!answers || i >= count) continue;
       const float across = memory_.lengths[head] * memory_.looks.residuals[own];
       const float deviation = sqrtf(fmaf(mine, mine, across * across));
-      likely(head)[first + i] = score + fminf(kWaveBestAlong * deviation, 1e30f);
+      const float likely_score = score + fminf(kWaveBestAlong * deviation, 1e30f);
+      likely(head)[first + i] = likely_score;
+      highest = fmaxf(highest, likely_score);
     }
+#pragma unroll
+    for (int step = 8; step < kWarp; step *= 2)
+      highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, step));
+    if (answers && lane_of() < 8) atomicMax(&memory_.highest[head], ordered(highest));
+  }
+  __device__ static void load_axis(const Kv<kKv>* from, uint4 (&words)[kAxisWords]) {
+#pragma unroll
+    for (int i = 0; i < kAxisWords; i++) words[i] = reinterpret_cast<const uint4*>(from)[i];
   }
   __device__ float product(const float (&axis)[8], const float* query, float sum) const {
     const float4 early = *reinterpret_cast<const float4*>(query);
@@ -425,9 +478,11 @@ class Selector {
   __device__ int32_t take_wanted(int32_t most_tokens) {
     if (thread() == 0) memory_.taken = 0;
     int32_t all = 0;
+#pragma unroll 1
     for (int32_t w = 0; w < lookup_.wanted_count; w++) {
       const WantedTokens wanted = lookup_.wanted[w];
       all += wanted.end - wanted.begin;
+#pragma unroll 1
       for (int32_t begin = wanted.begin; begin < wanted.end; begin += kFew)
         take_few(wanted.segment, begin, min(wanted.end - begin, kFew), most_tokens);
     }
@@ -442,11 +497,13 @@ class Selector {
     __syncthreads();
     if (thread() < count) few.places[thread()] = segment.places[begin + thread()];
     int32_t before = 0;  // clusters of earlier segments
+#pragma unroll 1
     for (int32_t s = 0; s < number; s++) before += lookup_.segments[s].partitions;
     __syncthreads();
     const int own = thread() / 8;
     const int32_t place = few.places[min(own, count - 1)];
     int32_t order = 0;
+#pragma unroll 1
     for (int i = lane_of() % 8; i < count; i += 8) order += few.places[i] < place;
     order = sum_of_eight(order);
     const int32_t cluster = before + partition_at(segment, place);
@@ -458,6 +515,7 @@ class Selector {
     __syncthreads();
     if (thread() != 0) return;
     int32_t last = -1;  // a cluster's tokens follow each other
+#pragma unroll 1
     for (int32_t i = 0; i < count; i++) {
       const int32_t cluster = few.sorted[i], size = few.sizes[i];
       if (cluster == last || few.taken_before[i] || memory_.taken + size > most_tokens) continue;
@@ -486,170 +544,217 @@ class Selector {
 
   // ---- zones
 
-  // To found, above and among: the highest bucket from which on, with what is above all of them, `wanted` is
-  // reached (-1: it is not), what the buckets above it have with that, and how many clusters are in it.
-  template <int kCount>
-  __device__ void find(const Histogram<kCount>& buckets, Count unit, int32_t above, int32_t wanted) {
-    constexpr int kEach = kCount / kSelectThreads;
-    const uint32_t* weights = unit == Count::tokens ? buckets.tokens : buckets.clusters;
-    const int highest = kCount - 1 - thread() * kEach;
-    int32_t own[kEach], sum = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; i++) sum += own[i] = static_cast<int32_t>(weights[highest - i]);
-    if (thread() == 0) memory_.found = -1;
-    int32_t total = 0;
-    int32_t before = above + running_sum(sum, total);
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-      if (before < wanted && before + own[i] >= wanted) {
-        memory_.found = highest - i;
-        memory_.above = before;
-        memory_.among = static_cast<int32_t>(buckets.clusters[highest - i]);
+  // The sums of the threads before, in order, and all threads'. A barrier is within; before the next call there is
+  // another.
+  __device__ Sums running_sums(const Sums& own, Sums& all) {
+    const Sums with_own = {warp_running_sum(own.clusters), warp_running_sum(own.tokens)};
+    if (lane_of() == kWarp - 1) memory_.warp_sums[warp_of()] = with_own;
+    __syncthreads();
+    const Sums of_warp = memory_.warp_sums[lane_of()];
+    const int32_t clusters = warp_running_sum(of_warp.clusters), tokens = warp_running_sum(of_warp.tokens);
+    all = {__shfl_sync(kAllLanes, clusters, kWarp - 1), __shfl_sync(kAllLanes, tokens, kWarp - 1)};
+    const int32_t clusters_before = __shfl_sync(kAllLanes, clusters - of_warp.clusters, warp_of()),
+                  tokens_before = __shfl_sync(kAllLanes, tokens - of_warp.tokens, warp_of());
+    return {clusters_before + with_own.clusters - own.clusters, tokens_before + with_own.tokens - own.tokens};
+  }
+
+  // The shortest prefix, in order of rank, that reaches `wanted` (all, if they don't).
+  __device__ Prefix first_ranked(bool by_tokens, int32_t wanted) {
+    if (wanted <= 0) return {kNone, {0, 0}};
+    Key low = 0, high = 0;
+    Sums above = {0, 0};  // of all that is looked through
+    // By the histogram of all, then, where ranks crowd, by those of the bucket's keys from low up to high.
+    int shift = -1;
+#pragma unroll 1
+    for (;;) {
+      const bool fine = shift >= 0;
+      const uint32_t* clusters = fine ? memory_.fine.clusters : memory_.buckets.clusters;
+      const uint32_t* tokens = fine ? memory_.fine.tokens : memory_.buckets.tokens;
+      const int each = (fine ? kFineBuckets : kBuckets) / kSelectThreads;
+      const int highest = (kSelectThreads - thread()) * each - 1;
+      Sums own = {0, 0}, all = {0, 0};
+#pragma unroll 1
+      for (int i = 0; i < each; i++) own = own + sums_at(clusters, tokens, highest - i);
+      if (thread() == 0) memory_.found = -1, memory_.candidate_count = 0;
+      Sums before = above + running_sums(own, all);
+#pragma unroll 1
+      for (int i = 0; i < each; i++) {
+        const Sums bucket = sums_at(clusters, tokens, highest - i), with = before + bucket;
+        if ((by_tokens ? before.tokens : before.clusters) < wanted &&
+            (by_tokens ? with.tokens : with.clusters) >= wanted) {
+          memory_.found = highest - i;
+          memory_.above = before;
+          memory_.among = bucket.clusters;
+        }
+        before = with;
       }
-      before += own[i];
+      __syncthreads();
+      const int found = memory_.found;
+      if (found < 0) {
+        __syncthreads();
+        return {kAll, all};
+      }
+      above = memory_.above;
+      if (fine) {
+        low += Key{found} << shift;
+        high = min(high, low + (Key{1} << shift));
+      } else {
+        low = Key{least_bits(found)} << 32;
+        high = Key{least_bits(found + 1)} << 32;
+      }
+      const bool few = memory_.among <= kCandidates;
+      if (!few) {
+        for (shift = 0; (high - low - 1) >> shift >= kFineBuckets;) shift++;
+        memory_.fine.clusters[thread()] = memory_.fine.tokens[thread()] = 0;
+        __syncthreads();
+      }
+      enter(low, high, few ? -1 : shift, by_tokens);
+      __syncthreads();
+      if (few) break;
     }
-    __syncthreads();
+    return compare(above, wanted, by_tokens);
+  }
+  __device__ static Sums sums_at(const uint32_t* clusters, const uint32_t* tokens, int bucket) {
+    return {static_cast<int32_t>(clusters[bucket]), static_cast<int32_t>(tokens[bucket])};
   }
 
-  // Calls visit(cluster, key) for a thread's of the lookup's clusters, and for what fills the last word of them. A
-  // warp has words of them that follow each other.
-  template <class Visit>
-  __device__ void for_each(Visit visit) const {
-    const int32_t each = (words_ + kSelectWarps - 1) / kSelectWarps;
-    const int32_t begin = min(warp_of() * each, words_), end = min(begin + each, words_);
-#pragma unroll 4
-    for (int32_t word = begin; word < end; word++) {
-      const int32_t cluster = word * kWarp + lane_of();
-      visit(cluster, key_of(bits_[cluster], cluster));
+  // The clusters with keys from low up to high, to a histogram of as many keys a bucket, or (-1) to candidates.
+  __device__ void enter(Key low, Key high, int shift, bool by_tokens) {
+    const int32_t lowest = static_cast<int32_t>(low >> 32);
+    const uint32_t most = static_cast<uint32_t>(static_cast<int32_t>((high - 1) >> 32) - lowest);
+#pragma unroll 1
+    for (int32_t i = thread() * 4; i < count_; i += kSelectThreads * 4) {
+      const int4 bits = *reinterpret_cast<const int4*>(bits_ + i);
+      const auto fits = [&](int32_t own) { return static_cast<uint32_t>(own - lowest) <= most; };
+      unsigned left = static_cast<unsigned>(fits(bits.x)) | static_cast<unsigned>(fits(bits.y)) << 1 |
+                      static_cast<unsigned>(fits(bits.z)) << 2 | static_cast<unsigned>(fits(bits.w)) << 3;
+#pragma unroll 1
+      for (; left != 0; left &= left - 1) {
+        const int j = __ffs(static_cast<int>(left)) - 1;
+        const int32_t even = j < 2 ? bits.x : bits.z, odd = j < 2 ? bits.y : bits.w;
+        const int32_t own = j % 2 == 0 ? even : odd;
+        enter(i + j, key_of(own, i + j), low, high, shift, by_tokens);
+      }
     }
   }
-
-  // The key of the last of the shortest prefix, in order of rank, that reaches `wanted` (kAll, if they don't).
-  __device__ Key first_ranked(Count unit, int32_t wanted) {
-    if (wanted <= 0) return kNone;
-    find(memory_.buckets, unit, 0, wanted);
-    const int bucket = memory_.found;
-    if (bucket < 0) return kAll;
-    Key low = Key{least_bits(bucket)} << 32, high = Key{least_bits(bucket + 1)} << 32;
-    while (memory_.among > kCandidates) narrow(unit, wanted, low, high);
-    if (thread() == 0) memory_.candidate_count = 0;
-    __syncthreads();
-    for_each([&](int32_t cluster, Key key) {
-      if (key < low || key >= high) return;
-      const int at = atomicAdd(&memory_.candidate_count, 1);
-      memory_.candidates.keys[at] = key;
-      memory_.candidates.weights[at] = unit == Count::tokens ? clusters_.sizes[cluster] : 1;
-    });
-    __syncthreads();
-    return compare(memory_.above, wanted);
-  }
-
-  // Where ranks crowd: the bucket of keys from low up to high by a histogram of its own.
-  __device__ void narrow(Count unit, int32_t wanted, Key& low, Key& high) {
-    int shift = 0;
-    while ((high - low - 1) >> shift >= kFineBuckets) shift++;
-    const int32_t above = memory_.above;
-    for (int i = thread(); i < kFineBuckets; i += kSelectThreads)
-      memory_.fine.clusters[i] = memory_.fine.tokens[i] = 0;
-    __syncthreads();
-    for_each([&](int32_t cluster, Key key) {
-      if (key < low || key >= high) return;
+  __device__ void enter(int32_t cluster, Key key, Key low, Key high, int shift, bool by_tokens) {
+    if (key < low || key >= high) return;
+    const int32_t tokens = by_tokens ? clusters_.sizes[cluster] : 0;
+    if (shift >= 0) {
       const int bucket = static_cast<int>((key - low) >> shift);
       atomicAdd(&memory_.fine.clusters[bucket], 1u);
-      atomicAdd(&memory_.fine.tokens[bucket], static_cast<unsigned>(clusters_.sizes[cluster]));
-    });
-    __syncthreads();
-    find(memory_.fine, unit, above, wanted);
-    low += Key{memory_.found} << shift;
-    high = min(high, low + (Key{1} << shift));
+      atomicAdd(&memory_.fine.tokens[bucket], static_cast<unsigned>(tokens));
+    } else {
+      const int at = atomicAdd(&memory_.candidate_count, 1);
+      memory_.candidates.keys[at] = key;
+      memory_.candidates.tokens[at] = tokens;
+    }
   }
 
-  // Of the candidates, with what is above all of them, the one that reaches `wanted`. Eight lanes take one.
-  __device__ Key compare(int32_t above, int32_t wanted) {
+  // The prefix that ends with one of the candidates, of what is above all of them and some of these. Eight lanes take
+  // one.
+  __device__ Prefix compare(const Sums& above, int32_t wanted, bool by_tokens) {
     const Candidates& all = memory_.candidates;
     const int count = memory_.candidate_count;
+#pragma unroll 1
     for (int base = 0; base < count; base += kSelectThreads / 8) {
       const int i = base + thread() / 8, own = min(i, count - 1);
       const Key key = all.keys[own];
-      int32_t before = 0;
+      Sums before = {0, 0};
+#pragma unroll 1
       for (int other = lane_of() % 8; other < count; other += 8)
-        if (all.keys[other] > key) before += all.weights[other];
-      before = above + sum_of_eight(before);
-      if (i < count && lane_of() % 8 == 0 && before < wanted && before + all.weights[own] >= wanted)
-        memory_.pivot = key;
+        if (all.keys[other] > key) before = before + Sums{1, all.tokens[other]};
+      before = above + Sums{sum_of_eight(before.clusters), sum_of_eight(before.tokens)};
+      const Sums with = before + Sums{1, all.tokens[own]};
+      if (i < count && lane_of() % 8 == 0 && (by_tokens ? before.tokens : before.clusters) < wanted &&
+          (by_tokens ? with.tokens : with.clusters) >= wanted)
+        memory_.prefix = {key, with};
     }
     __syncthreads();
-    return memory_.pivot;
+    return memory_.prefix;
   }
 
-  // The clusters from key `last` up to key `end`, without it, to the list, in order; `words`, if any, gets a bit for
-  // each cluster. Returns how many.
-  __device__ int32_t collect(Key last, Key end, uint32_t* words) {
-    int32_t own = 0;  // of the warp
-    for_each([&](int32_t, Key key) { own += __popc(__ballot_sync(kAllLanes, key >= last && key < end)); });
-    int32_t all = 0;
-    const int32_t before = running_sum(lane_of() == 0 ? own : 0, all);
-    int32_t at = __shfl_sync(kAllLanes, before, 0);
-    for_each([&](int32_t cluster, Key key) {
-      const bool member = key >= last && key < end;
-      const unsigned members = __ballot_sync(kAllLanes, member);
-      if (words && lane_of() == 0) words[cluster / kWarp] = members;
-      if (member) clusters_.list[at + __popc(members & ((1u << lane_of()) - 1))] = cluster;
-      at += __popc(members);
-    });
-    __syncthreads();
-    return all;
+  // A list's number, of which the first are in shared memory.
+  __device__ int32_t listed(int32_t at, const int32_t* own, int32_t own_count) const {
+    return at < own_count ? own[at] : clusters_.list[at];
   }
 
-  // Of the list. Returns its tokens.
-  __device__ int32_t write_retrieved(int32_t count) {
-    int32_t tokens = 0, all = 0;
-#pragma unroll 4
-    for (int32_t i = thread(); i < count; i += kSelectThreads) {
-      const int32_t cluster = clusters_.list[i];
-      lookup_.retrieved[i] = clusters_.places[cluster];
-      tokens += clusters_.sizes[cluster];
+  // To the list, in order: the clusters from key `last` on, from `at` on in the list, and before them those from key
+  // `low` up to last; `words`, if any, gets a bit for each of the former.
+  __device__ void collect(Key last, Key low, int32_t at, int32_t* own, int32_t own_count, uint32_t* words) {
+    int32_t early = 0;
+#pragma unroll 1
+    for (int32_t begin = 0; begin < words_; begin += kSelectThreads) {
+      // A warp has up to 32 words that follow each other, a lane each of them.
+      const int32_t here = min(words_ - begin, int32_t{kSelectThreads});
+      const int32_t each = (here + kSelectWarps - 1) / kSelectWarps;
+      const int32_t first = begin + warp_of() * each, count = min(each, begin + here - first);
+      unsigned firsts = 0, nexts = 0;
+#pragma unroll 2
+      for (int32_t w = 0; w < count; w++) {
+        const int32_t cluster = (first + w) * kWarp + lane_of();
+        const Key key = key_of(bits_[cluster], cluster);
+        const unsigned best = __ballot_sync(kAllLanes, key >= last);
+        const unsigned rest = __ballot_sync(kAllLanes, key >= low) & ~best;
+        if (lane_of() == w) firsts = best, nexts = rest;
+      }
+      if (words && lane_of() < count) words[first + lane_of()] = firsts;
+      Sums all = {0, 0};
+      const Sums before = running_sums({__popc(firsts), __popc(nexts)}, all);
+#pragma unroll 1
+      for (int32_t w = 0; w < count; w++) {
+        const unsigned best = __shfl_sync(kAllLanes, firsts, w), rest = __shfl_sync(kAllLanes, nexts, w);
+        const int32_t best_at = at + __shfl_sync(kAllLanes, before.clusters, w),
+                      rest_at = early + __shfl_sync(kAllLanes, before.tokens, w);
+        const unsigned lane = 1u << lane_of();
+        if (!((best | rest) & lane)) continue;
+        const int32_t to =
+            best & lane ? best_at + __popc(best & (lane - 1)) : rest_at + __popc(rest & (lane - 1));
+        const int32_t cluster = (first + w) * kWarp + lane_of();
+        clusters_.list[to] = cluster;
+        if (to < own_count) own[to] = cluster;
+      }
+      at += all.clusters;
+      early += all.tokens;
+      __syncthreads();
     }
-    running_sum(tokens, all);
-    return all;
   }
 
-  // Of the list, with each head's highest score. An equal share of the threads takes a head.
-  __device__ void write_estimated(int32_t count) {
-    constexpr int kOfHead = kSelectThreads / kSelectHeads;
-#pragma unroll 4
-    for (int32_t i = thread(); i < count; i += kSelectThreads)
-      lookup_.estimated[i] = clusters_.places[clusters_.list[i]];
+  // Of the list: the estimation zone, with each head's highest score in it, then the retrieved.
+  __device__ void write_zones(int32_t estimated, int32_t retrieved) {
+#pragma unroll 1
     for (int first = 0; first < args_.group; first += kSelectHeads) {
-      const int own = thread() / kOfHead, head = first + own;
-      float highest = kLowest;
-      if (head < args_.group) {
-#pragma unroll 8
-        for (int32_t i = thread() % kOfHead; i < count; i += kOfHead)
-          highest = fmaxf(highest, score_of(head, clusters_.list[i]));
+      float highest[kSelectHeads] = {kLowest, kLowest, kLowest, kLowest};
+      const int32_t count = first == 0 ? estimated + retrieved : estimated;
+#pragma unroll 1
+      for (int32_t i = thread(); i < count; i += kSelectThreads) {
+        const int32_t cluster = listed(i, memory_.list, 2 * kBuckets);
+        float scores[kSelectHeads] = {kLowest, kLowest, kLowest, kLowest};
+        if (i < estimated) {
+#pragma unroll
+          for (int h = 0; h < kSelectHeads; h++)
+            if (first + h < args_.group) scores[h] = score_of(first + h, cluster);
+        }
+        if (first == 0)
+          *(i < estimated ? lookup_.estimated + i : lookup_.retrieved + (i - estimated)) =
+              clusters_.places[cluster];
+#pragma unroll
+        for (int h = 0; h < kSelectHeads; h++) highest[h] = fmaxf(highest[h], scores[h]);
       }
-      highest = warp_max(highest);
-      if (lane_of() == 0) memory_.scratch[own][warp_of() % (kOfHead / kWarp)] = highest;
-      __syncthreads();
-      if (thread() % kOfHead == 0 && head < args_.group) {
-        for (int warp = 1; warp < kOfHead / kWarp; warp++)
-          highest = fmaxf(highest, memory_.scratch[own][warp]);
-        clusters_.highest[head] = highest;
-      }
-      __syncthreads();
+      combine_heads(
+          first, highest, [](float a, float b) { return fmaxf(a, b); },
+          [&](int head, float value) { clusters_.highest[head] = value; });
     }
   }
 
   const LookupArgs& args_;
-  Lookup& lookup_;
+  const Lookup& lookup_;
   const WaveClusters& clusters_;
   SelectMemory& memory_;
   float* query_;  // (group, 2, head_dim / 8, 4) scaled
-  const float* scores_;
   int32_t count_;
   int32_t words_;  // of a bit for each cluster
   int32_t* bits_;  // (words, 32)
-  int32_t score_blocks_;
 };
 
 struct SelectLaunch {
@@ -659,20 +764,26 @@ struct SelectLaunch {
   int32_t own_count;  // ranks that there is room for in shared memory
 };
 
-__global__ void __launch_bounds__(kSelectThreads, 2) wave_select_kernel(SelectLaunch launch) {
+template <DType kKv>
+__global__ void __launch_bounds__(kSelectThreads, 1) wave_select_kernel(SelectLaunch launch) {
   in_turn();
   const LookupArgs& args = launch.args;
   SelectMemory& memory = *reinterpret_cast<SelectMemory*>(block_memory());
-  if (threadIdx.x == 0)
-    memory.clusters =
-        wave_clusters(launch.workspace.memory +
-                          blockIdx.x * wave_clusters_bytes(args.group, launch.workspace.most_partitions),
-                      args.group, launch.workspace.most_partitions);
-  __syncthreads();
+  Lookup& lookup = args.lookups[blockIdx.x];
+  const int32_t count = lookup.partition_count;
+  if (count == 0) {
+    if (threadIdx.x == 0) lookup.retrieved_count = lookup.estimated_count = 0;
+    return;
+  }
+  const WaveClusters clusters =
+      wave_clusters(launch.workspace.memory +
+                        blockIdx.x * wave_clusters_bytes(args.group, launch.workspace.most_partitions),
+                    args.group, launch.workspace.most_partitions);
   float* query = reinterpret_cast<float*>(block_memory() + sizeof(SelectMemory));
   int32_t* own_bits = reinterpret_cast<int32_t*>(query + args.group * args.head_dim);
-  Selector(args, args.lookups[blockIdx.x], memory, query, own_bits, launch.own_count, launch.score_blocks)
-      .run();
+  Selector<kKv> selector(args, count, clusters, memory, query, own_bits, launch.own_count);
+  selector.open(lookup, clusters, launch.score_blocks);
+  selector.run(lookup);
 }
 
 cudaError_t wave_select(cudaStream_t stream, const LookupArgs& args, const WaveSelectWorkspace& workspace) {
@@ -684,8 +795,11 @@ cudaError_t wave_select(cudaStream_t stream, const LookupArgs& args, const WaveS
   const size_t room = (kLeastShared - least) / sizeof(int32_t), most = wave_room(workspace.most_partitions);
   const size_t own = most < room ? most : room;
   const SelectLaunch given = {args, workspace, wave_score_blocks(args, workspace), static_cast<int32_t>(own)};
-  return launch(wave_select_kernel, static_cast<unsigned>(args.count), kSelectThreads,
-                least + own * sizeof(int32_t), stream, given);
+  const auto kernel = args.kv == DType::f32    ? wave_select_kernel<DType::f32>
+                      : args.kv == DType::bf16 ? wave_select_kernel<DType::bf16>
+                                               : wave_select_kernel<DType::f16>;
+  return launch(kernel, static_cast<unsigned>(args.count), kSelectThreads, least + own * sizeof(int32_t),
+                stream, given);
 }
 
 }  // namespace wi::cuda
