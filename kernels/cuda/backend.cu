@@ -62,7 +62,7 @@ static void matmul(const Stream& stream, const MatmulArgs& args) {
     }
     const MatmulWorkspaceSize size = matmul_workspace(args);
     const MatmulWorkspace workspace = {reinterpret_cast<float*>(queue.partials(size.floats * sizeof(float))),
-                                       queue.arrived(size.counts)};
+                                       queue.arrived(size.counts), queue.processors()};
     return queue.failed() ? cudaSuccess : matmul_decode(queue.stream, args, workspace);
   });
 }

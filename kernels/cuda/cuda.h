@@ -44,8 +44,9 @@ constexpr int64_t kFewRuns = 32;
 // What the blocks of an output leave each other where many rows are shared by more of them. matmul_workspace()
 // says how large each is; `arrived` is zero before the first call, and after each.
 struct MatmulWorkspace {
-  float* partials;    // matmul_workspace().floats
-  uint32_t* arrived;  // matmul_workspace().counts
+  float* partials;     // matmul_workspace().floats
+  uint32_t* arrived;   // matmul_workspace().counts
+  int32_t processors;  // of the device; changes no bit
 };
 struct MatmulWorkspaceSize {
   size_t floats, counts;
@@ -56,6 +57,8 @@ MatmulWorkspaceSize matmul_workspace(const MatmulArgs& args);
 // other rows are and however many. Inputs: a multiple of 8.
 [[nodiscard]] cudaError_t matmul_decode(cudaStream_t stream, const MatmulArgs& args,
                                         const MatmulWorkspace& workspace);
+// The part of it for up to eight rows and weights of one type, narrower than f32.
+[[nodiscard]] cudaError_t matmul_decode_few(cudaStream_t stream, const MatmulArgs& args, int32_t processors);
 // The part of it for weights in f32, all of args.
 [[nodiscard]] cudaError_t matmul_decode_f32(cudaStream_t stream, const MatmulArgs& args);
 

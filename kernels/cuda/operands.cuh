@@ -50,7 +50,7 @@ __device__ __forceinline__ void halves_of_bytes(unsigned bytes, unsigned less, u
 // Four or eight bytes that are aligned to two, as words and a half of one: what is between words is put together when
 // it is used, so that nothing waits for a load where it is made. Bytes between words have two before them.
 __device__ __forceinline__ const unsigned* words_of(const uint8_t* at) {
-  return reinterpret_cast<const unsigned*>(reinterpret_cast<uintptr_t>(at) & ~uintptr_t{3});
+  return reinterpret_cast<const unsigned*>(at - (reinterpret_cast<uintptr_t>(at) & 3));
 }
 __device__ __forceinline__ unsigned load_half_word(const uint8_t* at) {
   return load_line(reinterpret_cast<const unsigned short*>(at));
@@ -88,6 +88,21 @@ struct LaneWeights {
   uint4 words[2];
 };
 
+// Of those that may come by way of shared memory (load_staged()): bytes of a step, and the most pieces of 16 bytes that
+// they are in, wherever they begin.
+template <DType kType>
+struct StagedWeights {
+  static constexpr int kStepBytes = 0, kPieces = 0;
+};
+template <>
+struct StagedWeights<DType::q8_0> {
+  static constexpr int kStepBytes = 68, kPieces = 6;
+};
+template <>
+struct StagedWeights<DType::q4_0> {
+  static constexpr int kStepBytes = 36, kPieces = 4;
+};
+
 // Blocks of 34 bytes.
 template <>
 struct LaneWeights<DType::q8_0> {
@@ -100,6 +115,18 @@ struct LaneWeights<DType::q8_0> {
     second[half] = load_line(words_of(own) + 1);
     last[half] = load_half_word(own + 6);
     row_at = low_bits_of(row);
+  }
+  // From the block's memory, whose byte `at`, as far from a multiple of 16 as in its row, is the step's first.
+  __device__ __forceinline__ void load_staged(const std::byte* memory, int at, int step, int half,
+                                              int inputs) {
+    const int block = at + (step * 2 + half < inputs / 32 ? half : 0) * 34;
+    const int own = block + 2 + operand_column<DType::q8_0>(0);
+    const unsigned* const words = reinterpret_cast<const unsigned*>(memory + (own & ~3));
+    scales[half] = *reinterpret_cast<const unsigned short*>(memory + block);
+    first[half] = words[0];
+    second[half] = words[1];
+    last[half] = *reinterpret_cast<const unsigned short*>(memory + own + 6);
+    row_at = static_cast<unsigned>(at);
   }
   __device__ __forceinline__ void unpack(int, int half, unsigned (&pairs)[4]) const {
     const bool between = between_words(row_at + half * 34 + 2);  // two blocks are words
@@ -125,6 +152,17 @@ struct LaneWeights<DType::q4_0> {
     first[half] = load_line(words_of(own));
     last[half] = load_half_word(own + 2);
     row_at = low_bits_of(row);
+  }
+  // From the block's memory, whose byte `at`, as far from a multiple of 16 as in its row, is the step's first.
+  __device__ __forceinline__ void load_staged(const std::byte* memory, int at, int step, int half,
+                                              int inputs) {
+    const int block = at + (step * 2 + half < inputs / 32 ? half : 0) * 18;
+    const int own = block + 2 + operand_column<DType::q4_0>(0);
+    const unsigned* const words = reinterpret_cast<const unsigned*>(memory + (own & ~3));
+    scales[half] = *reinterpret_cast<const unsigned short*>(memory + block);
+    first[half] = words[0];
+    last[half] = *reinterpret_cast<const unsigned short*>(memory + own + 2);
+    row_at = static_cast<unsigned>(at);
   }
   __device__ __forceinline__ void unpack(int, int half, unsigned (&pairs)[4]) const {
     const bool between = between_words(row_at + half * 18 + 2);  // two blocks are words
@@ -211,8 +249,8 @@ struct LaneWeights<DType::q6_k> {
       low[half][i].load(block + in_block / 2 * 64 + half * 32 + column);
       if (half == 1) high[i].load(block + 128 + in_block / 2 * 32 + column);
     }
-    row_at = low_bits_of(row);
     if (half == 0) return;
+    row_at = low_bits_of(row);  // the row of what is loaded may be another than that of the other half so far
     scales.load(block + 192 + in_block * 4);
     of_block = load_line(reinterpret_cast<const unsigned short*>(block + 208));
   }

@@ -139,11 +139,13 @@ void products(DeviceStream& stream) {
       MatmulArgs largest{in, few.back(), {}, 1};
       largest.parts[0].weight = {data, type, weight.outputs, weight.inputs};
       const cuda::MatmulWorkspaceSize need = cuda::matmul_workspace(largest);
+      int processors = 0;
+      (void)cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0);
       const DeviceArray<float> partials(stream, need.floats);
       const DeviceArray<uint32_t> arrived(stream, std::vector<uint32_t>(need.counts));
       for (const int64_t rows : few)
         run("matmul_decode", rows, [&](cudaStream_t on, const MatmulArgs& args) {
-          return cuda::matmul_decode(on, args, {partials, arrived});
+          return cuda::matmul_decode(on, args, {partials, arrived, processors});
         });
       if (type == DType::q4_k || weight.outputs > 100000) continue;
       largest.rows = many.back();

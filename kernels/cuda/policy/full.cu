@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(kFullThreads) full_select_kernel(LookupArgs ar
 // 16 bytes a thread at a time.
 __global__ void __launch_bounds__(kFullThreads) full_copy_kernel(const FullRun* runs) {
   in_turn();
-  const FullRun run = runs[blockIdx.x];
+  const FullRun& run = runs[blockIdx.x];
+#pragma unroll 2
   for (uint64_t i = threadIdx.x; i < run.bytes / 16; i += kFullThreads) {
     static_cast<uint4*>(run.keys_to)[i] = static_cast<const uint4*>(run.keys)[i];
     static_cast<uint4*>(run.values_to)[i] = static_cast<const uint4*>(run.values)[i];
