@@ -79,7 +79,7 @@ find_programs() {
 
 # ---- what is run
 
-kernel_tests=(twins attend_chunk attend wave matmul_dense matmul elementwise session)
+kernel_tests=(twins attend_chunk attend wave matmul_dense matmul elementwise session index wave_index hot_pages hot_cache pinned)
 
 all_steps() {
   local test
@@ -88,21 +88,21 @@ all_steps() {
     step "kernels: $test" 40 test_log "$bin/gpu_test" "cuda_${test}_test"
   done
   step "kernels, alone" 75 test_log "$bin/gpu_test" kernel_bench
-  step "decode, 8K and 120K" 150 bench_log "${llama[@]}" --context 8192,122880 --steps 20
-  step "decode, 120K in host memory" 90 bench_log "${llama[@]}" --policy wave --context 122880 --steps 20 --kv-fast 0.05
+  step "decode, 120K" 110 bench_log "${llama[@]}" --context 122880 --batch 1,6 --steps 10 --no-check
+  step "decode, 128K in host memory" 60 bench_log "${llama[@]}" --policy wave --context 131072 --steps 20 --kv-budget 4000 --no-check
+  step "decode, 8K, batches" 60 bench_log "${llama[@]}" --context 8192 --batch 1,8,32 --steps 10
+  step "prefill, 8K" 40 bench_log "${llama[@]}" --fill prefill --context 8192 --steps 3 --no-check
   local tool
   for test in twins attend_chunk wave attend matmul_dense; do
     sanitize memcheck "$test" 20
   done
   step "kernels, PyTorch's" 40 test_log python3 "$torch_bench"
-  step "decode, 8K, batches" 60 bench_log "${llama[@]}" --context 8192 --batch 8,32 --steps 10
   step "decode, 120K, largest batch" 90 bench_log "${llama[@]}" --context 122880 --batch max --steps 10
   for tool in racecheck synccheck; do
     for test in attend_chunk wave attend matmul_dense; do
       sanitize "$tool" "$test" 20
     done
   done
-  step "prefill, 8K" 40 bench_log "${llama[@]}" --policy full --fill prefill --context 8192 --steps 3
   step "sessions, 16K tokens" 60 test_log "$bin/gpu_sample_test" "$device" "$model" "$text" 16384
   step "decode, 512K" 120 bench_log "${llama[@]}" --context 524288 --steps 10
 }
