@@ -216,11 +216,15 @@ void a_fault_of_a_kernel_loses_the_device_and_not_the_process(void**) {
     const auto session = device.session(), beside = cpu.session();
     session->prefill(prompt(60), {}, nullptr);
     beside->prefill(prompt(60), {}, nullptr);
+    const auto fork = session->fork();
+    Session* const both[] = {session.get(), fork.get()};
+    Event events[2];
     cuda_emulation::fail_launch(nth);
     assert_int_equal(status_of([&] { answer(*session, 2); }), WI_E_DEVICE_LOST);
     assert_int_equal(status_of([&] { session->decode(nullptr); }), WI_E_DEVICE_LOST);
     // What wants memory first is no different: a lost device has no lack of it.
     assert_int_equal(status_of([&] { session->prefill(prompt(200), {}, nullptr); }), WI_E_DEVICE_LOST);
+    assert_int_equal(status_of([&] { Session::decode_batch(both, nullptr, events); }), WI_E_DEVICE_LOST);
     assert_int_equal(status_of([&] { device.session()->prefill(prompt(5), {}, nullptr); }), WI_E_DEVICE_LOST);
     assert_int_equal(status_of([&] { World(cuda_backend()).session(); }), WI_E_DEVICE);
     answer(*beside, 2);  // other runtimes live on

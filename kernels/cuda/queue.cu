@@ -238,7 +238,14 @@ std::byte* DeviceQueue::download_room(size_t bytes) {
   if (downloads_.bytes >= bytes) return downloads_.room.host;
   free_piece(downloads_);
   downloads_ = {};
-  allocate_host(downloads_, bytes + bytes / 4);
+  const cudaError_t error = allocate_host(downloads_, bytes + bytes / 4);
+  if (error != cudaSuccess && error != cudaErrorMemoryAllocation) {
+    note(error);  // a device that is lost is no lack of memory: finish() says so
+    downloads_ = {};
+    downloads_.pinned = false;
+    downloads_.room.host = static_cast<std::byte*>(std::aligned_alloc(256, aligned(bytes)));
+    downloads_.bytes = downloads_.room.host ? bytes : 0;
+  }
   return downloads_.room.host;
 }
 
