@@ -82,34 +82,30 @@ void MultiplyPanels(const MatmulPart& part, int64_t begin, int64_t end, const Ac
                     const Stream& stream, std::byte* scratch) {
   Panel& panel = *reinterpret_cast<Panel*>(scratch);
   float* const sums = reinterpret_cast<float*>(scratch + sizeof(Panel));  // (panel, row, kPanel)
-  const uint8_t* const first_row = WeightRow(part, begin);
-  const int64_t stride = static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols));
-  const int64_t panels = (end - begin + kPanel - 1) / kPanel;
+  const Panels<Q> panels = PanelsOf<Q>(part, begin, end);
   for (int64_t first = 0; first < in.rows && !stream.cancelled(); first += kPanelRowBlock) {
     const int64_t count = HWY_MIN(in.rows - first, kPanelRowBlock);
-    FetchChunk({first_row, stride}, GroupsBytes<Q>(in.groups(0)), end - begin);
-    std::memset(sums, 0, static_cast<size_t>(panels * count * kPanel) * sizeof(float));
+    panels.fetch_first();
+    std::memset(sums, 0, static_cast<size_t>(panels.count() * count * kPanel) * sizeof(float));
     for (int64_t c = 0; c < in.chunks; c++) {
       const int64_t at = c * in.rows + first;
       const PanelRows rows = PanelRows{in.quants, in.sums, in.group_sums, in.scales}.from(at);
-      const int64_t bytes = GroupsBytes<Q>(in.groups(c));
-      for (int64_t p = 0; p < panels; p++) {
-        const PanelOutputs weights{first_row + p * kPanel * stride + c * GroupsBytes<Q>(8), stride};
-        const int64_t outputs = HWY_MIN(end - begin - p * kPanel, kPanel);
-        FillPanel<Q>(panel.tail.whole(weights, outputs, bytes), in.groups(c), panel);
-        NextChunk next = NextChunk::in(FetchesOfRows<Q>(count, in.groups(c)), weights, bytes, outputs);
+      const int groups = panels.groups(c);
+      for (int64_t p = 0; p < panels.count(); p++) {
+        FillPanel<Q>(panel.tail.whole(panels.at(c, p), panels.outputs_of(p), panels.bytes(c)), groups, panel);
+        NextPanel next = panels.after(c, p, FetchesOfRows<Q>(count, groups));
         float* to = sums + p * count * kPanel;
         int64_t row = 0;
-        MultiplyRowsOfPanel<Q, kPanelRows>(panel, in.groups(c), count, row, rows, to, next);
-        MultiplyRowsOfPanel<Q, 4>(panel, in.groups(c), count, row, rows, to, next);
-        MultiplyRowsOfPanel<Q, 2>(panel, in.groups(c), count, row, rows, to, next);
-        MultiplyRowsOfPanel<Q, 1>(panel, in.groups(c), count, row, rows, to, next);
+        MultiplyRowsOfPanel<Q, kPanelRows>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfPanel<Q, 4>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfPanel<Q, 2>(panel, groups, count, row, rows, to, next);
+        MultiplyRowsOfPanel<Q, 1>(panel, groups, count, row, rows, to, next);
       }
     }
-    for (int64_t p = 0; p < panels; p++) {
+    for (int64_t p = 0; p < panels.count(); p++) {
       const int64_t output = begin + p * kPanel;
       for (int64_t row = 0; row < count; row++)
-        Store(part, first + row, output, HWY_MIN(end - output, kPanel), sums + (p * count + row) * kPanel);
+        Store(part, first + row, output, panels.outputs_of(p), sums + (p * count + row) * kPanel);
     }
   }
 }

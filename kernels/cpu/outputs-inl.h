@@ -7,6 +7,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/cpu/turn-inl.h"
 #include "kernels/ops.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,6 +25,13 @@ HWY_INLINE void Store(const MatmulPart& part, int64_t row, int64_t output, int64
 HWY_INLINE const uint8_t* WeightRow(const MatmulPart& part, int64_t output) {
   return static_cast<const uint8_t*>(part.weight.data) +
          static_cast<size_t>(output) * row_bytes(part.weight.type, part.weight.cols);
+}
+
+// Of outputs [begin, end).
+template <class Q>
+HWY_INLINE Panels<Q> PanelsOf(const MatmulPart& part, int64_t begin, int64_t end) {
+  return {WeightRow(part, begin), static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols)),
+          end - begin, part.weight.cols};
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE

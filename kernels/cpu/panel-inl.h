@@ -142,7 +142,7 @@ HWY_INLINE void MultiplyRun(const Panel& panel, const PanelRows& rows, int first
 
 // sums (R, kPanel) += panel · R rows, of blocks of 32.
 template <bool kHasMin, int R>
-void MultiplyPanel32(const Panel& panel, int groups, const PanelRows& rows, float* sums, NextChunk& next) {
+void MultiplyPanel32(const Panel& panel, int groups, const PanelRows& rows, float* sums, NextPanel& next) {
   const LF d;
   const Scales32<kPanel>& scales = panel.scales32;
   alignas(64) float part[R * kPanel];
@@ -181,7 +181,7 @@ constexpr int SafePairs() {
   return pairs;
 }
 
-// How often MultiplyRowsOfPanel has the next chunk fetched for so many rows, at the least.
+// How often MultiplyRowsOfPanel has the next panel fetched for so many rows, at the least.
 template <class Q>
 constexpr int64_t FetchesOfRows(int64_t rows, int groups) {
   int64_t runs = groups;
@@ -191,7 +191,7 @@ constexpr int64_t FetchesOfRows(int64_t rows, int groups) {
 
 // The same, of blocks of 256. kPairs: SafePairs of the format. kSub: of its minima, 0 if there are none.
 template <int kPairs, int kSub, int R>
-void MultiplyPanel256(const Panel& panel, const PanelRows& rows, float* sums, NextChunk& next) {
+void MultiplyPanel256(const Panel& panel, const PanelRows& rows, float* sums, NextPanel& next) {
   using V = hn::Vec<L32>;
   const LF d;
   const L32 d32;
@@ -236,7 +236,7 @@ void MultiplyPanel256(const Panel& panel, const PanelRows& rows, float* sums, Ne
 
 template <class Q, int R>
 HWY_INLINE void MultiplyRowsOfPanel(const Panel& panel, int groups, int64_t count, int64_t& row,
-                                    const PanelRows& rows, float* sums, NextChunk& next) {
+                                    const PanelRows& rows, float* sums, NextPanel& next) {
   for (; row + R <= count; row += R) {
     if constexpr (kHasBlocks256<Q>) {
       MultiplyPanel256<SafePairs<Q>(), Q::kHasMin ? Q::kSub : 0, R>(panel, rows.from(row),

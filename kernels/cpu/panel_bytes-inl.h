@@ -295,7 +295,7 @@ HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActi
 // sums (R, kPanel) += panel · R rows.
 template <class Q, By kHow, int R>
 void MultiplyBytePanel(const Panel& panel, int groups, const ByteActivations& rows, float* sums,
-                       NextChunk& next) {
+                       NextPanel& next) {
   const LF d;
   using V = hn::Vec<LF>;
   alignas(64) float part[R * kPanel];  // of blocks of 32, the sums
@@ -352,7 +352,7 @@ void MultiplyBytePanel(const Panel& panel, int groups, const ByteActivations& ro
 
 template <class Q, By kHow, int R>
 HWY_INLINE void MultiplyRowsOfBytePanel(const Panel& panel, int groups, int64_t count, int64_t& row,
-                                        const ByteActivations& rows, float* sums, NextChunk& next) {
+                                        const ByteActivations& rows, float* sums, NextPanel& next) {
   for (; row + R <= count; row += R)
     MultiplyBytePanel<Q, kHow, R>(panel, groups, rows.from(0, row), sums + row * kPanel, next);
 }

@@ -79,35 +79,54 @@ struct PanelTail {
   }
 };
 
-// Weights of the next chunk, on their way while this one's are multiplied: all at once they would take up what
-// can wait for memory, and the unpacking would wait behind them.
-struct NextChunk {
-  PanelOutputs outputs;  // of this chunk
-  int64_t bytes;         // of each
-  int count;             // of outputs there are
-  int each;              // of them at a time
+// Weights of the panel that comes next, on their way while this one's are multiplied: all at once they would take up
+// what can wait for memory, and the unpacking would wait behind them.
+struct NextPanel {
+  PanelOutputs outputs;
+  int64_t bytes;  // of each
+  int count;      // of outputs there are
+  int each;       // of them at a time
   int at = 0;
-
-  // All outputs in so many times.
-  static HWY_INLINE NextChunk in(int64_t times, const PanelOutputs& outputs, int64_t bytes, int64_t count) {
-    return {outputs, bytes, static_cast<int>(count), static_cast<int>((count + times - 1) / times)};
-  }
 
   HWY_INLINE void fetch() {
     for (const int end = HWY_MIN(at + each, count); at < end; at++) {
-      const uint8_t* const begin =
-          outputs[at] + bytes;  // what shares its line with this chunk has come with it
-      for (int64_t line = -reinterpret_cast<intptr_t>(begin) & 63; line < bytes; line += 64)
+      const uint8_t* const begin = outputs[at];
+      for (int64_t line = -(reinterpret_cast<intptr_t>(begin) & 63); line < bytes; line += 64)
         __builtin_prefetch(begin + line, 0, 2);
     }
   }
 };
 
-// All at once: the first ones, for which nothing has been multiplied yet.
-HWY_INLINE void FetchChunk(const PanelOutputs& outputs, int64_t bytes, int64_t count) {
-  NextChunk{{outputs.first - bytes, outputs.stride}, bytes, static_cast<int>(count), static_cast<int>(count)}
-      .fetch();
-}
+// The panels of a run of outputs, in the order in which they are multiplied: of every chunk all, one after the other.
+template <class Q>
+struct Panels {
+  const uint8_t* first_row;
+  int64_t stride, outputs;
+  int64_t cols;
+
+  HWY_INLINE int64_t count() const { return (outputs + kPanel - 1) / kPanel; }
+  HWY_INLINE int groups(int64_t chunk) const {
+    return static_cast<int>(HWY_MIN((cols - chunk * kChunk) / 32, kChunk / 32));
+  }
+  HWY_INLINE int64_t bytes(int64_t chunk) const { return GroupsBytes<Q>(groups(chunk)); }  // of each output
+  HWY_INLINE int64_t outputs_of(int64_t panel) const { return HWY_MIN(outputs - panel * kPanel, kPanel); }
+  HWY_INLINE PanelOutputs at(int64_t chunk, int64_t panel) const {
+    return {first_row + panel * kPanel * stride + chunk * GroupsBytes<Q>(8), stride};
+  }
+  // What comes after it, in so many times at the most; none after the last.
+  HWY_INLINE NextPanel after(int64_t chunk, int64_t panel, int64_t times) const {
+    if (++panel == count()) panel = 0, chunk++;
+    if (chunk * kChunk >= cols) return {};
+    const int64_t all = outputs_of(panel);
+    return {at(chunk, panel), bytes(chunk), static_cast<int>(all),
+            static_cast<int>((all + times - 1) / times)};
+  }
+  // Of the first, before which nothing is multiplied: all at once.
+  HWY_INLINE void fetch_first() const {
+    const int all = static_cast<int>(outputs_of(0));
+    NextPanel{at(0, 0), bytes(0), all, all}.fetch();
+  }
+};
 
 // kBytes each of as many outputs as fit into a vector, kStep outputs apart.
 template <int kBytes, int kStep, class D>
