@@ -214,6 +214,20 @@ void wrong_launches_are_refused(void**) {
   assert_cuda(cudaGetLastError());
 }
 
+// Another thread may ask for less between this one's asking and its launch.
+void a_launch_takes_no_shared_memory_from_others(void**) {
+  cuda_emulation::reset(test::seed());
+  DeviceStream stream;
+  const DeviceArray<int> out(stream, 1);
+  constexpr size_t kMore = 76032, kLess = 57024;
+  assert_true(cuda_test::write_one(stream, out, kMore, false) == cudaErrorInvalidValue);  // nobody has asked
+  (void)cudaGetLastError();
+  assert_cuda(cuda_test::write_one(stream, out, kMore, true));
+  assert_cuda(cuda_test::write_one(stream, out, kLess, true));
+  assert_cuda(cuda_test::write_one(stream, out, kMore, false));
+  assert_int_equal(out.to_host()[0], 1);
+}
+
 void allocations_fail_when_asked_to(void**) {
   cuda_emulation::reset(test::seed());
   cuda_emulation::fail_allocations_from(1);
@@ -282,6 +296,7 @@ int main() {
       cmocka_unit_test(a_wait_for_what_is_recorded_later_is_none),
       cmocka_unit_test(launches_take_their_arguments_at_once),
       cmocka_unit_test(wrong_launches_are_refused),
+      cmocka_unit_test(a_launch_takes_no_shared_memory_from_others),
       cmocka_unit_test(allocations_fail_when_asked_to),
       cmocka_unit_test(half_types_round_as_the_cpu_does),
   };

@@ -14,6 +14,9 @@ namespace wi::cuda {
 bool launches_early();
 
 constexpr size_t kSharedWithoutAsking = size_t{48} << 10;
+// Lets the kernel's blocks have as much as the current device gives: one number, whatever this launch takes, for it is
+// the kernel's, and another thread may be about to launch it with more.
+cudaError_t allow_shared(const void* kernel);
 
 // Arguments are copied when this is called. Nothing is waited for.
 template <class... Params, class... Args>
@@ -21,8 +24,7 @@ template <class... Params, class... Args>
                                  cudaStream_t stream, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return cudaSuccess;  // nothing to do is no error here
   if (shared_bytes > kSharedWithoutAsking) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(shared_bytes));
+    const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel));
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config = {};

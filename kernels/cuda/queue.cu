@@ -78,19 +78,44 @@ bool launches_early() {
   return early[device] == 2;
 }
 
+// What the kernel has without asking. Each thread asks once.
+static cudaError_t static_shared(const void* kernel, size_t* bytes) {
+  struct Known {
+    const void* kernel;
+    size_t bytes;
+  };
+  static thread_local Known known[64];
+  Known& slot = known[(reinterpret_cast<uintptr_t>(kernel) >> 4) % 64];
+  if (slot.kernel != kernel) {
+    cudaFuncAttributes attributes = {};
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) return error;
+    slot = {kernel, attributes.sharedSizeBytes};
+  }
+  *bytes = slot.bytes;
+  return cudaSuccess;
+}
+
+cudaError_t allow_shared(const void* kernel) {
+  int device = 0;
+  size_t has = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  const size_t all = error == cudaSuccess ? shared_bytes_of(device, &error) : 0;
+  if (error == cudaSuccess) error = static_shared(kernel, &has);
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(all - has));
+}
+
 size_t shared_bytes_of(int32_t index, cudaError_t* error) {
   int bytes = 0;
   *error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
   return *error == cudaSuccess && bytes > 0 ? static_cast<size_t>(bytes) : 0;
 }
 
-bool report(cudaError_t error, const char* doing, DeviceError* out) {
-  if (error == cudaSuccess) return true;
+// After these a context takes no call any more.
+bool loses_device(cudaError_t error) {
   switch (error) {
-    case cudaErrorMemoryAllocation:
-      out->fault = DeviceFault::memory;
-      break;
-    // After these a context takes no call any more.
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorLaunchTimeout:
@@ -105,12 +130,19 @@ bool report(cudaError_t error, const char* doing, DeviceError* out) {
     case cudaErrorContained:
     case cudaErrorTensorMemoryLeak:
     case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
     case cudaErrorUnknown:
-      out->fault = DeviceFault::lost;
-      break;
+      return true;
     default:
-      out->fault = DeviceFault::failed;
+      return false;
   }
+}
+
+bool report(cudaError_t error, const char* doing, DeviceError* out) {
+  if (error == cudaSuccess) return true;
+  out->fault = error == cudaErrorMemoryAllocation ? DeviceFault::memory
+               : loses_device(error)              ? DeviceFault::lost
+                                                  : DeviceFault::failed;
   out->native_code = error;
   std::snprintf(out->message, sizeof out->message, "%s: %s (CUDA error %d)", doing, cudaGetErrorString(error),
                 static_cast<int>(error));
@@ -283,7 +315,8 @@ void DeviceQueue::order(cudaEvent_t by, cudaStream_t first, cudaStream_t then) {
 }
 
 void DeviceQueue::note(cudaError_t error) {
-  if (first_error_ == cudaSuccess) first_error_ = error;
+  if (first_error_ == cudaSuccess || (wi::cuda::loses_device(error) && !wi::cuda::loses_device(first_error_)))
+    first_error_ = error;
 }
 
 cudaError_t DeviceQueue::finish() {

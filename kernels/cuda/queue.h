@@ -31,6 +31,7 @@ class OnDevice {
 // That the device gives a block of threads which asks for it; 0, and the error: it does not say.
 size_t shared_bytes_of(int32_t index, cudaError_t* error);
 
+bool loses_device(cudaError_t error);
 // What went wrong, as the rest of the library says it. Returns false, for callers who do too.
 bool report(cudaError_t error, const char* doing, DeviceError* out);
 
@@ -77,7 +78,7 @@ struct wi::DeviceQueue {
   // Device memory for what operations leave for the host, who has it, through use(from, to, count), when the queue is
   // finished: all of it comes at once then. Null as above.
   std::byte* left(size_t bytes, void* to, size_t count, void (*use)(const std::byte*, void*, size_t));
-  // The first error since finish() is what it says.
+  // The first error since finish() is what it says; one that loses the device before all others.
   void note(cudaError_t error);
   bool failed() const { return first_error_ != cudaSuccess; }
   cudaError_t finish();

@@ -102,7 +102,9 @@ enum cudaError_t : int {
   cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
   cudaErrorTensorMemoryLeak = 721,
+  cudaErrorNotSupported = 801,
   cudaErrorMpsClientTerminated = 810,
+  cudaErrorExternalDevice = 911,
   cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind {
@@ -174,11 +176,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes;
+};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void* kernel);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
-template <class... Params>
-cudaError_t cudaFuncSetAttribute(void (*kernel)(Params...), cudaFuncAttribute attribute, int value) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
-}
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorString(cudaError_t error);
 

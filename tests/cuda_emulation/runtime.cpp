@@ -582,6 +582,15 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return event->done >= event->recorded ? cudaSuccess : cudaErrorNotReady;
 }
 
+// Shared memory that a kernel has without asking is the host's statics, which take none of a block's.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void*) {
+  const Call call(api);
+  ++call_count;
+  if (sticky != cudaSuccess) return failed(sticky);
+  *out = {.sharedSizeBytes = 0};
+  return cudaSuccess;
+}
+
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   const Call call(api);
   ++call_count;

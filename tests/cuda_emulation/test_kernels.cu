@@ -210,6 +210,20 @@ cudaError_t count_and_largest(cudaStream_t stream, const int* in, int* count, in
   return launch(count_kernel, blocks, 96, 0, stream, in, count, largest);
 }
 
+__global__ void write_one_kernel(int* out) {
+  if (threadIdx.x == 0) *out = 1;
+}
+
+cudaError_t write_one(cudaStream_t stream, int* out, size_t shared_bytes, bool asks) {
+  if (asks) return launch(write_one_kernel, 1, 32, shared_bytes, stream, out);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = 1;
+  config.blockDim = 32;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, write_one_kernel, out);
+}
+
 __global__ void times_three_kernel(int* out, int number) {
   if (threadIdx.x == 0) *out = *out * 3 + number;
 }

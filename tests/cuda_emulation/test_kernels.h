@@ -22,6 +22,9 @@ cudaError_t warp_operations(cudaStream_t stream, const int* in, int* out, int th
 cudaError_t count_and_largest(cudaStream_t stream, const int* in, int* count, int* largest, int blocks);
 // *out = *out * 3 + number
 cudaError_t times_three_plus(cudaStream_t stream, int* out, int number);
+// *out = 1 by a kernel that is launched with so many bytes of shared memory, as all are, or as one that another thread
+// has asked for already.
+cudaError_t write_one(cudaStream_t stream, int* out, size_t shared_bytes, bool asks);
 // out[i] = in[i + 1] where all in[i] = i were written just before, without a barrier between.
 cudaError_t neighbours_without_barrier(cudaStream_t stream, int* in, int* out, int threads);
 // Of f16 and bf16: bits of each number, and what the bits of i are, for i < 65,536.
