@@ -1,6 +1,7 @@
 // The devices of this machine, and their memory: kernels/device.h's table but for the queues' operations.
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <vector>
 
@@ -110,20 +111,62 @@ static void free_pinned(int32_t index, void* data) {
   (void)cudaGetLastError();
 }
 
-// On a stream of the calling thread's own: nobody waits for what others have asked for.
-static cudaError_t copy_now(void* to, const void* from, size_t bytes) {
-  const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread);
-  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamPerThread) : error;
-}
+// Streams of the library's own, for calls that copy at once: they wait for nobody else's work, which the runtime's
+// stream of a thread does where the host uses the default one. Kept for the next call.
+class CopyStream {
+ public:
+  explicit CopyStream(int32_t index) : index_(index) {
+    {
+      std::lock_guard lock(mutex_);
+      if (index < kDevices && idle_count_[index] > 0) stream_ = idle_[index][--idle_count_[index]];
+    }
+    if (stream_ && cudaStreamQuery(stream_) == cudaErrorInvalidResourceHandle) {  // the host reset the device
+      (void)cudaGetLastError();
+      stream_ = nullptr;
+    }
+    if (!stream_) error_ = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+  }
+  CopyStream(const CopyStream&) = delete;
+  ~CopyStream() {
+    if (!stream_ || error_ != cudaSuccess) return;
+    {
+      std::lock_guard lock(mutex_);
+      if (index_ < kDevices && idle_count_[index_] < kKept) {
+        idle_[index_][idle_count_[index_]++] = stream_;
+        return;
+      }
+    }
+    (void)cudaStreamDestroy(stream_);
+  }
+  cudaError_t error() const { return error_; }  // why there is none
+  operator cudaStream_t() const { return stream_; }
+
+  cudaError_t copy(void* to, const void* from, size_t bytes) const {
+    const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_);
+    return error == cudaSuccess ? cudaStreamSynchronize(stream_) : error;
+  }
+
+ private:
+  static constexpr int32_t kDevices = 64, kKept = 16;
+  static inline std::mutex mutex_;
+  static inline cudaStream_t idle_[kDevices][kKept];
+  static inline int32_t idle_count_[kDevices];
+
+  const int32_t index_;
+  cudaStream_t stream_ = nullptr;
+  cudaError_t error_ = cudaSuccess;
+};
 
 static bool copy(int32_t index, void* to, const void* from, size_t bytes, DeviceError* error) {
   const OnDevice on(index);
-  return report(copy_now(to, from, bytes), "copying", error);
+  const CopyStream stream(index);
+  return report(stream.error() == cudaSuccess ? stream.copy(to, from, bytes) : stream.error(), "copying",
+                error);
 }
 
 // By one kernel to room of the device's, and by one copy from there.
-static cudaError_t gather_now(const std::vector<GatheredPiece>& pieces, uint64_t bytes, void* to) {
-  const cudaStream_t stream = cudaStreamPerThread;
+static cudaError_t gather_now(cudaStream_t stream, const std::vector<GatheredPiece>& pieces, uint64_t bytes,
+                              void* to) {
   const size_t list_bytes = (pieces.size() * sizeof(GatheredPiece) + 255) & ~size_t{255};
   void* room = nullptr;
   cudaError_t error = cudaMallocAsync(&room, list_bytes + bytes, stream);
@@ -138,9 +181,11 @@ static cudaError_t gather_now(const std::vector<GatheredPiece>& pieces, uint64_t
   return error != cudaSuccess ? error : freed != cudaSuccess ? freed : done;
 }
 
-// Where the device has no room for that, piece by piece.
+// Where the device has no room for that, or no pool that room comes from, piece by piece.
 static bool gather(int32_t index, const DevicePiece* pieces, size_t count, void* to, DeviceError* error) {
   const OnDevice on(index);
+  const CopyStream stream(index);
+  if (!report(stream.error(), "gathering", error)) return false;
   try {
     std::vector<GatheredPiece> list;
     list.reserve(count);
@@ -151,11 +196,12 @@ static bool gather(int32_t index, const DevicePiece* pieces, size_t count, void*
       bytes += pieces[i].bytes;
     }
     cudaError_t gathered = cudaErrorMemoryAllocation;
-    if (!uneven && count > 1) gathered = gather_now(list, bytes, to);
-    if (gathered != cudaErrorMemoryAllocation) return report(gathered, "gathering", error);
+    if (!uneven && count > 1) gathered = gather_now(stream, list, bytes, to);
+    if (gathered != cudaErrorMemoryAllocation && gathered != cudaErrorNotSupported)
+      return report(gathered, "gathering", error);
     (void)cudaGetLastError();
     for (const GatheredPiece& piece : list)
-      if (!report(copy_now(static_cast<std::byte*>(to) + piece.at, piece.from, piece.bytes), "copying",
+      if (!report(stream.copy(static_cast<std::byte*>(to) + piece.at, piece.from, piece.bytes), "copying",
                   error))
         return false;
     return true;
