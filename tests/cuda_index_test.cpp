@@ -2,6 +2,7 @@
 // however many planes the device has room for at a time.
 #include <cuda_runtime.h>
 
+#include "src/pipeline/building.h"
 #include "src/pipeline/device_index.h"
 #include "src/workspace.h"
 #include "tests/support/device_world.h"
@@ -129,11 +130,40 @@ void a_device_without_room_leaves_indexes_to_the_host(void**) {
   });
 }
 
+// Beside decode steps the device may have room later; what it had none for by the last step the host makes.
+void a_segment_in_the_making_needs_no_room_of_the_device(void**) {
+  cuda_emulation::reset(test::seed());
+  World world(cuda_backend());
+  world.session_params.policy_params.local_window = 4096;
+  const auto session = world.session();
+  session->prefill(prompt(200), {}, nullptr);
+  const Sequence& sequence = session->sequence();
+  const SegmentSpan span{kSinkTokens, 128};
+  std::shared_ptr<const Segment> made[3];
+  const int64_t steps = 32;
+  for (const int refused : {0, 1, 2}) {  // never, in the first half of the steps, always
+    Queue queue(world.runtime->device);
+    Building building(sequence, span, world.runtime->backend, *world.session_params.policy,
+                      world.session_params.policy_params, 2, true);
+    world.runtime->workers.run(nullptr, [&](const Stream& stream) {
+      for (int64_t left = steps; left > 0; --left) {
+        if (refused == 2 || (refused == 1 && left > steps / 2)) cuda_emulation::fail_allocations_from(0);
+        building.advance(stream, &queue, left);
+        cuda_emulation::fail_allocations_from(-1);
+      }
+      made[refused] = building.finish(stream, &queue);
+    });
+  }
+  for (const int refused : {1, 2}) assert_same_segment(*made[refused], *made[0]);
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
 }  // namespace
 
 int main() {
   const CMUnitTest tests[] = {cmocka_unit_test(a_device_makes_the_indexes_that_the_host_makes),
                               cmocka_unit_test(planes_come_in_as_many_parts_as_there_is_room_for),
-                              cmocka_unit_test(a_device_without_room_leaves_indexes_to_the_host)};
+                              cmocka_unit_test(a_device_without_room_leaves_indexes_to_the_host),
+                              cmocka_unit_test(a_segment_in_the_making_needs_no_room_of_the_device)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -32,6 +32,8 @@ Building::Building(const Sequence& sequence, SegmentSpan span, const Backend& ba
       backend_(backend),
       policy_(policy),
       params_(params),
+      host_pool_(sequence.pools().host),
+      most_columns_(static_cast<size_t>(workers)),
       segment_(std::make_shared<Segment>(sequence.pools(), sequence.shape(), span.first, span.tokens,
                                          pages_of(sequence.shape(), span))),
       room_(*sequence.pools().host, sequence.shape(), policy, params_, span.tokens) {
@@ -50,13 +52,20 @@ Building::Building(const Sequence& sequence, SegmentSpan span, const Backend& ba
     if (!std::binary_search(device_planes_.begin(), device_planes_.end(), plane))
       host_planes_.push_back(plane);
 
-  columns_.resize(std::min(host_planes_.size(), static_cast<size_t>(workers)));
+  deal_columns();
+}
+
+void Building::deal_columns() {
+  const KvShape& shape = segment_->shape();
+  columns_.clear();
+  columns_.resize(std::min(host_planes_.size(), most_columns_));
   size_t state_bytes = 0;
-  if (policy.pieces && shape.indexed_layers() > 0 && device_planes_.empty()) {
+  const auto indexed = [&](size_t plane) { return policy_of(plane).pieces != nullptr; };
+  if (shape.indexed_layers() > 0 && std::any_of(host_planes_.begin(), host_planes_.end(), indexed)) {
     const IndexArgs sizes = room_.args(*segment_, 0, {runs_.data(), blocks_.size()});
-    pieces_ = policy.pieces->count(sizes);
-    state_bytes = (policy.pieces->state_bytes(sizes) + 63) & ~size_t{63};
-    states_ = sequence.pools().host->allocate(columns_.size() * state_bytes, "building a segment's index");
+    pieces_ = policy_.pieces->count(sizes);
+    state_bytes = (policy_.pieces->state_bytes(sizes) + 63) & ~size_t{63};
+    states_ = host_pool_->allocate(columns_.size() * state_bytes, "building a segment's index");
   }
   for (size_t i = 0; i < columns_.size(); ++i) {
     columns_[i].next = i;
@@ -82,7 +91,18 @@ std::shared_ptr<const Segment> Building::finish(const Stream& stream, Queue* que
 }
 
 void Building::work(const Stream& stream, Queue* queue, int64_t steps_left) {
-  if (queue && done_on_device_ < device_planes_.size()) work_on_device(stream, *queue, steps_left);
+  const bool refused =
+      queue && done_on_device_ < device_planes_.size() && !work_on_device(stream, *queue, steps_left);
+  work_on_host(stream, steps_left);
+  if (!refused || steps_left > 1) return;  // the device may have room later
+  host_planes_.assign(device_planes_.begin() + static_cast<std::ptrdiff_t>(done_on_device_),
+                      device_planes_.end());
+  deal_columns();
+  device_planes_.resize(done_on_device_);
+  work_on_host(stream, 1);
+}
+
+void Building::work_on_host(const Stream& stream, int64_t steps_left) {
   stream.each(static_cast<int64_t>(columns_.size()), [&](int64_t task, int worker) {
     Column& column = columns_[static_cast<size_t>(task)];
     for (int64_t share = (column.left + steps_left - 1) / steps_left; share > 0; --share)
@@ -91,20 +111,21 @@ void Building::work(const Stream& stream, Queue* queue, int64_t steps_left) {
   throw_if_cancelled(stream);
 }
 
-void Building::work_on_device(const Stream& stream, Queue& queue, int64_t steps_left) {
+// Its part of this step; false, and nothing is done: the device has no room.
+bool Building::work_on_device(const Stream& stream, Queue& queue, int64_t steps_left) {
   const auto all = static_cast<int64_t>(device_planes_.size());
   const int64_t parts_left = (steps_left - 1) * kDeviceParts / kBuildTokens,  // after this step
       wanted = std::max<int64_t>(all - (all + kDeviceParts - 1) / kDeviceParts * parts_left, 0);
   const auto count = static_cast<size_t>(wanted) - std::min(static_cast<size_t>(wanted), done_on_device_);
-  if (count == 0) return;
+  if (count == 0) return true;
   const auto runs_of = [&](size_t plane, std::vector<KvRun>& runs) {
     const auto first = runs_.begin() + static_cast<std::ptrdiff_t>(plane * blocks_.size());
     runs.assign(first, first + static_cast<std::ptrdiff_t>(blocks_.size()));
   };
   const std::span<const size_t> planes = std::span(device_planes_).subspan(done_on_device_, count);
-  check(index_on_device(planes, runs_of, policy_, params_, stream, queue, *segment_, room_), WI_E_MEMORY,
-        "the device has no room to index ", span_.tokens, " tokens of a layer's head");
+  if (!index_on_device(planes, runs_of, policy_, params_, stream, queue, *segment_, room_)) return false;
   done_on_device_ += count;
+  return true;
 }
 
 const Policy& Building::policy_of(size_t plane) const {

@@ -27,7 +27,8 @@ class Building {
 
   const SegmentSpan& span() const { return span_; }
   // Does its share of what is left, so that steps_left such calls do all of it; nothing if another thread is
-  // at it. queue: the device's; may be null where it is not by the device.
+  // at it. queue: the device's; may be null where it is not by the device. What the device has no room to make by the
+  // last call, the host makes.
   void advance(const Stream& stream, Queue* queue, int64_t steps_left);
   // Does all that is left. Throws WI_E_CANCELLED, WI_E_MEMORY or WI_E_BUDGET, and may be called again.
   std::shared_ptr<const Segment> finish(const Stream& stream, Queue* queue);
@@ -44,8 +45,10 @@ class Building {
     std::vector<std::byte> copies, layout;  // of plane, where keys and values are a device's; else empty
     KvRun run;                              // of copies
   };
+  void deal_columns();
   void work(const Stream& stream, Queue* queue, int64_t steps_left);
-  void work_on_device(const Stream& stream, Queue& queue, int64_t steps_left);
+  void work_on_host(const Stream& stream, int64_t steps_left);
+  bool work_on_device(const Stream& stream, Queue& queue, int64_t steps_left);
   bool work_at(Column& column, const Stream& stream, int worker);
   const Policy& policy_of(size_t plane) const;
   size_t plane_of(const Column& column) const { return host_planes_[column.next]; }
@@ -57,6 +60,8 @@ class Building {
   const Backend& backend_;
   const Policy& policy_;
   const PolicyParams params_;
+  const std::shared_ptr<HostPool> host_pool_;
+  const size_t most_columns_;
   std::vector<BlockRef> blocks_;  // while they are held here nobody writes into them
   std::vector<KvRun> runs_;       // (planes, blocks)
   std::mutex mutex_;
