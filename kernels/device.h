@@ -37,6 +37,18 @@ struct DeviceDescription {
 struct DeviceQueue;
 struct HotPages;  // hot_pages.h
 
+// What a queue keeps of its own.
+struct QueueBytes {
+  uint64_t device = 0, host = 0;
+};
+// What a call asks of a queue at most, for what it keeps: the widest product of so many rows, and lookups in one pass.
+struct DeviceWork {
+  int64_t rows = 0, inputs = 0, outputs = 0;
+  DType weights = DType::f16;
+  bool rows_alike = false;
+  int32_t lookups = 0, group = 1, head_dim = 0, most_partitions = 0;  // lookups: 0: none
+};
+
 struct DevicePiece {
   const void* from = nullptr;  // in the device's memory
   uint64_t bytes = 0;
@@ -78,6 +90,9 @@ struct DeviceTable {
   void (*fetch)(DeviceQueue* queue, void* to, const void* from, size_t bytes);
   void (*fetch_after)(DeviceQueue* queue);
   void (*await_fetched)(DeviceQueue* queue);
+  QueueBytes (*queue_bytes)(const DeviceQueue* queue);
+  // What a queue keeps for such work, beside what is copied to the device and back.
+  uint64_t (*work_bytes)(const DeviceWork& work);
   // How often since the last call the system refused to pin room of the queue's, which is pageable then: no result is
   // another for that, and the host waits where it would not.
   uint64_t (*take_refused_pins)(DeviceQueue* queue);

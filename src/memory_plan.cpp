@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "kernels/hot_pages.h"
+#include "src/pipeline/attention.h"
 #include "src/pipeline/building.h"
+#include "src/pipeline/device_index.h"
 #include "src/pipeline/past.h"
 #include "src/pipeline/straight.h"
 #include "src/prefill.h"
@@ -13,13 +15,15 @@ namespace wi {
 namespace {
 
 uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads);
+uint64_t device_scratch_bytes(const Runtime& runtime, const Model& model, const KvShape& shape,
+                              const SessionParams& params, int64_t rows, int64_t tokens);
 uint64_t past_scratch_bytes(const Model& model, const KvShape& shape, int64_t chunk_tokens, int64_t tokens);
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
                      uint64_t pool_budget_bytes, bool slow_tier, const SlowPlan& slow);
 bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
                   bool slow_tier);
 
-uint64_t indexed_planes(const KvShape& shape) {
+uint64_t count_indexed_planes(const KvShape& shape) {
   return static_cast<uint64_t>(shape.indexed_layers()) * static_cast<uint64_t>(shape.kv_heads);
 }
 
@@ -27,7 +31,7 @@ uint64_t indexed_planes(const KvShape& shape) {
 uint64_t order_bytes_of(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                         int64_t tokens) {
   const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
-  const uint64_t indexed = indexed_planes(shape);
+  const uint64_t indexed = count_indexed_planes(shape);
   const auto partitions = static_cast<uint64_t>(policy.most_partitions(params, static_cast<int32_t>(tokens)));
   const uint64_t pages =
       shape.paged ? planes * hot_page_slots(static_cast<int32_t>(tokens), static_cast<int32_t>(partitions))
@@ -41,7 +45,7 @@ uint64_t index_room_of(const KvShape& shape, const Policy& policy, const PolicyP
                        int64_t tokens) {
   const size_t capacity =
       policy.index_capacity(params, static_cast<int32_t>(tokens), shape.head_dim, shape.dtype);
-  return indexed_planes(shape) * ((capacity + 63) & ~size_t{63});
+  return count_indexed_planes(shape) * ((capacity + 63) & ~size_t{63});
 }
 
 }  // namespace
@@ -109,7 +113,9 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   plan.index_bytes = kv.index_bytes;
   plan.sealing_bytes = kv.sealing_bytes;
   const int64_t rows = std::min(chunk_tokens, static_cast<int64_t>(tokens));
-  plan.scratch_bytes = scratch_bytes(model, rows, runtime.workers.threads());
+  plan.scratch_bytes =
+      runtime.device ? device_scratch_bytes(runtime, model, shape, params, rows, static_cast<int64_t>(tokens))
+                     : scratch_bytes(model, rows, runtime.workers.threads());
   if (slow_tier &&
       (params.kv_fast_share > 0 || !fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), false)))
     plan.scratch_bytes += past_scratch_bytes(model, shape, rows, static_cast<int64_t>(tokens));
@@ -121,7 +127,7 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
       slow_tier ? plan.weight_bytes + plan.fast_bytes + plan.scratch_bytes : plan.total_bytes;
   plan.fits =
       fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), slow_tier) &&
-      needed <= (runtime.device ? runtime.device->description.memory_bytes : runtime.topology.memory_bytes);
+      needed <= (runtime.device ? runtime.device->description.free_bytes : runtime.topology.memory_bytes);
   return plan;
 }
 
@@ -218,6 +224,63 @@ uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
   const uint64_t rows = static_cast<uint64_t>(std::max<int64_t>(chunk_tokens, 1));
   return rows * row_bytes + static_cast<uint64_t>(config.vocab) * sizeof(float) +
          static_cast<uint64_t>(threads) * worker_bytes;
+}
+
+// The same on a device, and what is pinned for its queue: activations of one chunk and the logits of a row, the
+// workspaces of products, lookups and indexing, lists that go along.
+uint64_t device_scratch_bytes(const Runtime& runtime, const Model& model, const KvShape& shape,
+                              const SessionParams& params, int64_t rows, int64_t tokens) {
+  const ModelConfig& config = model.config;
+  const auto number = [](int64_t count) { return static_cast<uint64_t>(count); };
+  const auto with_headroom = [](uint64_t bytes) { return bytes + bytes / 4; };
+  const int64_t q_width = int64_t{config.query_heads} * config.head_dim,
+                kv_width = int64_t{config.kv_heads} * config.head_dim;
+  const uint64_t row_floats = number(2 * (int64_t{config.hidden} + q_width + kv_width + config.ffn) +
+                                     2 * int64_t{config.rotary} + config.query_heads + 2);
+  constexpr uint64_t kAlignment = uint64_t{16} * 256;
+  const uint64_t logits = number(config.vocab) * sizeof(float);
+
+  const bool sparse = params.sparse_read_tokens > 0;
+  const int64_t rows_looked_up = sparse ? std::min<int64_t>(rows, params.sparse_read_tokens) : 1;
+  const auto lookups = static_cast<int32_t>(
+      std::min<int64_t>(std::max<int64_t>(rows_looked_up * config.kv_heads, 1), kMostLookups));
+  int64_t partitions = 0;  // of a lookup
+  const SegmentGrid grid(params.policy_params);
+  int64_t at = kSinkTokens;
+  for (const int64_t end = grid.sealed_end(tokens); at < end;) {
+    const SegmentSpan span = grid.longest(at, end);
+    if (!span.tokens) break;
+    partitions += params.policy->most_partitions(params.policy_params, span.tokens);
+    at = span.end();
+  }
+  const auto most_partitions = static_cast<int32_t>(partitions);
+
+  uint64_t work = 0;
+  const auto meet = [&](const Matrix& weight, int64_t count, bool alike) {
+    const DeviceWork of{.rows = count,
+                        .inputs = weight.cols,
+                        .outputs = weight.rows,
+                        .weights = weight.type,
+                        .rows_alike = alike,
+                        .lookups = lookups,
+                        .group = config.group(),
+                        .head_dim = config.head_dim,
+                        .most_partitions = most_partitions};
+    work = std::max(work, runtime.device->table.work_bytes(of));
+  };
+  for (const LayerWeights& layer : model.weights.layers)
+    for (const Matrix* weight : {&layer.q, &layer.o, &layer.up, &layer.down}) meet(*weight, rows, false);
+  meet(model.weights.output, 1, true);
+
+  const uint64_t scores = number(config.group()) * sizeof(float);
+  const uint64_t lists = number(std::min<int64_t>(lookups, sparse ? lookups : config.kv_heads)) *
+                         number(partitions) * (2 * sizeof(PartitionRef) + 2 * sizeof(KvRun) + scores);
+  constexpr uint64_t kPieces = uint64_t{1} << 20;  // two queues' lists, here and there, are at least as large
+  const uint64_t staged = 4 * kPieces + (sparse ? 4 * uint64_t{kMostStaged} : 0);
+  const auto longest = static_cast<int32_t>(std::min<int64_t>(tokens, params.policy_params.segment_tokens));
+  return number(rows) * row_floats * sizeof(float) + kAlignment + logits + with_headroom(logits) + work +
+         with_headroom(lists) + staged +
+         (longest > 0 ? indexing_bytes(shape, *params.policy, params.policy_params, longest) : 0);
 }
 
 // Where segments are in the slow tier: what a chunk reads of them, and what its rows keep from part to part.

@@ -134,6 +134,11 @@ void Runtime::WorkspaceReturn::operator()(Workspace* workspace) const {
   const size_t bytes = workspace->bytes();
   runtime->workspace_bytes_ += bytes - workspace->counted_bytes;
   workspace->counted_bytes = bytes;
+  // Where the budget is what the device has left, that is less.
+  const uint64_t on_device = workspace->device_bytes();
+  if (!runtime->params_.kv_budget_bytes)
+    runtime->pool->shared_budget()->tell_elsewhere(workspace->counted_device_bytes, on_device);
+  workspace->counted_device_bytes = on_device;
   runtime->idle_.emplace_back(workspace);
 }
 

@@ -102,8 +102,12 @@ void Workspace::finish() {
 size_t Workspace::bytes() const {
   size_t of_samplers = 0;
   for (const SamplerScratch& scratch : sampling) of_samplers += scratch.bytes();
+  const QueueBytes of_queue = queue_ ? queue_->bytes() : QueueBytes{};
   return (memory_.size() + row_logits_.size()) * sizeof(float) + attention.bytes() + retrieval.bytes() +
-         past.bytes() + state_of_parts_.size() * sizeof(float) + of_samplers;
+         past.bytes() + state_of_parts_.size() * sizeof(float) + of_samplers + of_queue.device +
+         of_queue.host;
 }
+
+uint64_t Workspace::device_bytes() const { return queue_ ? queue_->bytes().device : 0; }
 
 }  // namespace wi

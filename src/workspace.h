@@ -27,7 +27,8 @@ class Workspace {
 
   // Room for this many rows of activations. Their contents are undefined.
   void prepare(const ModelConfig& config, int64_t rows);
-  size_t bytes() const;
+  size_t bytes() const;           // of the host's and of a device's memory
+  uint64_t device_bytes() const;  // of these, of a device's
 
   Queue* queue() const { return queue_.get(); }  // null: the host's own processor
   // A step's stream: the caller's, with this workspace's queue.
@@ -76,7 +77,9 @@ class Workspace {
   std::vector<std::exception_ptr> failures;  // of a batch's sessions
   Past past;                                 // of prefill
   float* state_of_parts(size_t count);       // likewise, what attention keeps where the past comes in parts
-  size_t counted_bytes = 0;                  // what the runtime has on its books for this workspace
+  // What the runtime has on its books for this workspace.
+  size_t counted_bytes = 0;
+  uint64_t counted_device_bytes = 0;
 
  private:
   std::unique_ptr<Queue> queue_;  // null: the host's own processor

@@ -8,6 +8,7 @@
 
 #include "src/memory_plan.h"
 #include "src/pipeline/attention.h"
+#include "src/workspace.h"
 #include "tests/support/device_world.h"
 #include "tests/support/folder.h"
 
@@ -191,11 +192,24 @@ void lookups_of_many_rows_come_in_passes(void**) {
     lookups += attention.args().count;
   }
   assert_int_equal(lookups, int64_t{sequence.shape().kv_heads} * 40'000);
+
+  // Lists of more layers take no more room: they are let go of on the way. The newest piece of room is twice as large
+  // as the one before, and stays.
+  const size_t layer_bytes = static_cast<size_t>(lookups) * (sizeof(Lookup) + 4 * sizeof(KvRun));
+  const int layers = static_cast<int>(8 * kMostStaged / layer_bytes);
+  assert_true(layers > 8);
+  for (int i = 1; i < layers; ++i) {
+    float other[2] = {};  // other activations: the layer is laid out anew
+    attention.open(0, other + i % 2, numbers, numbers);
+    while (attention.next_pass()) {
+    }
+  }
   queue.finish();
+  assert_in_range(queue.bytes().host, 1, 4 * kMostStaged);
 }
 
-// Unless the host says how much keys and values may take, they have what weights leave.
-void weights_are_taken_off_the_default_budget(void**) {
+// Unless the host says how much keys and values may take, they have what weights and scratch leave.
+void weights_and_scratch_are_taken_off_the_default_budget(void**) {
   World device(cuda_backend(), {.budget_bytes = 0});
   const uint64_t most = device.runtime->device->description.free_bytes / 10 * 8,
                  weights = device.runtime->device_weights_pool->used();
@@ -203,10 +217,37 @@ void weights_are_taken_off_the_default_budget(void**) {
   assert_int_equal(device.runtime->pool->budget(), most - weights);
   const wi_memory_plan plan = plan_memory(*device.runtime, *device.model, device.session_params, 1000);
   assert_true(plan.fits);
-  device.session()->prefill(prompt(20), {}, nullptr);
-  device.model.reset();
-  assert_int_equal(device.runtime->pool->budget(), most);
-  assert_int_equal(World(cuda_backend()).runtime->pool->budget(), Shape().budget_bytes);
+  const auto session = device.session();
+  for (const size_t tokens : {20, 300}) {
+    session->prefill(prompt(tokens, tokens), {}, nullptr);
+    const uint64_t scratch = device.runtime->workspace()->device_bytes();
+    assert_in_range(scratch, 1 << 20, most / 10);
+    assert_true(device.runtime->scratch_bytes() > scratch);
+    assert_int_equal(device.runtime->pool->budget(), most - weights - scratch);
+  }
+
+  World with_budget(cuda_backend());
+  with_budget.session()->prefill(prompt(20), {}, nullptr);
+  assert_int_equal(with_budget.runtime->pool->budget(), Shape().budget_bytes);
+}
+
+// A prompt in one call, one that is read sparsely, and tokens that are written.
+void a_plan_has_the_scratch_of_a_device(void**) {
+  for (const int32_t sparse : {0, 256}) {
+    cuda_emulation::reset(test::seed());
+    World device(cuda_backend());
+    device.session_params.sparse_read_tokens = sparse;
+    const auto session = device.session();
+    session->prefill(prompt(400), {}, nullptr);
+    answer(*session, 3);
+    if (sparse) session->prefill(prompt(200, 1), {}, nullptr);
+    const uint64_t planned =
+        plan_memory(*device.runtime, *device.model, device.session_params, 700).scratch_bytes;
+    const uint64_t taken = device.runtime->scratch_bytes();
+    std::printf("scratch: planned %llu, taken %llu bytes\n", static_cast<unsigned long long>(planned),
+                static_cast<unsigned long long>(taken));
+    assert_in_range(taken, planned / (sparse ? 16 : 4), planned);
+  }
 }
 
 void a_fault_of_a_kernel_loses_the_device_and_not_the_process(void**) {
@@ -281,7 +322,8 @@ int main() {
       cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
       cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
       cmocka_unit_test_setup(lookups_of_many_rows_come_in_passes, reset),
-      cmocka_unit_test_setup(weights_are_taken_off_the_default_budget, reset),
+      cmocka_unit_test_setup(weights_and_scratch_are_taken_off_the_default_budget, reset),
+      cmocka_unit_test_setup(a_plan_has_the_scratch_of_a_device, reset),
       cmocka_unit_test_setup(what_a_device_does_not_do_is_refused_by_name, reset),
       cmocka_unit_test_setup(devices_that_cannot_be_used_say_why, reset),
       cmocka_unit_test_setup(a_fault_of_a_kernel_loses_the_device_and_not_the_process, reset),

@@ -53,10 +53,11 @@ static void embed(const Stream& stream, const EmbedArgs& args) {
 static void rms_norm(const Stream& stream, const RmsNormArgs& args) {
   enqueue(stream, [&](DeviceQueue& queue) { return rms_norm(queue.stream, args); });
 }
+// Rows beyond those for which reading the weights takes longer than the products.
+static bool is_dense(const MatmulArgs& args) { return !args.rows_alike && args.rows > 32; }
 static void matmul(const Stream& stream, const MatmulArgs& args) {
-  constexpr int64_t kFew = 32;  // rows that reading the weights takes longer than the products
   enqueue(stream, [&](DeviceQueue& queue) {
-    if (!args.rows_alike && args.rows > kFew) {
+    if (is_dense(args)) {
       const DenseWorkspace workspace = {queue.partials(matmul_workspace_bytes(args)), queue.shared_bytes()};
       return queue.failed() ? cudaSuccess : matmul(queue.stream, args, workspace);
     }
@@ -255,6 +256,26 @@ static void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
   there.runs = of_head.device;
   there.run_count = counts.device;
   if (!queue.failed()) queue.note(attend_chunk(queue.stream, there, queue.shared_bytes()));
+}
+
+uint64_t work_bytes(const DeviceWork& work) {
+  MatmulArgs product{};
+  product.rows = work.rows;
+  product.part_count = 1;
+  product.parts[0].weight = {nullptr, work.weights, work.outputs, work.inputs};
+  product.rows_alike = work.rows_alike;
+  size_t partials = is_dense(product) ? matmul_workspace_bytes(product)
+                                      : matmul_workspace(product).floats * sizeof(float),
+         counts = is_dense(product) ? 0 : matmul_workspace(product).counts, clusters = 0;
+  if (work.lookups > 0) {
+    const AttendWorkspaceSize size = attend_workspace(work.lookups, work.group, work.head_dim);
+    partials = std::max(partials, size.floats * sizeof(float));
+    counts = std::max(counts, size.counts);
+    if (work.most_partitions > 0)
+      clusters = wave_select_workspace(work.lookups, work.group, work.most_partitions);
+  }
+  return DeviceQueue::kept_bytes(partials) + DeviceQueue::kept_bytes(counts * sizeof(uint32_t)) +
+         DeviceQueue::kept_bytes(clusters);
 }
 
 static const char* simd() { return "cuda"; }

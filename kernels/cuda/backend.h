@@ -6,6 +6,7 @@
 namespace wi::cuda {
 
 const Backend& backend();
+uint64_t work_bytes(const DeviceWork& work);  // as DeviceTable has it
 extern const DeviceTable device_table;
 
 }  // namespace wi::cuda

@@ -268,6 +268,8 @@ static void await_fetched(DeviceQueue* queue) {
   queue->await_fetched();
 }
 
+static QueueBytes queue_bytes(const DeviceQueue* queue) { return queue->bytes(); }
+
 static uint64_t take_refused_pins(DeviceQueue* queue) { return queue->take_refused_pins(); }
 
 static void order_hot_pages(DeviceQueue* queue, const HotPages& pages) {
@@ -299,6 +301,8 @@ const DeviceTable device_table = {
     .fetch = fetch,
     .fetch_after = fetch_after,
     .await_fetched = await_fetched,
+    .queue_bytes = queue_bytes,
+    .work_bytes = work_bytes,
     .take_refused_pins = take_refused_pins,
     .order_hot_pages = order_hot_pages,
     .finish = finish,

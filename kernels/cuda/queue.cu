@@ -224,11 +224,13 @@ uint32_t* DeviceQueue::arrived(size_t count) {
   return reinterpret_cast<uint32_t*>(grown(&arrived_, count * sizeof(uint32_t)));
 }
 
+size_t DeviceQueue::kept_bytes(size_t bytes) { return aligned(bytes + bytes / 4); }
+
 std::byte* DeviceQueue::grown(Kept* kept, size_t bytes) {
   if (first_error_ != cudaSuccess) return nullptr;
   if (kept->bytes >= bytes) return kept->data;
   void* data = nullptr;
-  const size_t room = aligned(bytes + bytes / 4);
+  const size_t room = kept_bytes(bytes);
   cudaError_t error = cudaMalloc(&data, room);
   if (error == cudaSuccess) error = cudaMemsetAsync(data, 0, room, stream);
   try {
@@ -335,6 +337,13 @@ cudaError_t DeviceQueue::finish() {
   const cudaError_t error = first_error_;
   first_error_ = cudaSuccess;
   return error;
+}
+
+wi::QueueBytes DeviceQueue::bytes() const {
+  QueueBytes all{.device = partials_.bytes + clusters_.bytes + arrived_.bytes, .host = downloads_.bytes};
+  for (const Pieces* pieces : {&going_, &left_})
+    for (const Piece& piece : pieces->list) all.device += piece.bytes, all.host += piece.bytes;
+  return all;
 }
 
 // It is larger than all before it together: the next step gets along with it.

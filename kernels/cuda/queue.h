@@ -53,6 +53,7 @@ struct wi::DeviceQueue {
   };
   Room room(size_t bytes);
   // Device memory that stays from call to call, zero at first; null as above.
+  static size_t kept_bytes(size_t bytes);  // of what so many are asked for: the next call may want some more
   std::byte* partials(size_t bytes);
   std::byte* clusters(size_t bytes);
   uint32_t* arrived(size_t count);
@@ -82,6 +83,7 @@ struct wi::DeviceQueue {
   void note(cudaError_t error);
   bool failed() const { return first_error_ != cudaSuccess; }
   cudaError_t finish();
+  wi::QueueBytes bytes() const;  // between calls of the thread whose queue it is
   uint64_t take_refused_pins() { return std::exchange(refused_pins_, 0); }
 
   const int32_t index;

@@ -100,6 +100,12 @@ std::byte* Queue::download_room(size_t bytes) {
   return static_cast<std::byte*>(room);
 }
 
+QueueBytes Queue::bytes() const {
+  QueueBytes all = device_->table.queue_bytes(queue_);
+  for (const Piece& room : rooms_) all.device += room.bytes;
+  return all;
+}
+
 std::byte* Queue::room(Room which, size_t bytes) {
   Piece& room = rooms_[which];
   if (room.bytes < bytes) {

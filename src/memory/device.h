@@ -88,6 +88,7 @@ class Queue {
   // WI_E_MEMORY.
   enum Room { kActivations, kResults, kLists, kCounters, kPast, kNextPast, kPastState, kIndexing, kRooms };
   std::byte* room(Room which, size_t bytes);
+  QueueBytes bytes() const;  // of all that, and of the queue's own
 
  private:
   const std::shared_ptr<const Device> device_;

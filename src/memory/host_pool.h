@@ -68,6 +68,11 @@ class MemoryBudget {
     if (rest_) rest_->elsewhere_.fetch_sub(bytes, std::memory_order_relaxed);
   }
 
+  // What nobody asks it for and is used all the same, in place of what was told before: it has so much less.
+  void tell_elsewhere(uint64_t before, uint64_t now) noexcept {
+    elsewhere_.fetch_add(now - before, std::memory_order_relaxed);
+  }
+
   uint64_t bytes() const {
     const uint64_t elsewhere = elsewhere_.load(std::memory_order_relaxed);
     return bytes_ > elsewhere ? bytes_ - elsewhere : 0;

@@ -9,10 +9,8 @@ namespace wi {
 namespace {
 
 constexpr size_t kPassBytes = size_t{64} << 20;  // of lists and scores; at least one row always runs
-// Of a device's pass: a launch has 65,535 of them at most, and each has room there for partial results of its chunks,
-// half a megabyte in an 8B model.
-constexpr size_t kMostLookups = 512;
 constexpr int32_t kLayersAhead = 8;
+constexpr size_t kListsAhead = size_t{16} << 20;  // of layers that are laid out together, but for one layer's
 
 template <class T>
 T* grown(std::vector<T>& buffer, size_t count) {
@@ -33,6 +31,7 @@ void Attention::begin(std::span<const Row> rows, int32_t group, Retrieval* retri
   head_dim_ = shape.head_dim;
   passes_.clear();
   next_ = 0;
+  staged_ = 0;
   counters_.assign(rows.size() * static_cast<size_t>(kv_heads_), LookupCounters{});
   counted_ = counters_.data();
   if (retrieval_) retrieval_->count_beside(counted_, counters_.size());
@@ -73,7 +72,8 @@ void Attention::prepare(int32_t layer, int32_t count) {
   next_ = 0;
   const int32_t end = std::min(layer + count, std::max(rows_.front().sequence->shape().layers, layer + 1));
   size_t lookups = 0, steady = 0, room = 0, runs = 0;
-  for (int32_t l = layer; l < end; ++l)
+  const auto staged_bytes = [&] { return lookups * sizeof(Lookup) + steady * sizeof(KvRun); };
+  for (int32_t l = layer; l < end && (l == layer || staged_bytes() < kListsAhead); ++l)
     for (size_t first = 0; first < rows_.size();) {
       const Needs needs = plan(l, first);
       lookups += passes_.back().count * static_cast<size_t>(kv_heads_);
@@ -82,6 +82,11 @@ void Attention::prepare(int32_t layer, int32_t count) {
       runs = std::max(runs, needs.runs);
       first += passes_.back().count;
     }
+  if (queue_ && staged_ > 0 && staged_ + staged_bytes() > kMostStaged) {
+    queue_->finish();
+    staged_ = 0;
+  }
+  staged_ += staged_bytes();
   Lookup* lookup = grown(lookups_, lookups);
   KvRun* steady_at = grown(steady_, steady);
   const Lists all = lists(room, runs);

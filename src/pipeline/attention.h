@@ -27,6 +27,13 @@ struct Pass {
   Retrieval* slow;  // for those whose segments are in the slow tier; null: none is
 };
 
+// Of a device's pass: a launch has 65,535 of them at most, and each has room there for partial results of its chunks,
+// half a megabyte in an 8B model.
+constexpr size_t kMostLookups = 512;
+// Of a device, what lists that were copied there take until the queue is finished, for which the host waits once: a
+// chunk of a prompt that is read sparsely has hundreds of megabytes of them.
+constexpr size_t kMostStaged = size_t{32} << 20;
+
 class Attention {
  public:
   // What changes from step to step comes in here, and what lookups counted leaves at finish(), for the rows'
@@ -113,6 +120,7 @@ class Attention {
   LookupCounters* counted_ = nullptr;  // (rows, kv_heads) where stages count
   std::vector<LaidOut> passes_;        // of this layer and some after it
   size_t next_ = 0;                    // of passes_
+  size_t staged_ = 0;                  // bytes of lists that the queue has
   LaidOut pass_;                       // this one
 
   std::vector<LookupCounters> counters_;  // (rows, kv_heads)

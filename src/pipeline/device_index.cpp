@@ -11,6 +11,20 @@ namespace {
 
 size_t in_lines(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
 
+// What indexing a plane takes of the device.
+struct PlaneRoom {
+  size_t work, places, index;
+  size_t bytes() const { return work + places + index; }
+  size_t at_once(size_t most_bytes, size_t planes) const {
+    return std::clamp<size_t>(most_bytes / bytes(), 1, planes);
+  }
+};
+PlaneRoom plane_room(const KvShape& shape, const Policy& policy, const PolicyParams& params, int32_t tokens) {
+  return {policy.index_workspace(params, tokens, shape.head_dim, shape.dtype),
+          in_lines(static_cast<size_t>(tokens) * sizeof(int32_t)),
+          in_lines(policy.index_capacity(params, tokens, shape.head_dim, shape.dtype))};
+}
+
 // A plane's tokens in order of position, where kernels read them: first those of older segments, cluster by cluster
 // there, which the new one takes the place of, then blocks of the tail.
 void find_runs(const Sequence& sequence, SegmentSpan span, int32_t layer, int32_t head,
@@ -64,14 +78,11 @@ bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of,
                      IndexRoom& room, size_t most_bytes) {
   const KvShape& shape = segment.shape();
   const int32_t tokens = segment.tokens();
-  const size_t work = policy.index_workspace(params, tokens, shape.head_dim, shape.dtype);
-  const size_t places_bytes = in_lines(static_cast<size_t>(tokens) * sizeof(int32_t));
-  const size_t index_bytes = in_lines(policy.index_capacity(params, tokens, shape.head_dim, shape.dtype));
-  const size_t each = work + places_bytes + index_bytes;
-  size_t at_once = std::clamp<size_t>(most_bytes / each, 1, planes.size());
+  const PlaneRoom each = plane_room(shape, policy, params, tokens);
+  size_t at_once = each.at_once(most_bytes, planes.size());
   std::byte* memory = nullptr;
   while (!memory) try {
-      memory = queue.room(Queue::kIndexing, at_once * each);
+      memory = queue.room(Queue::kIndexing, at_once * each.bytes());
     } catch (const Error& error) {
       if (error.code() != WI_E_MEMORY) throw;
       at_once /= 2;
@@ -93,11 +104,11 @@ bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of,
       runs[i].clear();
       runs_of(plane, runs[i]);
       args.push_back(room.args(segment, plane, runs[i]));
-      std::byte* const out = memory + at_once * work + i * (places_bytes + index_bytes);
+      std::byte* const out = memory + at_once * each.work + i * (each.places + each.index);
       back.push_back({args[i].places, out, static_cast<size_t>(tokens) * sizeof(int32_t)});
-      back.push_back({args[i].index, out + places_bytes, 0});
+      back.push_back({args[i].index, out + each.places, 0});
       args[i].places = reinterpret_cast<int32_t*>(out);
-      args[i].index = out + places_bytes;
+      args[i].index = out + each.places;
     }
     policy.index_planes(stream, args.data(), static_cast<int32_t>(count), memory, results.data());
     queue.finish();
@@ -109,6 +120,14 @@ bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of,
     segment.memory().copy(back);
   }
   return true;
+}
+
+uint64_t indexing_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                        int32_t tokens, size_t most_bytes) {
+  const size_t planes = static_cast<size_t>(shape.indexed_layers()) * static_cast<size_t>(shape.kv_heads);
+  if (!policy.index_planes || planes == 0) return 0;
+  const PlaneRoom each = plane_room(shape, policy, params, tokens);
+  return each.at_once(most_bytes, planes) * each.bytes();
 }
 
 std::vector<size_t> indexed_planes(const KvShape& shape) {

@@ -20,6 +20,10 @@ constexpr size_t kIndexingBytes = size_t{96} << 20;
 bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealContext& context,
                      const Segment& segment, IndexRoom& room, size_t most_bytes = kIndexingBytes);
 
+// Of the device's memory, what that takes at most, of segments of so many tokens.
+uint64_t indexing_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                        int32_t tokens, size_t most_bytes = kIndexingBytes);
+
 // All planes but those of layers with a window.
 std::vector<size_t> indexed_planes(const KvShape& shape);
 
