@@ -205,12 +205,12 @@ typedef struct wi_runtime_params {
    * libwaveinfer_cuda.so, which is looked for beside this library, then where the system looks for libraries.
    * wi_device_get_info says whether it can be used. On a device weights, indexes and recent tokens are in its memory,
    * and as much of the other keys and values as kv_budget_bytes, which counts that memory, has room for (0: 80 % of
-   * what is free, less what models' weights and scratch take then); the rest is in pinned memory of the host's, on the device's own
-   * NUMA node, which is the slow tier of its sessions (kv_fast_share, spill_bytes, statistics): the device reads it
-   * there, and has copies of what "wave" looks up again and again in frames of its own memory. The device is used in its
-   * primary context; the context that is current to a host's thread is so again when a call returns. Policies are
-   * "wave", without target_mass, and "full"; there is no spill_folder and no wi_kv yet, and weights are f32, f16, bf16,
-   * q8_0, q4_0, q4_K, q5_K or q6_K. */
+   * what is free, less what models' weights and scratch take then); the rest is in pinned memory of the host's, on the
+   * device's own NUMA node, which is the slow tier of its sessions (kv_fast_share, spill_bytes, statistics): the device
+   * reads it there, and has copies of what "wave" looks up again and again in frames of its own memory. The device is
+   * used in its primary context; the context that is current to a host's thread is so again when a call returns.
+   * Policies are "wave", without target_mass, and "full"; there is no spill_folder and no wi_kv yet, and weights are
+   * f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K. */
   const char* device;
   /* Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights and
    * scratch do not count. 0: 80 % of the memory this process may use. */
@@ -278,13 +278,12 @@ typedef struct wi_policy_info {
 
 typedef struct wi_runtime_stats {
   uint32_t struct_size;
-  int32_t sessions;         /* alive now */
-  uint64_t kv_budget_bytes; /* in force */
-  uint64_t kv_bytes;        /* KV, index and tail bytes now; what sessions share counts once */
-  uint64_t kv_bytes_peak;   /* most since creation */
-  uint64_t scratch_bytes; /* workspaces of prefill and decode, kept for the next step; a device's, and pinned
-                                   memory, too */
-  uint64_t prefix_hits;   /* segments taken over from another session instead of being computed */
+  int32_t sessions;             /* alive now */
+  uint64_t kv_budget_bytes;     /* in force */
+  uint64_t kv_bytes;            /* KV, index and tail bytes now; what sessions share counts once */
+  uint64_t kv_bytes_peak;       /* most since creation */
+  uint64_t scratch_bytes;       /* workspaces of calls, kept for the next one; of a device, and pinned, too */
+  uint64_t prefix_hits;         /* segments taken over from another session instead of being computed */
   uint64_t copied_weight_bytes; /* of models that were opened with WI_WEIGHTS_COPIED and live */
   /* Of the slow tier, 0 without one; since 0.2: */
   uint64_t slow_bytes;        /* in spill_folder's file, or pinned, now; saved sessions' files do not count */
