@@ -12,7 +12,8 @@ mapfile -t reports < <(find "${1:?which folder?}" -name '*.resources' | sort)
 
 # Registers of a thread: 65,536 over threads and blocks.
 hot_kernels=(matmul_tensor_kernel:255 matmul_f32_kernel:255 attend_chunk_tensor_kernel:255 matmul_decode_kernel:255
-  matmul_decode_f32_kernel:255 attend_kernel:255 attend_tensor_kernel:255 wave_assign_kernel:128)
+  matmul_decode_few_kernel:128 matmul_decode_f32_kernel:255 attend_kernel:255 attend_tensor_kernel:255
+  wave_assign_kernel:128 wave_score_kernel:128 wave_select_kernel:64 wave_estimate_kernel:255 copy_misses_kernel:64)
 
 check() {
   awk '
@@ -49,7 +50,7 @@ check "${reports[@]}"
 for hot in "${hot_kernels[@]}"; do
   for architecture in sm_80 sm_90a; do
     cat "${reports[@]}" | awk -v name="${hot%:*}" -v most="${hot#*:}" -v architecture="$architecture" '
-      /Compiling entry function/ { split($0, part, "\047"); mine = part[4] == architecture && index(part[2], length(name) name "I") }
+      /Compiling entry function/ { split($0, part, "\047"); mine = part[4] == architecture && index(part[2], length(name) name) }
       mine && /Used [0-9]+ registers/ {
         found = 1
         sub(/.*Used /, "")

@@ -7,7 +7,8 @@
 set -euo pipefail
 folder=${1:?tests/cuda_toolkit.sh: which folder is the toolkit to be made in?}
 wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cublas==13.1.0.3 nvidia-cuda-cccl==13.0.85
-  nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-nvjitlink==13.0.88)
+  nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-nvjitlink==13.0.88
+  nvidia-cuda-cuobjdump==13.2.86 nvidia-cuda-nvdisasm==13.2.86) # the first ones that there are as wheels
 
 main() {
   local nvcc root
