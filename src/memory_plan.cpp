@@ -275,8 +275,13 @@ uint64_t device_scratch_bytes(const Runtime& runtime, const Model& model, const 
   const uint64_t scores = number(config.group()) * sizeof(float);
   const uint64_t lists = number(std::min<int64_t>(lookups, sparse ? lookups : config.kv_heads)) *
                          number(partitions) * (2 * sizeof(PartitionRef) + 2 * sizeof(KvRun) + scores);
-  constexpr uint64_t kPieces = uint64_t{1} << 20;  // two queues' lists, here and there, are at least as large
-  const uint64_t staged = 4 * kPieces + (sparse ? 4 * uint64_t{kMostStaged} : 0);
+  // What goes along has its place here and there, in pieces of which each is twice as large as the one before; and so
+  // has what comes back, which is little.
+  constexpr uint64_t kLeastPiece = uint64_t{1} << 20;
+  const int64_t runs = decode_tail_tokens(params.policy_params) / kBlockTokens + 3;
+  const uint64_t all_lists = number(config.layers * rows_looked_up * config.kv_heads) *
+                             (sizeof(Lookup) + number(runs) * sizeof(KvRun));
+  const uint64_t staged = 4 * kLeastPiece + 4 * std::min<uint64_t>(all_lists, kMostStaged);
   const auto longest = static_cast<int32_t>(std::min<int64_t>(tokens, params.policy_params.segment_tokens));
   return number(rows) * row_floats * sizeof(float) + kAlignment + logits + with_headroom(logits) + work +
          with_headroom(lists) + staged +

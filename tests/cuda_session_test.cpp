@@ -169,6 +169,23 @@ void refused_memory_is_a_status_and_the_next_call_works(void**) {
   assert_true(answer(*session, 3) == answer(*again, 3));
 }
 
+// Of the device's memory and of pinned memory, where a step opens no block and seals nothing.
+void warm_steps_allocate_nothing(void**) {
+  for (const Shape& shape : {Shape{.policy = "full"}, Shape{.policy = "wave", .fast_share = 0.3f}}) {
+    World device(cuda_backend(), shape);
+    const auto session = device.session();
+    session->prefill(prompt(150), {}, nullptr);
+    const auto fork = session->fork();
+    Session* const both[] = {session.get(), fork.get()};
+    Event events[2];
+    for (int step = 0; step < 16; ++step) {
+      if (step == 4) cuda_emulation::fail_allocations_from(0);
+      Session::decode_batch(both, nullptr, events);
+    }
+    cuda_emulation::fail_allocations_from(-1);
+  }
+}
+
 // However many rows a step has: a launch takes 65,535 lookups at most.
 void lookups_of_many_rows_come_in_passes(void**) {
   World device(cuda_backend());
@@ -233,16 +250,16 @@ void weights_and_scratch_are_taken_off_the_default_budget(void**) {
 
 // A prompt in one call, one that is read sparsely, and tokens that are written.
 void a_plan_has_the_scratch_of_a_device(void**) {
-  for (const int32_t sparse : {0, 256}) {
+  for (const int32_t sparse : {0, 64}) {
     cuda_emulation::reset(test::seed());
     World device(cuda_backend());
     device.session_params.sparse_read_tokens = sparse;
     const auto session = device.session();
-    session->prefill(prompt(400), {}, nullptr);
-    answer(*session, 3);
-    if (sparse) session->prefill(prompt(200, 1), {}, nullptr);
+    session->prefill(prompt(150), {}, nullptr);
+    answer(*session, 2);
+    if (sparse) session->prefill(prompt(64, 1), {}, nullptr);
     const uint64_t planned =
-        plan_memory(*device.runtime, *device.model, device.session_params, 700).scratch_bytes;
+        plan_memory(*device.runtime, *device.model, device.session_params, 300).scratch_bytes;
     const uint64_t taken = device.runtime->scratch_bytes();
     std::printf("scratch: planned %llu, taken %llu bytes\n", static_cast<unsigned long long>(planned),
                 static_cast<unsigned long long>(taken));
@@ -321,6 +338,7 @@ int main() {
       cmocka_unit_test_setup(a_session_of_a_batch_has_the_logits_that_it_has_alone, reset),
       cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
       cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
+      cmocka_unit_test_setup(warm_steps_allocate_nothing, reset),
       cmocka_unit_test_setup(lookups_of_many_rows_come_in_passes, reset),
       cmocka_unit_test_setup(weights_and_scratch_are_taken_off_the_default_budget, reset),
       cmocka_unit_test_setup(a_plan_has_the_scratch_of_a_device, reset),
