@@ -283,3 +283,50 @@ func TestAReaderThatEndsTooSoonIsAnError(t *testing.T) {
 	_, err = newRuntime(t, nil).OpenReader(background, bytes.NewReader(file), -1, nil)
 	wantError(t, err, waveinfer.ErrArgument)
 }
+
+func TestANilReaderOrWriterIsAnErrorAndLeavesEverythingUsable(t *testing.T) {
+	r := newRuntime(t, nil)
+	m := must(r.Open(background, modelPath, nil))(t)
+	s := reading(t, m, nil)
+	kv, queries := filledKV(t, r, 4)
+	calls := map[string]func(reader io.Reader, writer io.Writer) error{
+		"Session.SaveTo": func(_ io.Reader, writer io.Writer) error { return s.SaveTo(background, writer) },
+		"KV.SaveTo":      func(_ io.Reader, writer io.Writer) error { return kv.SaveTo(background, writer) },
+		"Runtime.OpenReader": func(reader io.Reader, _ io.Writer) error {
+			_, err := r.OpenReader(background, reader, 1<<20, nil)
+			return err
+		},
+		"Model.LoadFrom": func(reader io.Reader, _ io.Writer) error {
+			_, err := m.LoadFrom(background, reader, 1<<20, nil)
+			return err
+		},
+		"Runtime.LoadKVFrom": func(reader io.Reader, _ io.Writer) error {
+			_, err := r.LoadKVFrom(background, reader, 1<<20, &kvShape)
+			return err
+		},
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			panicked, _, err := calledBack(func() error { return call(nil, nil) })
+			if panicked != nil {
+				t.Fatalf("it panicked with %v", panicked)
+			}
+			wantError(t, err, waveinfer.ErrArgument)
+			if !strings.HasSuffix(err.Error(), "er is nil") {
+				t.Errorf("it says %q", err)
+			}
+			// A nil pointer is somebody to call: what its method does comes out as it does of any other.
+			panicked, _, err = calledBack(func() error { return call((*strings.Reader)(nil), (*bytes.Buffer)(nil)) })
+			if _, isRuntime := panicked.(runtime.Error); !isRuntime {
+				t.Errorf("a nil pointer panicked with %v, returned %v", panicked, err)
+			}
+		})
+	}
+	must(s.Decode(background))(t)
+	attended(t, kv, queries)
+	succeed(t, s.Close())
+	succeed(t, kv.Close())
+	if sessions := must(r.Stats())(t).Sessions; sessions != 0 {
+		t.Errorf("%d sessions are held", sessions)
+	}
+}

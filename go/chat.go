@@ -8,7 +8,7 @@ import "time"
 // ChatMessage is one message of a conversation.
 type ChatMessage struct {
 	Role    string // "system", "user", "assistant", "tool" or what the template knows; not from strangers
-	Content string
+	Content string // the text; "": an empty one, or what FieldsJSON calls content
 	// "", or a JSON object: more fields of the message, such as tool_calls or name. It may name content if
 	// Content is empty, to pass null or a list of parts.
 	FieldsJSON string

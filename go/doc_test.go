@@ -22,18 +22,41 @@ func TestEverythingExportedIsDocumented(t *testing.T) {
 				for _, spec := range d.Specs {
 					switch s := spec.(type) {
 					case *ast.TypeSpec:
-						if s.Name.IsExported() && d.Doc == nil && s.Doc == nil {
+						if !s.Name.IsExported() {
+							continue
+						}
+						if d.Doc == nil && s.Doc == nil {
 							missing(s, s.Name.Name)
 						}
+						for _, part := range partsOf(s) {
+							for _, name := range part.Names {
+								if name.IsExported() && part.Doc == nil && part.Comment == nil {
+									missing(name, s.Name.Name+"."+name.Name)
+								}
+							}
+						}
 					case *ast.ValueSpec:
-						if s.Names[0].IsExported() && d.Doc == nil && s.Doc == nil && s.Comment == nil {
-							missing(s, s.Names[0].Name)
+						for _, name := range s.Names {
+							if name.IsExported() && d.Doc == nil && s.Doc == nil && s.Comment == nil {
+								missing(name, name.Name)
+							}
 						}
 					}
 				}
 			}
 		}
 	}
+}
+
+// partsOf are the fields of a struct, or the methods of an interface.
+func partsOf(s *ast.TypeSpec) []*ast.Field {
+	switch of := s.Type.(type) {
+	case *ast.StructType:
+		return of.Fields.List
+	case *ast.InterfaceType:
+		return of.Methods.List
+	}
+	return nil
 }
 
 func receiverIsExported(d *ast.FuncDecl) bool {

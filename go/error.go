@@ -42,7 +42,7 @@ func (c Code) Error() string { return C.GoString(C.wi_status_name(C.wi_status(c)
 // Error is what a failed call returns. [errors.Is] finds its Code and what is behind it: a context's error
 // and cause, the error of a callback, a reader or a writer, or a [syscall.Errno].
 type Error struct {
-	Code    Code
+	Code    Code   // what kind of failure it is
 	Native  int64  // an errno or a driver's code; 0: none
 	Message string // what went wrong, where and with which value; UTF-8, one line
 

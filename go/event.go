@@ -45,14 +45,14 @@ func nameOf(value int32, names map[int32]string) string {
 
 // TokenLogprob is a token and the natural logarithm of its probability.
 type TokenLogprob struct {
-	Token   Token
+	Token   Token   // its id
 	Logprob float32 // as in Event
 }
 
 // Event is a token that was written.
 type Event struct {
-	Kind  EventKind
-	Token Token // its id, in [0, vocab)
+	Kind  EventKind // EventToken, or how the answer ends
+	Token Token     // its id, in [0, vocab); -1: none
 	// UTF-8, whole code points, U+FFFD for what can never become one; empty while a code point is incomplete,
 	// and for control tokens.
 	Text string

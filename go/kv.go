@@ -12,11 +12,11 @@ import (
 
 // KVParams are the shape and the parameters of a KV store. There is no default shape.
 type KVParams struct {
-	Layers        int // 1 to 65536
-	QueryHeads    int // 1 to 65536, a multiple of KVHeads (GQA)
-	KVHeads       int // 1 to 65536
-	HeadDim       int // 8 to 65536, a multiple of 8; a token takes at most 1 GiB in all layers
-	KVType        KVType
+	Layers        int           // 1 to 65536
+	QueryHeads    int           // 1 to 65536, a multiple of KVHeads (GQA)
+	KVHeads       int           // 1 to 65536
+	HeadDim       int           // 8 to 65536, a multiple of 8; a token takes at most 1 GiB in all layers
+	KVType        KVType        // keys and values are rounded to it
 	Policy        *PolicyParams // nil: all defaults
 	KVBudgetBytes uint64        // as in SessionParams
 }
@@ -100,9 +100,9 @@ func (kv *KV) Close() error {
 	return nil
 }
 
-// rowsOf is how many rows of so many numbers there are.
+// rowsOf is how many rows of so many numbers there are. width is above 0: the library made a store of that shape.
 func rowsOf(name string, values []float32, width int) (C.uint64_t, error) {
-	if width == 0 || len(values)%width != 0 {
+	if len(values)%width != 0 {
 		return 0, argumentError("%s has %d numbers, must be a multiple of %d", name, len(values), width)
 	}
 	return C.uint64_t(len(values) / width), nil
@@ -122,6 +122,11 @@ func sameLength(name string, values []float32, length int) error {
 // Errors: [ErrArgument] if a number is not finite, [ErrUnsupported] if one is beyond the KV type; [ErrBudget],
 // [ErrBusy].
 func (kv *KV) Append(layer int, keys, values []float32) error {
+	c, err := kv.handle.beginAlone(never) // first: the zero value, which is closed, has no shape to check by
+	if err != nil {
+		return err
+	}
+	defer c.end()
 	tokens, err := rowsOf("keys", keys, kv.shape.KVHeads*kv.shape.HeadDim)
 	if err == nil {
 		err = sameLength("values", values, len(keys))
@@ -129,11 +134,6 @@ func (kv *KV) Append(layer int, keys, values []float32) error {
 	if err != nil {
 		return err
 	}
-	c, err := kv.handle.beginAlone(never)
-	if err != nil {
-		return err
-	}
-	defer c.end()
 	return c.check(C.wi_kv_append(kv.handle.object, int32Of(layer), tokens, floatsOf(keys), floatsOf(values), &c.error))
 }
 
@@ -157,6 +157,11 @@ func (kv *KV) Seal() error {
 //
 // Errors: [ErrState] if the layer is empty; [ErrCancelled], [ErrBusy].
 func (kv *KV) Attend(ctx context.Context, layer int, queries, out, lse []float32) error {
+	c, err := kv.handle.beginAlone(ctx) // first, as in Append
+	if err != nil {
+		return err
+	}
+	defer c.end()
 	rows, err := rowsOf("queries", queries, kv.shape.QueryHeads*kv.shape.HeadDim)
 	if err == nil {
 		err = sameLength("out", out, len(queries))
@@ -167,11 +172,6 @@ func (kv *KV) Attend(ctx context.Context, layer int, queries, out, lse []float32
 	if err != nil {
 		return err
 	}
-	c, err := kv.handle.beginAlone(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.end()
 	return c.check(C.wi_kv_attend(kv.handle.object, int32Of(layer), rows, floatsOf(queries), c.token(),
 		floatsOf(out), floatsOf(lse), &c.error))
 }
@@ -237,6 +237,9 @@ func (kv *KV) Save(ctx context.Context, path string) error {
 
 // SaveTo writes the same bytes to a writer, as [Session.SaveTo]. Errors: also [ErrState], as Save.
 func (kv *KV) SaveTo(ctx context.Context, writer io.Writer) error {
+	if writer == nil {
+		return errNoWriter
+	}
 	c, err := kv.handle.beginAlone(ctx)
 	if err != nil {
 		return err
@@ -276,8 +279,8 @@ func (r *Runtime) LoadKV(ctx context.Context, path string, params *KVParams) (*K
 // LoadKVFrom reads a store of so many bytes back from a reader, as [Model.LoadFrom] a session. params: as
 // [Runtime.LoadKV].
 func (r *Runtime) LoadKVFrom(ctx context.Context, reader io.Reader, bytes int64, params *KVParams) (*KV, error) {
-	if bytes < 0 {
-		return nil, argumentError("bytes is %d, must not be negative", bytes)
+	if err := checkReader(reader, bytes); err != nil {
+		return nil, err
 	}
 	return r.newKV(ctx, params, func(c *call, p *C.wi_kv_params, out **C.wi_kv) C.wi_status {
 		c.reader = reader

@@ -38,7 +38,7 @@ const (
 // ModelParams say how a model is opened; zero means default.
 type ModelParams struct {
 	Precision Precision // of all sessions of this model
-	Weights   Weights
+	Weights   Weights   // where they lie; zero: in the file
 	// Called with bytes of the weights looked at or copied, and bytes in all, which is 0 until the files'
 	// tables are read; at least every 250 ms. An error ends the call.
 	Progress func(done, total uint64) error
@@ -98,8 +98,8 @@ func (r *Runtime) OpenMemory(ctx context.Context, data []byte, params *ModelPara
 // its end, a megabyte at most at a time. The weights are copied, whatever params says of them. An error of
 // the reader ends the call with [ErrIO] and is wrapped. The rest: as [Runtime.Open].
 func (r *Runtime) OpenReader(ctx context.Context, reader io.Reader, bytes int64, params *ModelParams) (*Model, error) {
-	if bytes < 0 {
-		return nil, argumentError("bytes is %d, must not be negative", bytes)
+	if err := checkReader(reader, bytes); err != nil {
+		return nil, err
 	}
 	return r.open(ctx, params, reader, nil, func(c *call, p *C.wi_model_params, out **C.wi_model) C.wi_status {
 		return C.wi_model_open_reader(r.handle.object, readerOf(bytes), p, c.token(), out, &c.error)
@@ -180,11 +180,11 @@ func (m *Model) Close() error {
 
 // ModelInfo is a model's hyper-parameters.
 type ModelInfo struct {
-	Layers          int
-	Hidden          int // width of the residual stream
-	QueryHeads      int // a multiple of KVHeads
-	KVHeads         int
-	HeadDim         int
+	Layers          int    // of the transformer, each with a KV cache of its own
+	Hidden          int    // width of the residual stream
+	QueryHeads      int    // a multiple of KVHeads
+	KVHeads         int    // heads of keys and values
+	HeadDim         int    // numbers of a head's key, and of its value
 	FFN             int    // width of the feed-forward block
 	Vocab           int    // token ids are in [0, Vocab)
 	BOSToken        Token  // -1: none

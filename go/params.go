@@ -70,7 +70,7 @@ type PolicyParams struct {
 
 // LogitBias is added to the logit of a token. Several of one token add up.
 type LogitBias struct {
-	Token Token
+	Token Token   // its id, in [0, vocab)
 	Bias  float32 // negative infinity forbids the token; not NaN
 }
 
@@ -78,14 +78,14 @@ type LogitBias struct {
 // temperature, TopK, MinP, TopP, in this order. The same seed and the same logits give the same tokens, on
 // every machine. Zero: greedy. Where nothing is left to pick, decode fails with [ErrState].
 type SamplingParams struct {
-	Temperature       float32 // [0, 100]. 0: greedy, always the best token
-	TopK              int     // keep so many best tokens. 0: all
-	TopP              float32 // (0, 1]: keep the best tokens that have this probability together. 0: all
-	MinP              float32 // [0, 1): drop tokens less likely than this share of the best one. 0: off
-	RepetitionPenalty float32 // (0, 100]: divides positive logits of recent tokens, multiplies negative ones. 0: off
-	RepetitionWindow  int     // recent tokens that it looks at. 0: 64
-	Seed              uint64
-	LogitBias         []LogitBias
+	Temperature       float32     // [0, 100]. 0: greedy, always the best token
+	TopK              int         // keep so many best tokens. 0: all
+	TopP              float32     // (0, 1]: keep the best tokens that have this probability together. 0: all
+	MinP              float32     // [0, 1): drop tokens less likely than this share of the best one. 0: off
+	RepetitionPenalty float32     // (0, 100]: divides positive logits of recent tokens, multiplies negative ones. 0: off
+	RepetitionWindow  int         // recent tokens that it looks at. 0: 64
+	Seed              uint64      // of the random numbers
+	LogitBias         []LogitBias // added to the logits first of all
 	// LogitsCallback changes the logits that a token is about to be sampled from, in place: (vocab); negative
 	// infinity forbids a token. The slice must not be used after it returns. Model logits, those that
 	// Session.Logits gives and log-probabilities come from, stay as they are. An error ends the call. It may be
@@ -102,7 +102,7 @@ type SamplingParams struct {
 // SessionParams are the parameters of a session; nil and zero mean default. When a session is loaded, zero
 // means as saved: see [Model.Load].
 type SessionParams struct {
-	KVType   KVType
+	KVType   KVType          // of its keys and values
 	Policy   *PolicyParams   // nil: all defaults
 	Sampling *SamplingParams // nil: greedy
 	// Most bytes of this session's KV and index, shared segments included. 0: only the runtime's budget counts.
@@ -111,7 +111,7 @@ type SessionParams struct {
 	// decode step does, so that the answer to a short question starts soon. 0: every appended token attends
 	// exactly to everything before it.
 	SparseReadTokens int
-	PrefixReuse      PrefixReuse
+	PrefixReuse      PrefixReuse // whether a prompt takes over segments of another session
 	// With RuntimeParams.SpillFolder: the share of this session's sealed keys and values that may stay in fast
 	// memory, in (0, 1]. 0: as much as the budgets have room for.
 	KVFastShare float32

@@ -35,9 +35,9 @@ type BufferManager int32
 
 // The buffer managers.
 const (
-	BufferAuto     BufferManager = C.WI_BUFFER_AUTO // BufferLRU
-	BufferLRU      BufferManager = C.WI_BUFFER_LRU  // the least recently used, exactly
-	BufferBucketed BufferManager = C.WI_BUFFER_BUCKETED
+	BufferAuto     BufferManager = C.WI_BUFFER_AUTO     // BufferLRU
+	BufferLRU      BufferManager = C.WI_BUFFER_LRU      // the least recently used, exactly
+	BufferBucketed BufferManager = C.WI_BUFFER_BUCKETED // by age in 64 steps, as a device always does
 )
 
 // RuntimeParams are the parameters of a runtime; zero means default.
@@ -49,8 +49,8 @@ type RuntimeParams struct {
 	// Most bytes that KV, indexes and tails of all sessions and KV stores together may take. 0: 80 % of the
 	// memory this process may use.
 	KVBudgetBytes uint64
-	HugePages     HugePages
-	BindThreads   BindThreads
+	HugePages     HugePages   // whether the system is asked for them; zero: for large pieces
+	BindThreads   BindThreads // whether threads are pinned to cores; zero: on machines of several NUMA nodes
 	// Nothing less important is logged.
 	LogLevel LogLevel
 	// 0 to 19, added to the nice value of the runtime's own threads.
@@ -65,7 +65,8 @@ type RuntimeParams struct {
 	// tier. The file in it has no name and is gone with the runtime.
 	SpillFolder string
 	// Most bytes in that file. 0: as the disk has room.
-	SpillBytes    uint64
+	SpillBytes uint64
+	// Which clusters make room for others in the fast tier where there is a slow one; zero: BufferLRU.
 	BufferManager BufferManager
 }
 
@@ -220,7 +221,7 @@ func (r *Runtime) deviceInfo() (*C.wi_device_info, error) {
 
 // PolicyInfo is a way of indexing and selecting, to be named in [PolicyParams].
 type PolicyInfo struct {
-	Name        string
+	Name        string // what PolicyParams.Name takes
 	Description string // one line in English
 }
 

@@ -8,6 +8,23 @@ import (
 	"io"
 )
 
+// Who would be called back is there before C is called: a call with nobody to serve it has no way out of C.
+var (
+	errNoReader = argumentError("the reader is nil")
+	errNoWriter = argumentError("the writer is nil")
+)
+
+// checkReader refuses what no call reads from.
+func checkReader(reader io.Reader, bytes int64) error {
+	if reader == nil {
+		return errNoReader
+	}
+	if bytes < 0 {
+		return argumentError("bytes is %d, must not be negative", bytes)
+	}
+	return nil
+}
+
 // readerOf is a C reader of so many bytes of call.reader.
 func readerOf(bytes int64) *C.wi_reader {
 	return &C.wi_reader{
@@ -43,6 +60,9 @@ func (s *Session) Save(ctx context.Context, path string) error {
 // SaveTo writes the same bytes to a writer, in pieces of at most 1 MiB and a little. After a failure what was
 // written is of no use. Errors: [ErrIO], which wraps the writer's; [ErrCancelled], [ErrBusy].
 func (s *Session) SaveTo(ctx context.Context, writer io.Writer) error {
+	if writer == nil {
+		return errNoWriter
+	}
 	c, err := s.handle.beginAlone(ctx)
 	if err != nil {
 		return err
@@ -96,8 +116,8 @@ func (m *Model) Load(ctx context.Context, path string, params *SessionParams) (*
 // All of it is read into memory. An error of the reader ends the call with [ErrIO] and is wrapped. The rest:
 // as [Model.Load].
 func (m *Model) LoadFrom(ctx context.Context, reader io.Reader, bytes int64, params *SessionParams) (*Session, error) {
-	if bytes < 0 {
-		return nil, argumentError("bytes is %d, must not be negative", bytes)
+	if err := checkReader(reader, bytes); err != nil {
+		return nil, err
 	}
 	return m.newSession(ctx, params, func(c *call, p *C.wi_session_params, out **C.wi_session) C.wi_status {
 		c.reader = reader

@@ -25,9 +25,9 @@ type RuntimeStats struct {
 	SlowReadBytes    uint64        // that the disk was asked for
 	SlowReads        uint64        // reads that the disk was asked for
 	SlowReadTime     time.Duration // that calls waited for them
-	SlowWrittenBytes uint64
-	PinningRefused   uint64 // of a device: how often the system refused to pin host memory
-	SlowStalls       uint64 // times that a call waited for the disk
+	SlowWrittenBytes uint64        // that were written to it
+	PinningRefused   uint64        // of a device: how often the system refused to pin host memory
+	SlowStalls       uint64        // times that a call waited for the disk
 }
 
 func runtimeStatsOf(s *C.wi_runtime_stats) RuntimeStats {
@@ -81,10 +81,10 @@ type SessionStats struct {
 	EstimateTime      time.Duration // of DecodeTime: the estimation zone
 
 	// Share of the attention mass that was covered exactly, mean over steps, layers and heads; 1 before the
-	// first step. Certified is a lower bound of it.
+	// first step.
 	EstimatedCoverage    float64
-	CertifiedCoverage    float64
-	CertifiedCoverageMin float64 // over steps, layers and heads
+	CertifiedCoverage    float64 // a lower bound of that share
+	CertifiedCoverageMin float64 // the least of these bounds over steps, layers and heads
 
 	SlowBytes uint64 // keys and values in the slow tier, shared segments included
 

@@ -18,8 +18,8 @@ type TaskParams struct {
 	Priority int // -8 to 8, higher first; one more is twice the share of the time
 	// The prompt: tokens, or text, or neither, to go on from what the session has.
 	Tokens        []Token
-	Text          string // tokenised by the runtime, in pieces between others' steps
-	TokenizeFlags TokenizeFlags
+	Text          string          // tokenised by the runtime, in pieces between others' steps
+	TokenizeFlags TokenizeFlags   // how; or-ed
 	MaxTokens     int             // of the answer. 0: until it ends; planned with 1024
 	Sampling      *SamplingParams // as by SetSampling at the start. nil: the session's goes on
 }
@@ -418,7 +418,7 @@ func (s TaskState) String() string {
 
 // TaskInfo is how far a task is.
 type TaskInfo struct {
-	State          TaskState
+	State          TaskState     // what it waits for or does, or how it has ended
 	Err            error         // of a failed task: what a call would have returned
 	PromptTokens   int           // 0 while a text is not tokenised yet
 	PromptDone     int           // of them: read
