@@ -49,10 +49,21 @@ func (p *prompt) UnmarshalJSON(data []byte) error {
 			return badRequest("prompt", "unsupported_value", "prompt: one at a time; the list has %d", len(prompts))
 		}
 	}
-	if json.Unmarshal(data, &p.text) == nil || json.Unmarshal(data, &p.tokens) == nil {
+	if json.Unmarshal(data, &p.text) == nil {
 		return nil
 	}
-	return badRequest("prompt", "invalid_type", "prompt: expected a string or a list of token ids")
+	var ids []*waveinfer.Token // a null would be token 0 without a word
+	if json.Unmarshal(data, &ids) != nil {
+		return badRequest("prompt", "invalid_type", "prompt: expected a string or a list of token ids")
+	}
+	p.tokens = make([]waveinfer.Token, len(ids))
+	for i, id := range ids {
+		if id == nil {
+			return badRequest("prompt", "invalid_type", "prompt[%d] is null, must be a token id", i)
+		}
+		p.tokens[i] = *id
+	}
+	return nil
 }
 
 func (p *prompt) of(e *engine) ([]waveinfer.Token, error) {
