@@ -50,19 +50,26 @@ samples_print_what_those_in_c_print() {
   local questions=("What is the password of Boaz the potter?" "What is the magic word of the tower of Ruth?")
   xz -dc "$top/samples/text/kjv.txt.xz" >"$work/text.txt"
   { head -c 12000 "$work/text.txt"; printf '\n%s\n' "${facts[@]}"; tail -c 12000 "$work/text.txt"; } >"$document"
-  same chat "$model" < <(printf '%s\n' "${facts[0]}" "${questions[0]}" "last, without a line end")
+  same chat "$model" < <(
+    printf '%s\n' "${facts[0]}" "${questions[0]}" "" # an empty line is a turn too
+    head -c 15000 "$work/text.txt" | tr '\n' '\0'      # and so is a long one, with any bytes
+    printf '\nlast, without a line end'
+  )
   same long_document "$model" "$document" "${questions[@]}"
   same save_load "$model" "In the beginning" "$work/saved.wis"
   same errors "$model"
+  wanted=1 same errors "$work/absent.gguf" # the message is one more of what it shows
 }
 
-# same SAMPLE ARGUMENT...: in Go and in C, with the same input.
+# same SAMPLE ARGUMENT...: in Go and in C, with the same input; their status is to be $wanted, else 0.
 same() {
-  local sample=$1
+  local sample=$1 c_status=0 status=0
   shift
   cat >"$work/$sample.in"
-  "$build/bin/sample_$sample" "$@" <"$work/$sample.in" >"$work/$sample.c.out" 2>"$work/$sample.c.err"
-  "$work/bin/$sample" "$@" <"$work/$sample.in" >"$work/$sample.go.out" 2>"$work/$sample.go.err"
+  "$build/bin/sample_$sample" "$@" <"$work/$sample.in" >"$work/$sample.c.out" 2>"$work/$sample.c.err" || c_status=$?
+  "$work/bin/$sample" "$@" <"$work/$sample.in" >"$work/$sample.go.out" 2>"$work/$sample.go.err" || status=$?
+  [ "$c_status $status" = "${wanted:-0} ${wanted:-0}" ] ||
+    { cat "$work/$sample".{c,go}.err >&2; echo "$sample: ended with $c_status in C, $status in Go" >&2; exit 1; }
   cmp "$work/$sample.c.out" "$work/$sample.go.out"
 }
 

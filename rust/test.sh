@@ -41,7 +41,11 @@ main() {
 
   cargo build --locked --examples
   head -c 30000 < <(xz -dc "$top/samples/text/kjv.txt.xz") >"$work/document.txt"
-  printf 'Hello there\nWho was Adam?\nno newline' >"$work/turns.txt"
+  {
+    printf 'Hello there\nWho was Adam?\n\n'
+    head -c 15000 "$work/document.txt" | tr '\n' '\0' # a line of any length and bytes is one turn
+    printf '\nno newline'
+  } >"$work/turns.txt"
   compare chat "$model" <"$work/turns.txt"
   compare long_document "$model" "$work/document.txt" "Who was Noah?" "What did God make?" "Who was Adam?"
   compare save_load "$model" "In the beginning" "$work/session"

@@ -2,6 +2,7 @@
  *   sample_chat MODEL
  * Before each answer the whole conversation is rendered in the model's own chat template; what the session
  * has of it already is kept, the rest is read. */
+#define _POSIX_C_SOURCE 200809L /* getline */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,17 +69,19 @@ int main(int argc, char** argv) {
   check(wi_model_open(runtime, argv[1], NULL, NULL, &model, &error));
   check(wi_session_create(model, NULL, &session, &error));
 
-  char line[8192];
-  while (turn_count + 2 <= kMostTurns && fgets(line, sizeof line, stdin)) {
-    const size_t length = strcspn(line, "\n");
-    char* text = malloc(length + 1);
-    if (!text) return 1;
-    memcpy(text, line, length);
-    say("user", text, length);
+  char* line = NULL;
+  size_t room = 0;
+  ssize_t length;
+  while (turn_count + 2 <= kMostTurns && (length = getline(&line, &room, stdin)) > 0) {
+    if (line[length - 1] == '\n') length--;
+    say("user", line, (size_t)length);
+    line = NULL; /* the turn keeps it */
+    room = 0;
     read_conversation(model, session);
     answer(session);
   }
 
+  free(line);
   while (turn_count > 0) free((char*)turns[--turn_count].content);
   wi_session_release(session);
   wi_model_release(model);

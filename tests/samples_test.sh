@@ -196,6 +196,16 @@ sample_chat_remembers_what_was_said_before() {
   tail -n 1 chat.out | grep -q "copper meadow" || broken "it said $(cat chat.out)"
 }
 
+sample_chat_takes_a_line_as_one_turn_whatever_its_length_and_bytes() {
+  {
+    printf 'The password of Boaz the potter is copper meadow.\0 '
+    head -c 15000 text.txt | tr '\n' ' '
+    printf ' What is the password of Boaz the potter?\n'
+  } >line.txt
+  "$bin/sample_chat" "$model" <line.txt >chat.out || broken "sample_chat failed"
+  [ "$(cat chat.out)" = "The password of Boaz the potter is copper meadow." ] || broken "it said $(cat chat.out)"
+}
+
 sample_long_document_answers_all_questions_from_forks() {
   "$bin/sample_long_document" "$model" document.txt "$question" "What is the password of Boaz the potter?" \
     >long.out 2>/dev/null || broken "sample_long_document failed"
@@ -259,6 +269,7 @@ for claim in tokens_come_back_as_the_same_text \
   chat_goes_on_where_it_was_saved \
   embed_writes_what_comes_next \
   sample_chat_remembers_what_was_said_before \
+  sample_chat_takes_a_line_as_one_turn_whatever_its_length_and_bytes \
   sample_long_document_answers_all_questions_from_forks \
   sample_save_load_goes_on_with_the_same_tokens \
   sample_errors_shows_a_status_for_each \
@@ -266,4 +277,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 21 test(s)."
+echo "[  PASSED  ] 22 test(s)."

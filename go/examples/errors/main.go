@@ -19,7 +19,7 @@ func main() {
 		os.Exit(1)
 	}
 	if err := provoke(context.Background(), os.Args[1]); err != nil {
-		fmt.Fprintln(os.Stderr, "errors:", err)
+		show("errors", err)
 		os.Exit(1)
 	}
 }
