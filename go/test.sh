@@ -38,10 +38,12 @@ main() {
   echo "== Go: samples print what those in C print"
   go build -o "$work/bin/" ./examples/...
   samples_print_what_those_in_c_print
+  echo "== Go: the program in README.md builds as it is printed, and writes what the one in C writes"
+  the_program_in_the_readme_builds_as_it_is_printed
   echo "== Go: a module elsewhere uses an installed library"
   a_module_elsewhere_uses_an_installed_library
 
-  echo "Go: $((passed + 7)) tests passed"
+  echo "Go: $((passed + 9)) tests passed"
 }
 
 samples_print_what_those_in_c_print() {
@@ -73,8 +75,29 @@ same() {
   cmp "$work/$sample.c.out" "$work/$sample.go.out"
 }
 
-# By the command that the package's documentation gives, with the library from each of its packages: the program finds it
-# when it is built and when it runs.
+the_program_in_the_readme_builds_as_it_is_printed() (
+  local readme=$work/readme
+  rm -rf "$readme"
+  mkdir "$readme"
+  cd "$readme"
+  sed -n '/^```go$/,/^```$/p' "$top/README.md" | sed '1d;$d' >main.go
+  make_module readme
+  [ -z "$(gofmt -l .)" ] || { gofmt -d . >&2; exit 1; }
+  go vet .
+  go build -o program .
+  ln -s "$top/samples/model/needle-f16.gguf" model.gguf # as it is called there
+  ./program >go.out
+  "$build/bin/embed" model.gguf "Once upon a time" >c.out
+  [ -s c.out ] && cmp c.out go.out
+)
+
+# make_module NAME: in this folder, by the command that the package's documentation gives.
+make_module() {
+  go mod init "example.com/$1" 2>/dev/null
+  go mod edit -require=waveinfer@v0.2.0 -replace=waveinfer="$here"
+}
+
+# With the library from each of its packages: the program finds it when it is built and when it runs.
 a_module_elsewhere_uses_an_installed_library() {
   local elsewhere=$work/elsewhere config said loads
   rm -rf "$elsewhere"
@@ -101,8 +124,7 @@ func main() {
 	fmt.Println(waveinfer.Version(), stats.Sessions, err)
 }
 END
-  go mod init example.com/elsewhere 2>/dev/null
-  go mod edit -require=waveinfer@v0.2.0 -replace=waveinfer="$here"
+  make_module elsewhere
   for config in "${configs[@]}"; do
     find_library_in "$config"
     go build -o elsewhere .
