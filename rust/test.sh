@@ -47,8 +47,10 @@ main() {
     printf '\nno newline'
   } >"$work/turns.txt"
   compare chat "$model" <"$work/turns.txt"
-  compare long_document "$model" "$work/document.txt" "Who was Noah?" "What did God make?" "Who was Adam?"
-  compare save_load "$model" "In the beginning" "$work/session"
+  compare long_document "$model" "$work/document.txt" "Who was Noah?" "What did God make?" $'Who was Adam\xe9?'
+  compare save_load "$model" $'In the beginning, caf\xe9' "$work/session"$'\xe9' # arguments are bytes, not all are UTF-8
+  wanted=1 compare chat "$work"/absent$'\xe9'
+  wanted=1 compare errors "$work"/absent$'\xe9' # the message is one more of what it shows
   compare errors "$model"
   use_from_outside
   if [ -e "$build/lib/libwaveinfer.a" ] || [ -e "$build/bundled/lib/libwaveinfer.a" ]; then
@@ -67,27 +69,58 @@ has_new_cargo() {
   [ "$(printf '%s\n' 1.78 "$version" | sort -V | head -n 1)" = 1.78 ]
 }
 
-# compare SAMPLE ARGUMENT...: its standard output is that of the sample in C.
+# compare SAMPLE ARGUMENT...: its standard output is that of the sample in C; the status of both is $wanted, else 0.
 compare() {
-  local sample=$1 input=$work/input.txt
+  local sample=$1 input=$work/input.txt c_status=0 status=0
   shift
   [ -t 0 ] && : >"$input" || cat >"$input"
-  "$build/bin/sample_$sample" "$@" <"$input" >"$work/$sample.c.txt" 2>"$work/$sample.c.log" ||
-    { cat "$work/$sample.c.log" >&2; exit 1; }
-  "$CARGO_TARGET_DIR/debug/examples/$sample" "$@" <"$input" >"$work/$sample.txt" 2>"$work/$sample.log" ||
-    { cat "$work/$sample.log" >&2; exit 1; }
+  "$build/bin/sample_$sample" "$@" <"$input" >"$work/$sample.c.txt" 2>"$work/$sample.c.log" || c_status=$?
+  "$CARGO_TARGET_DIR/debug/examples/$sample" "$@" <"$input" >"$work/$sample.txt" 2>"$work/$sample.log" || status=$?
+  [ "$c_status $status" = "${wanted:-0} ${wanted:-0}" ] ||
+    { cat "$work/$sample".{c.,}log >&2; echo "$sample: ended with $c_status in C, $status in Rust" >&2; exit 1; }
   cmp "$work/$sample.c.txt" "$work/$sample.txt" || exit 1
-  [ -s "$work/$sample.txt" ] || { echo "$sample: printed nothing" >&2; exit 1; }
+  [ -s "$work/$sample.txt" ] || [ -s "$work/$sample.log" ] || { echo "$sample: printed nothing" >&2; exit 1; }
   echo "sample $sample ... ok"
   passed=$((passed + 1))
 }
 
-# A crate of a user's, in a folder of its own, with the library from each of its packages, which pkg-config knows.
+# A crate of a user's, in a folder of its own, with the library from each of its packages, which pkg-config knows. The
+# program is started as it lies there; with a library that is only shared, by the run path that its documentation shows.
 use_from_outside() {
-  local outside=$work/outside config said
+  local outside=$work/outside config shared=$work/outside/installed/shared said
   rm -rf "$outside"
   mkdir -p "$outside/src"
   install_packages "$build" "$outside/installed"
+  write_outside
+  for config in "${configs[@]}"; do
+    [ -e "$config/../libwaveinfer.a" ] || continue
+    start_from_outside "$config"
+    ! ldd "$outside/target/debug/outside" | grep waveinfer || exit 1
+    echo "the library of ${config#"$outside/"} is found by pkg-config, and the program starts by itself ... ok"
+    passed=$((passed + 1))
+  done
+
+  cp -a "$outside/installed/prefix" "$shared"
+  rm -f "$shared/lib/libwaveinfer.a"
+  echo 'waveinfer-sys = { path = "'"$top/rust/waveinfer-sys"'" }' >"$outside/direct"
+  sed -i "/^waveinfer = /r $outside/direct" "$outside/Cargo.toml"
+  { echo 'fn main() {' && sed -n 's,^//! \(println!.*\),\1,p' "$top/rust/waveinfer-sys/src/lib.rs" && echo '}'; } >"$outside/build.rs"
+  start_from_outside "$shared/lib/pkgconfig"
+  ldd "$outside/target/debug/outside" | grep -q "libwaveinfer.so.2 => $shared/lib" || exit 1
+  echo "a library that is only shared is found by the run path of the crate's documentation ... ok"
+  passed=$((passed + 1))
+}
+
+# start_from_outside CONFIG: with the library of that pkg-config folder.
+start_from_outside() {
+  (cd "$outside" && env -u WAVEINFER_BUILD_DIR PKG_CONFIG_PATH="$1" CARGO_TARGET_DIR="$outside/target" cargo build --quiet)
+  said=$(env -u LD_LIBRARY_PATH "$outside/target/debug/outside")
+  [ "$said" = "0.2.0 0" ] || { echo "a program outside the checkout said: $said" >&2; exit 1; }
+  grep -rqs "libdir=$(root_of "$1")/" "$outside/target"/debug/build/waveinfer-sys-*/output ||
+    { echo "the library of $1 was not found" >&2; exit 1; }
+}
+
+write_outside() {
   cat >"$outside/Cargo.toml" <<EOF
 [package]
 name = "outside"
@@ -102,15 +135,6 @@ fn main() -> waveinfer::Result<()> {
     Ok(())
 }
 EOF
-  for config in "${configs[@]}"; do
-    said=$(cd "$outside" && env -u WAVEINFER_BUILD_DIR PKG_CONFIG_PATH="$config" CARGO_TARGET_DIR="$outside/target" \
-      cargo run --quiet)
-    [ "$said" = "0.2.0 0" ] || { echo "a program outside the checkout said: $said" >&2; exit 1; }
-    grep -rqs "libdir=$(root_of "$config")/" "$outside/target"/debug/build/waveinfer-sys-*/output ||
-      { echo "the library of $config was not found" >&2; exit 1; }
-    echo "the library of ${config#"$outside/"} is found by pkg-config ... ok"
-    passed=$((passed + 1))
-  done
 }
 
 # The feature `static`: a program that needs no libwaveinfer.so.
@@ -141,10 +165,8 @@ build_from_checkout() {
   set_up "${build_packages[@]}"
   (unset WAVEINFER_BUILD_DIR && PKG_CONFIG_LIBDIR=$(without_waveinfer) CARGO_TARGET_DIR=$work/from_checkout \
     cargo build --locked --example errors)
-  local program=$work/from_checkout/debug/examples/errors library
-  library=$(find "$work/from_checkout" -path '*/build/lib/libwaveinfer.so.2')
-  LD_LIBRARY_PATH=$(dirname "$library") "$program" "$model" | cmp - "$work/errors.c.txt" || exit 1
-  echo "the crate builds the library from the checkout ... ok"
+  env -u LD_LIBRARY_PATH "$work/from_checkout/debug/examples/errors" "$model" | cmp - "$work/errors.c.txt" || exit 1
+  echo "the crate builds the library from the checkout, and the program starts by itself ... ok"
   passed=$((passed + 1))
 }
 

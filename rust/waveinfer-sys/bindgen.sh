@@ -19,6 +19,6 @@ bindgen "$work/waveinfer.h" --output "$to" --rustfmt-configuration-file "$(realp
   --rust-target 1.78 --rust-edition 2021 --use-core --no-doc-comments \
   --allowlist-item '(wi|WI)_.*' --blocklist-item WI_VERSION \
   --default-enum-style consts --no-prepend-enum-name \
-  --with-derive-default --raw-line '// Made from include/waveinfer.h by bindgen.sh.' \
+  --with-derive-default --raw-line '// Made from include/waveinfer.h by bindgen.sh, without its comments: that header is the manual of all that is here.' \
   -- -x c -Wno-microsoft-fixed-enum
 diff -u "$here/src/bindings.rs" "$to"

@@ -2,6 +2,7 @@
 //!   chat MODEL
 //! Before each answer the whole conversation is rendered in the model's own chat template; what the session has of
 //! it already is kept, the rest is read.
+use std::ffi::OsStr;
 use std::io::{stdin, stdout, BufRead, Write};
 use std::process::exit;
 
@@ -31,7 +32,7 @@ fn answer(session: &mut Session) -> Result<ChatMessage> {
     Ok(ChatMessage::assistant(text))
 }
 
-fn chat(model: &str) -> Result<()> {
+fn chat(model: &OsStr) -> Result<()> {
     let model = Model::open(&Runtime::new()?, model)?;
     let mut session = Session::new(&model)?;
     let mut turns = Vec::new();
@@ -47,7 +48,7 @@ fn chat(model: &str) -> Result<()> {
 }
 
 fn main() {
-    let arguments: Vec<_> = std::env::args().collect();
+    let arguments: Vec<_> = std::env::args_os().collect();
     let [_, model] = arguments.as_slice() else {
         eprintln!("usage: chat MODEL");
         exit(1);

@@ -1,5 +1,6 @@
 //! What goes wrong, and how it looks: a kind, a message that names what and where, and everything as it was.
 //!   errors MODEL
+use std::ffi::OsStr;
 use std::process::exit;
 
 use waveinfer::{Cancel, Model, ModelOptions, Result, RuntimeOptions, Session};
@@ -11,7 +12,7 @@ fn show<T>(what: &str, outcome: Result<T>) {
     }
 }
 
-fn go_wrong(model: &str) -> Result<()> {
+fn go_wrong(model: &OsStr) -> Result<()> {
     // A million bytes for keys and values of all sessions.
     let runtime = RuntimeOptions::new().kv_budget_bytes(1_000_000).create()?;
     let model = Model::open(&runtime, model)?;
@@ -35,7 +36,7 @@ fn go_wrong(model: &str) -> Result<()> {
 }
 
 fn main() {
-    let arguments: Vec<_> = std::env::args().collect();
+    let arguments: Vec<_> = std::env::args_os().collect();
     let [_, model] = arguments.as_slice() else {
         eprintln!("usage: errors MODEL");
         exit(1);

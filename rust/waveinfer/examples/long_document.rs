@@ -2,8 +2,10 @@
 //!   long_document MODEL DOCUMENT QUESTION...
 //! Ctrl-C ends the reading. Progress and statistics go to standard error.
 use std::error::Error;
+use std::ffi::{OsStr, OsString};
 use std::io::{stdout, Write};
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 use std::process::exit;
 use std::sync::OnceLock;
 
@@ -51,14 +53,14 @@ fn print_answer(task: &mut Task) -> Result<()> {
     Ok(())
 }
 
-fn ask(model: &str, document: &str, questions: &[String]) -> Result<(), Box<dyn Error>> {
+fn ask(model: &OsStr, document: &OsStr, questions: &[OsString]) -> Result<(), Box<dyn Error>> {
     let cancel = cancelled_by_interrupt()?;
     let model = ModelOptions::new().cancel(cancel).open(&Runtime::new()?, model)?;
 
     // What all these conversations begin with is the document: it is read once.
     let text = [std::fs::read(document)?.as_slice(), b"\n\n"].concat();
     let opening = user_turn(&model, &text)?;
-    let about = |question: &String| user_turn(&model, &[&text, question.as_bytes()].concat());
+    let about = |question: &OsString| user_turn(&model, &[&text, question.as_bytes()].concat());
     let asked: Vec<_> = questions.iter().map(about).collect::<Result<_>>()?;
     let shared = asked.iter().map(|tokens| common_prefix(&opening, tokens)).min().unwrap_or(opening.len());
 
@@ -77,7 +79,7 @@ fn ask(model: &str, document: &str, questions: &[String]) -> Result<(), Box<dyn 
     };
     let mut tasks: Vec<_> = asked.iter().map(submit).collect::<Result<_>>()?;
     for (question, task) in questions.iter().zip(&mut tasks) {
-        print!("{question}\n  ");
+        stdout().write_all(&[question.as_bytes(), b"\n  "].concat())?; // whatever bytes they are
         print_answer(task)?;
         println!();
     }
@@ -95,7 +97,7 @@ fn ask(model: &str, document: &str, questions: &[String]) -> Result<(), Box<dyn 
 }
 
 fn main() {
-    let arguments: Vec<_> = std::env::args().collect();
+    let arguments: Vec<_> = std::env::args_os().collect();
     let (model, document, questions) = match arguments.as_slice() {
         [_, model, document, questions @ ..] if !questions.is_empty() => (model, document, questions),
         _ => {

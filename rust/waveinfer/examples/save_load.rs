@@ -1,6 +1,8 @@
 //! Keeps a session in a file: what was read need not be read again, not even by another process.
 //!   save_load MODEL TEXT FILE
 //! Reads the text, saves the session, goes on; loads it, goes on from there: the same words.
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::exit;
 
 use waveinfer::{Model, Result, Runtime, Session, Token, TokenizeFlags};
@@ -19,10 +21,10 @@ fn go_on(session: &mut Session) -> Result<Vec<Option<Token>>> {
     Ok(tokens)
 }
 
-fn save_and_load(model: &str, text: &str, file: &str) -> Result<()> {
+fn save_and_load(model: &OsStr, text: &OsStr, file: &OsStr) -> Result<()> {
     let model = Model::open(&Runtime::new()?, model)?;
     let mut session = Session::new(&model)?;
-    session.append_text(text, TokenizeFlags::ADD_BOS)?;
+    session.append_text(text.as_bytes(), TokenizeFlags::ADD_BOS)?;
     session.save(file)?;
     let before = go_on(&mut session)?;
 
@@ -34,7 +36,7 @@ fn save_and_load(model: &str, text: &str, file: &str) -> Result<()> {
 }
 
 fn main() {
-    let arguments: Vec<_> = std::env::args().collect();
+    let arguments: Vec<_> = std::env::args_os().collect();
     let [_, model, text, file] = arguments.as_slice() else {
         eprintln!("usage: save_load MODEL TEXT FILE");
         exit(1);

@@ -40,9 +40,16 @@
 //! * **Text** is UTF-8. What goes in may be any bytes; events are whole code points.
 //! * **fork().** In a child process, calls on objects that the parent made are [`ErrorKind::State`].
 //!
+//! # Starting the program
+//! A library that the system's loader finds is loaded when the program starts; one that is installed elsewhere, or was
+//! built from a checkout, becomes a part of the program where there is a `libwaveinfer.a`. Where there is none, the
+//! program needs a run path: the documentation of `waveinfer-sys` says how it gets one.
+//!
 //! # Features
 //! * `stream`: `Task::stream`, the events of a task as a futures `Stream`.
 //! * `static`: the library becomes a part of the program.
+
+#![deny(missing_docs)]
 
 mod batch;
 mod call;

@@ -307,11 +307,14 @@ pub(crate) fn c_path(name: &str, path: &Path) -> Result<std::ffi::CString> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(i32)]
 #[non_exhaustive]
-#[allow(missing_docs)]
 pub enum LogLevel {
+    /// What has failed, and no call could say so.
     Error = WI_LOG_ERROR,
+    /// What goes on, but not as it should: threads or memory that the system refused. The default.
     Warning = WI_LOG_WARNING,
+    /// What the runtime found and chose.
     Info = WI_LOG_INFO,
+    /// What it does, for whoever looks for a fault.
     Debug = WI_LOG_DEBUG,
 }
 

@@ -656,11 +656,13 @@ impl SessionOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(i32)]
 #[non_exhaustive]
-#[allow(missing_docs)]
 pub enum KvType {
+    /// 16 bits, 11 of them significant.
     #[default]
     F16 = WI_KV_F16,
+    /// 16 bits, 8 of them significant, with the range of f32.
     Bf16 = WI_KV_BF16,
+    /// 32 bits: as they are computed.
     F32 = WI_KV_F32,
 }
 
