@@ -87,7 +87,7 @@ compare() {
 # A crate of a user's, in a folder of its own, with the library from each of its packages, which pkg-config knows. The
 # program is started as it lies there; with a library that is only shared, by the run path that its documentation shows.
 use_from_outside() {
-  local outside=$work/outside config shared=$work/outside/installed/shared said
+  local outside=$work/outside config kind said
   rm -rf "$outside"
   mkdir -p "$outside/src"
   install_packages "$build" "$outside/installed"
@@ -100,15 +100,19 @@ use_from_outside() {
     passed=$((passed + 1))
   done
 
-  cp -a "$outside/installed/prefix" "$shared"
-  rm -f "$shared/lib/libwaveinfer.a"
+  cp -a "$outside/installed/prefix" "$outside/installed/shared"
+  rm -f "$outside/installed/shared/lib/libwaveinfer.a"
+  cp -a "$outside/installed/prefix" "$outside/installed/with_device"
+  touch "$outside/installed/with_device/lib/libwaveinfer_cuda.so" # which the library looks for beside itself
   echo 'waveinfer-sys = { path = "'"$top/rust/waveinfer-sys"'" }' >"$outside/direct"
   sed -i "/^waveinfer = /r $outside/direct" "$outside/Cargo.toml"
   { echo 'fn main() {' && sed -n 's,^//! \(println!.*\),\1,p' "$top/rust/waveinfer-sys/src/lib.rs" && echo '}'; } >"$outside/build.rs"
-  start_from_outside "$shared/lib/pkgconfig"
-  ldd "$outside/target/debug/outside" | grep -q "libwaveinfer.so.2 => $shared/lib" || exit 1
-  echo "a library that is only shared is found by the run path of the crate's documentation ... ok"
-  passed=$((passed + 1))
+  for kind in shared with_device; do
+    start_from_outside "$outside/installed/$kind/lib/pkgconfig"
+    ldd "$outside/target/debug/outside" | grep -q "libwaveinfer.so.2 => $outside/installed/$kind/lib" || exit 1
+    echo "the library in installed/$kind is loaded by the run path of the crate's documentation ... ok"
+    passed=$((passed + 1))
+  done
 }
 
 # start_from_outside CONFIG: with the library of that pkg-config folder.
