@@ -64,24 +64,36 @@ the_samples_print_what_those_in_c_print() {
   xz -dc "$top/samples/text/kjv.txt.xz" | head -c 60000 >"$work/document.txt" || true
   printf 'Hello there, naïve\nWhat is the secret?\n\nAnd then?' >"$work/turns.txt"
   compare Errors errors "$model"
+  fails_with=1 compare Errors errors "$work/missing"
   compare SaveLoad save_load "$model" "In the beginning" "$work/session.wi"
   compare Chat chat "$model" <"$work/turns.txt"
   compare LongDocument long_document "$model" "$work/document.txt" "$first" "$second"
+  # A document and turns that are no UTF-8.
+  printf 'The \xff secret ingredient\xc3 of the river.\n' >"$work/bytes.txt"
+  compare LongDocument long_document "$model" "$work/bytes.txt" "$first" "$second"
+  printf 'Gr\xfc\xdfe\r\n\xff' >"$work/bytes.txt"
+  compare Chat chat "$model" <"$work/bytes.txt"
+  fails_with=1 compare LongDocument long_document "$model" "$work/missing" "$first"
 }
 
-# compare JAVA C ARGUMENT...: the two get the same standard input.
+# compare JAVA C ARGUMENT...: the two get the same standard input; both succeed, or end with fails_with, and Java
+# without a stack trace.
 compare() {
-  local sample=$1 program=sample_$2 work=$target/samples input
+  local sample=$1 program=sample_$2 work=$target/samples status=${fails_with:-0} of_c=0 of_java=0
   shift 2
-  input=$(cat; echo .)
+  cat >"$work/input"
   echo "== Java: $sample.java prints what $program prints"
   [ -x "$build/bin/$program" ] || { echo "$build/bin/$program is missing" >&2; return 1; }
   # With the jar's own library: the other one's products round otherwise.
-  printf %s "${input%.}" |
-    LD_LIBRARY_PATH=$build/bundled/lib "$build/bin/$program" "$@" >"$work/$sample.c.txt" 2>"$work/$sample.err"
-  printf %s "${input%.}" |
-    java -cp "$target/waveinfer-0.2.0.jar" "$java/examples/$sample.java" "$@" >"$work/$sample.txt" 2>"$work/$sample.err" ||
-    { cat "$work/$sample.err" >&2; return 1; }
+  LD_LIBRARY_PATH=$build/bundled/lib "$build/bin/$program" "$@" \
+    <"$work/input" >"$work/$sample.c.txt" 2>"$work/$sample.err" || of_c=$?
+  java -cp "$target/waveinfer-0.2.0.jar" "$java/examples/$sample.java" "$@" \
+    <"$work/input" >"$work/$sample.txt" 2>"$work/$sample.err" || of_java=$?
+  if [ "$of_c $of_java" != "$status $status" ] || grep -qE '^(Exception in|\sat )' "$work/$sample.err"; then
+    echo "$sample: status $of_c, in Java $of_java" >&2
+    cat "$work/$sample.err" >&2
+    return 1
+  fi
   cmp "$work/$sample.c.txt" "$work/$sample.txt"
   tests=$((tests + 1))
 }

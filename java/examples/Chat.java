@@ -1,8 +1,8 @@
 import static java.nio.charset.StandardCharsets.UTF_8;
 
-import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
-import java.io.InputStreamReader;
+import java.io.InputStream;
 import java.io.PrintStream;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -34,9 +34,8 @@ public class Chat {
     try (WaveRuntime runtime = WaveRuntime.create();
         Model model = runtime.open(Path.of(args[0]));
         Session session = model.newSession()) {
-      BufferedReader in = new BufferedReader(new InputStreamReader(System.in, UTF_8));
       List<ChatMessage> turns = new ArrayList<>();
-      for (String line = in.readLine(); line != null; line = in.readLine()) {
+      for (byte[] line = readLine(System.in); line != null; line = readLine(System.in)) {
         turns.add(ChatMessage.user(line));
         readConversation(model, session, turns);
         turns.add(ChatMessage.assistant(answer(session)));
@@ -45,6 +44,15 @@ public class Chat {
       System.err.println("chat: " + e.status() + ": " + e.getMessage());
       System.exit(1);
     }
+  }
+
+  /** A line's bytes, of which some may be no UTF-8; null at the end. */
+  private static byte[] readLine(InputStream in) throws IOException {
+    ByteArrayOutputStream line = new ByteArrayOutputStream();
+    int next = in.read();
+    if (next < 0) return null;
+    for (; next >= 0 && next != '\n'; next = in.read()) line.write(next);
+    return line.toByteArray();
   }
 
   /** Brings the session to where the assistant's next answer begins. */

@@ -27,8 +27,12 @@ public class Errors {
       call.run();
       out.println("  OK");
     } catch (WaveInferException e) { // or by name: WaveInferException.Budget
-      out.println("  " + e.status() + ": " + e.getMessage());
+      tell(e);
     }
+  }
+
+  private static void tell(WaveInferException e) {
+    out.println("  " + e.status() + ": " + e.getMessage());
   }
 
   public static void main(String[] args) {
@@ -55,6 +59,10 @@ public class Errors {
       int[] few = Arrays.copyOf(tokens, 200);
       show("a call that was cancelled", () -> session.prefill(few, null, cancel));
       show("and the session is as it was", () -> session.prefill(few));
+    } catch (WaveInferException e) {
+      out.println("errors");
+      tell(e);
+      System.exit(1);
     }
   }
 }

@@ -2,6 +2,7 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import java.io.IOException;
 import java.io.PrintStream;
+import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -27,7 +28,7 @@ import waveinfer.WaveRuntime;
 public class LongDocument {
   private static final PrintStream out = new PrintStream(System.out, true, UTF_8);
 
-  public static void main(String[] args) throws IOException {
+  public static void main(String[] args) {
     if (args.length < 3) {
       System.err.println("usage: LongDocument MODEL DOCUMENT QUESTION...");
       System.exit(1);
@@ -39,6 +40,9 @@ public class LongDocument {
       ask(Path.of(args[0]), Path.of(args[1]), List.of(args).subList(2, args.length));
     } catch (WaveInferException e) {
       System.err.println("\nlong_document: " + e.status() + ": " + e.getMessage());
+      Runtime.getRuntime().halt(1);
+    } catch (IOException e) {
+      System.err.println("\nlong_document: " + e);
       Runtime.getRuntime().halt(1);
     }
   }
@@ -58,11 +62,11 @@ public class LongDocument {
         Model model = runtime.open(file);
         Session document = model.newSession()) {
       // What all these conversations begin with is the document: it is read once.
-      String opening = Files.readString(text) + "\n\n";
+      byte[] opening = join(Files.readAllBytes(text), "\n\n"); // some may be no UTF-8
       int[] shared = userTurn(model, opening);
       List<int[]> asked = new ArrayList<>();
       for (String question : questions) {
-        int[] tokens = userTurn(model, opening + question);
+        int[] tokens = userTurn(model, join(opening, question));
         asked.add(tokens);
         int differs = Arrays.mismatch(shared, tokens);
         if (differs >= 0) shared = Arrays.copyOf(shared, differs);
@@ -100,8 +104,13 @@ public class LongDocument {
   }
 
   /** A user's turn as the model's chat template has it, up to where the answer begins. */
-  private static int[] userTurn(Model model, String text) {
+  private static int[] userTurn(Model model, byte[] text) {
     return model.chatTokens(
         List.of(ChatMessage.user(text)), new ChatParams().addGenerationPrompt(true));
+  }
+
+  private static byte[] join(byte[] text, String more) {
+    byte[] end = more.getBytes(UTF_8);
+    return ByteBuffer.allocate(text.length + end.length).put(text).put(end).array();
   }
 }

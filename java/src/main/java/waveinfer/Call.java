@@ -264,6 +264,16 @@ final class Call implements AutoCloseable {
     throw failure(status);
   }
 
+  /** As check, of a call that cannot be cancelled: one in which a callback threw is undone. */
+  void check(int status, Runnable undo) {
+    Throwable own = thrown;
+    if (status == wi_status_code.WI_OK && own != null) {
+      undo.run();
+      throw Callbacks.<RuntimeException>sneaky(own);
+    }
+    check(status);
+  }
+
   /** As check, of a call that takes a channel of the host's. */
   void checkIo(int status) throws IOException {
     check(status);

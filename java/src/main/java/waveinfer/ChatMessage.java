@@ -1,27 +1,44 @@
 package waveinfer;
 
+import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
 
-/**
- * One message of a conversation.
- *
- * @param role "system", "user", "assistant", "tool" or what the template knows; do not take roles
- *     from strangers
- * @param content its text; null: an empty text, or what {@code fieldsJson} calls content
- * @param fieldsJson a JSON object of more fields of the message (tool_calls, tool_call_id, name and
- *     so on), or null
- */
-public record ChatMessage(String role, String content, String fieldsJson) {
+/** One message of a conversation. Two of the same role, bytes and fields are equal. */
+public final class ChatMessage {
+  private final String role;
+  private final byte[] content; // null: none
+  private final String fieldsJson;
+
   /**
    * A message.
    *
-   * @param role its role
-   * @param content its text, or null
-   * @param fieldsJson more fields, or null
+   * @param role "system", "user", "assistant", "tool" or what the template knows; do not take roles
+   *     from strangers
+   * @param content its text; null: an empty text, or what {@code fieldsJson} calls content
+   * @param fieldsJson a JSON object of more fields of the message (tool_calls, tool_call_id, name
+   *     and so on), or null
    */
-  public ChatMessage {
-    Objects.requireNonNull(role);
+  public ChatMessage(String role, String content, String fieldsJson) {
+    this(role, content == null ? null : Texts.bytes(content), fieldsJson);
+  }
+
+  private ChatMessage(String role, byte[] content, String fieldsJson) {
+    this.role = Objects.requireNonNull(role);
+    this.content = content;
+    this.fieldsJson = fieldsJson;
+  }
+
+  /**
+   * A message whose text may be no UTF-8: its bytes are passed on as they are.
+   *
+   * @param role as of {@link #ChatMessage(String, String, String)}
+   * @param content its text, copied; null as there
+   * @param fieldsJson as there
+   * @return a message
+   */
+  public static ChatMessage ofBytes(String role, byte[] content, String fieldsJson) {
+    return new ChatMessage(role, content == null ? null : content.clone(), fieldsJson);
   }
 
   /**
@@ -45,6 +62,16 @@ public record ChatMessage(String role, String content, String fieldsJson) {
   }
 
   /**
+   * What the user says, in bytes that may be no UTF-8.
+   *
+   * @param content its text, copied
+   * @return a message
+   */
+  public static ChatMessage user(byte[] content) {
+    return ofBytes("user", content, null);
+  }
+
+  /**
    * What the model said.
    *
    * @param content its text
@@ -52,6 +79,61 @@ public record ChatMessage(String role, String content, String fieldsJson) {
    */
   public static ChatMessage assistant(String content) {
     return new ChatMessage("assistant", content, null);
+  }
+
+  /**
+   * Who says it.
+   *
+   * @return "system", "user", "assistant", "tool" or another
+   */
+  public String role() {
+    return role;
+  }
+
+  /**
+   * What is said.
+   *
+   * @return its text, with U+FFFD for bytes that are no UTF-8; null: none
+   */
+  public String content() {
+    return content == null ? null : Texts.of(content);
+  }
+
+  /**
+   * More fields of the message.
+   *
+   * @return a JSON object, or null
+   */
+  public String fieldsJson() {
+    return fieldsJson;
+  }
+
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof ChatMessage message
+        && role.equals(message.role)
+        && Arrays.equals(content, message.content)
+        && Objects.equals(fieldsJson, message.fieldsJson);
+  }
+
+  @Override
+  public int hashCode() {
+    return Objects.hash(role, Arrays.hashCode(content), fieldsJson);
+  }
+
+  @Override
+  public String toString() {
+    return "ChatMessage[role="
+        + role
+        + ", content="
+        + content()
+        + ", fieldsJson="
+        + fieldsJson
+        + "]";
+  }
+
+  int bytes() {
+    return content == null ? 0 : content.length;
   }
 
   static long write(List<ChatMessage> messages, Call call) {
@@ -63,9 +145,8 @@ public record ChatMessage(String role, String content, String fieldsJson) {
       to.setStruct_size((int) size);
       to.setRole(call.name(message.role));
       if (message.content != null) {
-        byte[] bytes = Texts.bytes(message.content);
-        to.setContent(call.copy(bytes));
-        to.setContent_length(bytes.length);
+        to.setContent(call.copy(message.content));
+        to.setContent_length(message.content.length);
       }
       to.setFields_json(call.name(message.fieldsJson));
       address += size;

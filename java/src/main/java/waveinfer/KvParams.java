@@ -61,6 +61,20 @@ public final class KvParams {
     return this;
   }
 
+  /** Of a store that is loaded: C takes a zero as what was saved, which nobody here would know. */
+  void needShape() {
+    need("layers", layers);
+    need("queryHeads", queryHeads);
+    need("kvHeads", kvHeads);
+    need("headDim", headDim);
+  }
+
+  private static void need(String name, int value) {
+    if (value < 1) {
+      throw new WaveInferException.Argument(0, name + " is " + value + ": the shape is needed");
+    }
+  }
+
   long write(Call call) {
     wi_kv_params to = call.own(new wi_kv_params());
     to.setLayers(layers);

@@ -236,7 +236,7 @@ public final class Model extends Handle {
   private static long length(List<ChatMessage> messages) {
     long length = 0;
     for (ChatMessage message : messages) {
-      if (message.content() != null) length += message.content().length();
+      length += message.bytes();
     }
     return length;
   }

@@ -143,8 +143,9 @@ public final class RuntimeParams {
   /**
    * Where the runtime's log goes, and how much of it. The log comes from any thread that is inside
    * a call or from one of the runtime's own, and may come from several at once. What it throws on a
-   * thread inside a call ends that call, if the call can be cancelled; else, and elsewhere, it goes
-   * to the thread's uncaught exception handler. It must not use the library.
+   * thread inside a call ends that call and is thrown by it, if the call can be cancelled or is
+   * {@link WaveRuntime#create(RuntimeParams)}; else, and elsewhere, it goes to the thread's
+   * uncaught exception handler. It must not use the library.
    *
    * @param level nothing above it is logged
    * @param log gets the level and one line; null: no log

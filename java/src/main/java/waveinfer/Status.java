@@ -49,6 +49,16 @@ public enum Status {
   }
 
   /**
+   * The library's own name of a status, which may be newer than this binding.
+   *
+   * @param code a {@code WI_E_*}
+   * @return its name without the prefix, "UNKNOWN" if it is none
+   */
+  public static String nameOf(int code) {
+    return Texts.of(Native.text(Native.wi_status_name(code)));
+  }
+
+  /**
    * The status of a number.
    *
    * @param code a {@code WI_E_*}

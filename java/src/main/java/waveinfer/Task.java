@@ -188,21 +188,29 @@ public final class Task extends Handle implements Iterable<Event> {
    * @return false if the time was over first
    * @throws WaveInferException.Cancelled if the thread is interrupted; its interrupt status stays
    *     set, and the task goes on
+   * @throws WaveInferException.State in what the engine calls, a logits processor of a task or
+   *     {@link TaskParams#whenReady}, if there are no events: the engine would wait for itself
    */
   public boolean await(Duration timeout) {
+    if (Callbacks.onEngine()) {
+      if (isReady(0)) return true;
+      throw new WaveInferException.State(
+          0,
+          "the engine waits for this callback, which would wait for the engine; cancel does not");
+    }
     long end = timeout == null ? 0 : System.nanoTime() + timeout.toNanos();
     while (true) {
       if (Thread.currentThread().isInterrupted()) {
         throw new WaveInferException.Cancelled(0, "the thread was interrupted");
       }
       long left = timeout == null ? SLICE_NS : Math.max(0, end - System.nanoTime());
-      if (awaitNs(Math.min(left, SLICE_NS))
-          || bell != null && bell.rangWrong()
-          || pending != null) {
-        return true;
-      }
+      if (isReady(Math.min(left, SLICE_NS))) return true;
       if (timeout != null && left == 0) return false;
     }
+  }
+
+  private boolean isReady(long timeout) {
+    return awaitNs(timeout) || bell != null && bell.rangWrong() || pending != null;
   }
 
   private boolean awaitNs(long timeout) {

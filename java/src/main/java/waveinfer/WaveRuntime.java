@@ -7,7 +7,6 @@ import java.nio.channels.ReadableByteChannel;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Objects;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
@@ -35,14 +34,17 @@ public final class WaveRuntime extends Handle {
    * @param params how
    * @return a new one
    * @throws WaveInferException.Unsupported for an unknown device
+   * @throws RuntimeException what its log throws meanwhile on this thread; there is no runtime then
    */
   public static WaveRuntime create(RuntimeParams params) {
     long log = params.log() == null ? 0 : Callbacks.add(new Callbacks.Log(params.log()));
     boolean made = false;
     try (Call call = Call.enter()) {
-      call.check(Native.wi_runtime_create(params.write(call, log), call.out(), call.error()));
+      int status = Native.wi_runtime_create(params.write(call, log), call.out(), call.error());
+      long runtime = call.outLong();
+      call.check(status, () -> Native.wi_runtime_release(runtime));
       made = true;
-      return new WaveRuntime(call.outLong());
+      return new WaveRuntime(runtime);
     } finally {
       if (!made) Callbacks.remove(log);
     }
@@ -55,6 +57,15 @@ public final class WaveRuntime extends Handle {
    */
   public static String libraryVersion() {
     return Texts.of(Native.text(Native.wi_version()));
+  }
+
+  /**
+   * The version of the library's binary interface, which is that of this jar's classes.
+   *
+   * @return its number
+   */
+  public static int abiVersion() {
+    return Native.wi_abi_version();
   }
 
   /**
@@ -255,10 +266,12 @@ public final class WaveRuntime extends Handle {
    * @param params its shape, which must be as saved; what else is not set is as saved
    * @param cancel ends the call; may be null
    * @return a new one
+   * @throws WaveInferException.Argument if a number of the shape is less than 1
    * @throws WaveInferException.Format for a damaged file, or one of a session
    * @throws WaveInferException.Mismatch for another shape
    */
   public KvStore loadKvStore(Path path, KvParams params, CancelToken cancel) {
+    params.needShape();
     try (Call call = Call.cancellable(cancel)) {
       call.check(
           Native.wi_kv_load(
@@ -286,7 +299,7 @@ public final class WaveRuntime extends Handle {
   public KvStore loadKvStore(
       ReadableByteChannel from, long bytes, KvParams params, CancelToken cancel)
       throws IOException {
-    Objects.requireNonNull(params);
+    params.needShape();
     try (Call call = Call.cancellable(cancel)) {
       call.checkIo(
           Native.wi_kv_load_from(

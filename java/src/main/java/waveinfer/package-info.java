@@ -39,8 +39,9 @@
  *
  * <p><b>Callbacks</b> run during the call that they are given to, on its thread. What one throws
  * ends the call, and is thrown by the call instead of a {@link
- * waveinfer.WaveInferException.Cancelled}. It must not use the object that the call is on, except
- * for its statistics.
+ * waveinfer.WaveInferException.Cancelled}; what a log may throw, {@link
+ * waveinfer.RuntimeParams#log(LogLevel, java.util.function.BiConsumer)} says. It must not use the
+ * object that the call is on, except for its statistics.
  *
  * <p><b>Text</b> is exact: any Unicode string, NUL characters included. An unpaired surrogate,
  * which UTF-8 cannot say, becomes a question mark; where bytes that are no UTF-8 matter, methods

@@ -198,22 +198,46 @@ class CallbackTest {
   }
 
   @Test
+  void whatTheLogThrowsIsThrownByCreate() {
+    int before = Callbacks.count();
+    List<Throwable> reported = Collections.synchronizedList(new ArrayList<>());
+    Thread.UncaughtExceptionHandler handler = Thread.currentThread().getUncaughtExceptionHandler();
+    Thread.currentThread().setUncaughtExceptionHandler((thread, what) -> reported.add(what));
+    try {
+      Oops oops = new Oops();
+      RuntimeParams params = new RuntimeParams().threads(1);
+      params.log(
+          LogLevel.DEBUG,
+          (level, line) -> {
+            throw oops;
+          });
+      assertSame(oops, assertThrows(Oops.class, () -> WaveRuntime.create(params)));
+    } finally {
+      Thread.currentThread().setUncaughtExceptionHandler(handler);
+    }
+    assertEquals(List.of(), reported);
+    assertEquals(before, Callbacks.count()); // and there is no runtime
+  }
+
+  @Test
   void aLogThatThrowsEndsNoVm() {
+    AtomicInteger made = new AtomicInteger();
     RuntimeParams params =
         new RuntimeParams()
             .threads(1)
             .log(
                 LogLevel.DEBUG,
                 (level, line) -> {
-                  throw new Oops();
+                  if (made.get() > 0) throw new Oops();
                 });
     try (WaveRuntime runtime = WaveRuntime.create(params);
-        Session session = openQuietly(runtime)) {
+        Session session = openQuietly(runtime, made)) {
       assertEquals(0, session.tokenCount());
     }
   }
 
-  private static Session openQuietly(WaveRuntime runtime) {
+  private static Session openQuietly(WaveRuntime runtime, AtomicInteger made) {
+    made.set(1);
     Model model;
     try {
       model = runtime.open(Sample.FILE);

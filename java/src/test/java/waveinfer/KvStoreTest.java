@@ -1,5 +1,6 @@
 package waveinfer;
 
+import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -12,6 +13,7 @@ import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.nio.channels.Channels;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -155,6 +157,34 @@ class KvStoreTest {
         WaveInferException.Mismatch.class,
         () -> Sample.runtime.loadKvStore(file, new KvParams(1, 4, 2, 16), null));
     assertThrows(WaveInferException.Format.class, () -> Sample.model.load(file));
+  }
+
+  @Test
+  void aStoreIsNotLoadedWithoutItsShape() {
+    Path file = folder.resolve("kv.wi");
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    try (KvStore kv = filled()) {
+      kv.save(file, null);
+      assertDoesNotThrow(() -> kv.save(Channels.newChannel(bytes), null));
+    }
+    String[] names = {"layers", "queryHeads", "kvHeads", "headDim"};
+    for (int wrong : new int[] {0, -1}) {
+      for (int i = 0; i < names.length; i++) {
+        int[] of = {LAYERS, QUERY_HEADS, KV_HEADS, DIM};
+        of[i] = wrong;
+        KvParams params = new KvParams(of[0], of[1], of[2], of[3]).kvType(KvType.F32);
+        var from = Channels.newChannel(new ByteArrayInputStream(bytes.toByteArray()));
+        WaveRuntime runtime = Sample.runtime;
+        Class<WaveInferException.Argument> argument = WaveInferException.Argument.class;
+        for (WaveInferException e :
+            List.of(
+                assertThrows(argument, () -> runtime.loadKvStore(file, params, null)),
+                assertThrows(
+                    argument, () -> runtime.loadKvStore(from, bytes.size(), params, null)))) {
+          assertTrue(e.getMessage().startsWith(names[i] + " is " + wrong), e.getMessage());
+        }
+      }
+    }
   }
 
   @Test

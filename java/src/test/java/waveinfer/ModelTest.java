@@ -98,6 +98,19 @@ class ModelTest {
                 List.of(new ChatMessage("user", "x", "{not json")), new ChatParams()));
   }
 
+  @Test
+  void bytesOfAMessageArePassedAsTheyAre() {
+    byte[] bytes = {'a', (byte) 0xff, 0, (byte) 0xc3, 'b'};
+    ChatMessage message = ChatMessage.user(bytes);
+    int[] tokens = Sample.model.chatTokens(List.of(message), null);
+    String latin = new String(Sample.model.detokenize(tokens, true), StandardCharsets.ISO_8859_1);
+    assertTrue(latin.contains(new String(bytes, StandardCharsets.ISO_8859_1)), latin);
+    bytes[0] = 'x'; // it was copied
+    assertEquals("a\ufffd\0\ufffdb", message.content());
+    assertEquals(ChatMessage.user("word"), ChatMessage.ofBytes("user", "word".getBytes(), null));
+    assertEquals(null, ChatMessage.ofBytes("user", null, "{}").content());
+  }
+
   private static int count(int[] tokens, int token) {
     return (int) java.util.Arrays.stream(tokens).filter(each -> each == token).count();
   }

@@ -12,8 +12,10 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -150,6 +152,42 @@ class TaskTest {
     try (Session session = Sample.session();
         Task next = session.submit(some(3))) {
       assertEquals(4, next.events().toList().size());
+    }
+  }
+
+  @Test
+  void whatTheEngineCallsCannotWaitForIt() throws InterruptedException {
+    TaskParams reads = new TaskParams().tokens(Sample.tokens(100_000)).maxTokens(1);
+    for (boolean byItsBell : new boolean[] {true, false}) {
+      CompletableFuture<Task> reading = new CompletableFuture<>();
+      CompletableFuture<List<WaveInferException>> thrown = new CompletableFuture<>();
+      Runnable wait =
+          () -> {
+            Task task = reading.join(); // which has no events while the engine is here
+            if (thrown.isDone()) return;
+            Class<WaveInferException.State> state = WaveInferException.State.class;
+            thrown.complete(
+                List.of(
+                    assertThrows(state, () -> task.await(null)),
+                    assertThrows(state, () -> task.await(Duration.ofSeconds(5))),
+                    assertThrows(state, () -> task.iterator().next())));
+          };
+      TaskParams params = some(3);
+      if (byItsBell) params.whenReady(wait);
+      else params.sampling(new SamplingParams().logitsProcessor(logits -> wait.run()));
+      try (Session session = Sample.session();
+          Session other = Sample.model.newSession();
+          Task task = session.submit(params);
+          Task endless = other.submit(reads)) {
+        reading.complete(endless);
+        for (WaveInferException e : thrown.get(20, TimeUnit.SECONDS)) {
+          assertTrue(e.getMessage().startsWith("the engine waits for this callback"));
+        }
+        endless.cancel();
+        assertEquals(4, task.events().toList().size());
+      } catch (ExecutionException | TimeoutException e) {
+        throw new AssertionError("the engine waits for itself", e);
+      }
     }
   }
 
