@@ -48,16 +48,19 @@ check_source() {
   mypy src tests examples bench
 }
 
-# same_output SAMPLE ARGUMENT...: standard output, byte for byte, and what standard input is for both.
+# same_output STATUS SAMPLE ARGUMENT...: exit status, no traceback, standard output byte for byte; both have the
+# same standard input.
 same_output() {
-  local sample=$1
-  shift
+  local status=$1 sample=$2 of_c=0 of_python=0
+  shift 2
   cat >"$work/input"
-  "$build/bin/sample_$sample" "$@" <"$work/input" >"$work/c.out" 2>"$work/c.err"
-  python "examples/$sample.py" "$@" <"$work/input" >"$work/python.out" 2>"$work/python.err" || {
-    cat "$work/python.err" >&2
+  "$build/bin/sample_$sample" "$@" <"$work/input" >"$work/c.out" 2>"$work/c.err" || of_c=$?
+  python "examples/$sample.py" "$@" <"$work/input" >"$work/python.out" 2>"$work/python.err" || of_python=$?
+  if [ "$of_c $of_python" != "$status $status" ] || grep -q '^Traceback' "$work/python.err"; then
+    echo "sample $sample: status $of_c, in Python $of_python" >&2
+    cat "$work/c.err" "$work/python.err" >&2
     return 1
-  }
+  fi
   cmp "$work/c.out" "$work/python.out"
   checks=$((checks + 1))
 }
@@ -66,10 +69,19 @@ compare_samples() {
   local asked="What is the password of Boaz the potter?"
   xz -dc "$top/samples/text/kjv.txt.xz" | tail -c 30000 >"$work/document.txt"
   echo "The password of Boaz the potter is copper meadow." >>"$work/document.txt"
-  same_output errors "$model" </dev/null
-  same_output save_load "$model" "In the beginning" "$work/saved.session" </dev/null
-  same_output long_document "$model" "$work/document.txt" "$asked" "Who are you?" </dev/null
-  same_output chat "$model" < <(printf '%s\n' "$asked" "Grüße, 世界" "")
+  same_output 0 errors "$model" </dev/null
+  same_output 1 errors "$work/missing" </dev/null
+  same_output 0 save_load "$model" "In the beginning" "$work/saved.session" </dev/null
+  same_output 0 long_document "$model" "$work/document.txt" "$asked" "Who are you?" </dev/null
+  same_output 0 chat "$model" < <(printf '%s\n' "$asked" "Grüße, 世界" "")
+  # What is no UTF-8: arguments, a document, a turn.
+  same_output 1 errors "$work/missing"$'\xff' </dev/null
+  same_output 0 save_load "$model" $'In the \xff\xfe beginning' "$work/saved"$'\xff' </dev/null
+  printf 'The \xff password\xc3 of Boaz.\n' >"$work/document"$'\xff'
+  same_output 0 long_document "$model" "$work/document"$'\xff' $'What \xe4 password?' </dev/null
+  same_output 1 long_document "$model" "$work/missing"$'\xff' "$asked" </dev/null
+  same_output 1 chat "$work/missing"$'\xff' </dev/null
+  same_output 0 chat "$model" < <(printf 'Gr\xfc\xdfe\n\xff')
 }
 
 transformers_writes_the_same_tokens() {

@@ -15,7 +15,7 @@ def show(what: str, call: Callable[[], object]) -> None:
         call()
         print("  OK")
     except waveinfer.Error as error:
-        print(f"  {waveinfer.Status(error.status).name}: {error}")
+        print(f"  {waveinfer.status_name(error.status)}: {error}")
 
 
 def main(path: str) -> None:
@@ -39,4 +39,8 @@ def main(path: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: errors.py MODEL")
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except waveinfer.Error as error:
+        print(f"errors\n  {waveinfer.status_name(error.status)}: {error}")
+        sys.exit(1)

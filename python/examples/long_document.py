@@ -6,6 +6,7 @@ Ctrl-C ends the reading. Progress and statistics go to standard error.
 """
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -44,14 +45,16 @@ def main(path: str, document_path: str, *questions: str) -> None:
 
         # What all these conversations begin with is the document: it is read once.
         opening = user_turn(text)
-        asked = [user_turn(text + question.encode()) for question in questions]
+        asked = [user_turn(text + os.fsencode(question)) for question in questions]
         shared = min(same(opening, turn) for turn in asked)
         document.prefill(opening[:shared], progress=show_progress)
         print(file=sys.stderr)
 
         answers = asyncio.run(ask_all(document, [turn[shared:].tolist() for turn in asked]))
         for question, answer in zip(questions, answers, strict=True):
-            print(f"{question}\n  {answer}")
+            said = os.fsencode(question) + f"\n  {answer}\n".encode()  # a question as the shell gave it
+            sys.stdout.buffer.write(said)
+        sys.stdout.flush()
 
         stats = document.stats()
         print(
@@ -66,5 +69,5 @@ if __name__ == "__main__":
         sys.exit("usage: long_document.py MODEL DOCUMENT QUESTION...")
     try:
         main(*sys.argv[1:])
-    except (waveinfer.Error, KeyboardInterrupt) as error:
+    except (waveinfer.Error, OSError, KeyboardInterrupt) as error:
         sys.exit(f"\nlong_document: {error or 'interrupted'}")

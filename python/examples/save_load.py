@@ -5,6 +5,7 @@
 Reads the text, saves the session, goes on; loads it, goes on from there: the same words.
 """
 
+import os
 import sys
 
 import waveinfer
@@ -20,7 +21,7 @@ def go_on(session: waveinfer.Session) -> list[int]:
 def main(path: str, text: str, file: str) -> None:
     with waveinfer.Runtime() as runtime, runtime.open(path) as model:
         with model.session() as session:
-            session.append_text(text, add_bos=True)
+            session.append_text(os.fsencode(text), add_bos=True)  # its bytes, as the shell gave them
             session.save(file)
             before = go_on(session)
         with model.load(file) as loaded:

@@ -1,7 +1,10 @@
 """What this package believes of the ABI against the file that is generated from the header."""
 
+import ast
 import dataclasses
 import enum
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,13 +30,11 @@ def test_every_symbol_of_the_manifest_is_declared_and_there() -> None:
 
 
 def test_every_function_is_used_by_the_package() -> None:
-    """None is left out of the binding: retain, which Python's references replace, and names apart."""
+    """None is left out of the binding, retain apart, which Python's references replace."""
     files = Path(waveinfer.__file__).parent.glob("*.py")
     source = "".join(path.read_text() for path in files if path.name != "_abi.py")
     unused = {name for (name,) in lines("symbol") if f"lib.{name}" not in source}
-    assert unused == {f"wi_{each}_retain" for each in ("cancel", "kv", "model", "runtime", "session")} | {
-        "wi_status_name"
-    }
+    assert unused == {f"wi_{each}_retain" for each in ("cancel", "kv", "model", "runtime", "session")}
 
 
 def test_structs_have_the_manifest_s_sizes_and_alignments() -> None:
@@ -109,7 +110,40 @@ def test_options_name_every_field() -> None:
 
 def test_statuses_have_the_library_s_names() -> None:
     for status in waveinfer.Status:
-        assert ffi.string(lib.wi_status_name(status)).decode() == status.name
+        assert waveinfer.status_name(status) == status.name
+    for number in (-1, 14, 2**40, -(2**40)):
+        assert waveinfer.status_name(number) == "UNKNOWN"
+
+
+def test_everything_public_says_what_it_is() -> None:
+    """Classes, functions and constants, and all that classes have; of values, in the string after them."""
+    silent: list[str] = []
+
+    def look(body: list[ast.stmt], where: str, names: set[str] | None) -> None:
+        for statement, after in itertools.zip_longest(body, body[1:]):
+            told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name, told = statement.name, ast.get_docstring(statement) is not None
+            elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                name = statement.targets[0].id
+            elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                name = statement.target.id
+            else:
+                continue
+            public = not name.startswith("_") if names is None else name in names
+            if public and not told:
+                silent.append(f"{where}.{name}")
+            if public and isinstance(statement, ast.ClassDef):
+                look(statement.body, f"{where}.{name}", None)
+
+    seen = 0
+    for path in Path(waveinfer.__file__).parent.glob("*.py"):
+        if path.name != "_abi.py":
+            seen += 1
+            look(ast.parse(path.read_text()).body, path.stem, set(waveinfer.__all__))
+    assert seen > 10
+    # What a derived error has of its own is told of by `Error`.
+    assert [name for name in silent if not re.fullmatch(r"errors\.\w+Error\.status", name)] == []
 
 
 def test_each_status_has_a_class() -> None:

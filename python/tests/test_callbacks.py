@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import MODEL, answer, some_tokens
 
 import waveinfer
-from waveinfer import LogLevel, Model, Runtime, Sampling, Session
+from waveinfer import KvStore, LogLevel, Model, Runtime, Sampling, Session
 
 
 class Mine(Exception):
@@ -92,11 +94,11 @@ class Broken(io.RawIOBase):
             raise Mine("no more")
         return self._data[self._place - count : self._place]
 
-    def write(self, _: object) -> int:
+    def write(self, piece: Any) -> int:
         self._good -= 1
         if self._good < 0:
             raise Mine("full")
-        return 1000
+        return min(1000, len(piece))
 
 
 def test_exceptions_of_file_objects_are_raised(runtime: Runtime, model: Model, session: Session) -> None:
@@ -112,6 +114,90 @@ def test_exceptions_of_file_objects_are_raised(runtime: Runtime, model: Model, s
     session.save_file(saved)
     with pytest.raises(Mine):
         model.load_file(Broken(saved.getvalue(), 100_000))  # type: ignore[arg-type]
+    session.decode()
+
+
+class Reads:
+    """A file object whose read gives what a function makes of the bytes that were asked for, or of some."""
+
+    def __init__(self, data: bytes, answer: Callable[[bytes], object], at_most: int = 2**30) -> None:
+        self._file, self._answer, self._at_most = io.BytesIO(data), answer, at_most
+        self.seek, self.tell = self._file.seek, self._file.tell
+
+    def read(self, count: int) -> Any:
+        return self._answer(self._file.read(min(count, self._at_most)))
+
+
+SHAPE = {"layers": 1, "query_heads": 1, "kv_heads": 1, "head_dim": 8}
+
+
+def test_a_file_that_gives_more_than_was_asked_for_is_refused(
+    runtime: Runtime, model: Model, session: Session
+) -> None:
+    session.prefill(some_tokens(100))
+    saved, stored = io.BytesIO(), io.BytesIO()
+    session.save_file(saved)
+    with KvStore(runtime, **SHAPE) as store:  # type: ignore[arg-type]
+        store.append(0, np.ones((100, 1, 8)), np.ones((100, 1, 8)))
+        store.save_file(stored)
+
+    def longer(data: bytes) -> object:
+        return data + bytes(10_000_000)
+
+    def elements(data: bytes) -> object:  # no more of them than bytes that were asked for
+        return np.zeros(len(data), np.float64)
+
+    for answer_of in (longer, elements):
+
+        def reads(data: bytes, answer_of: Callable[[bytes], object] = answer_of) -> Any:
+            return Reads(data, answer_of)
+
+        with pytest.raises(ValueError, match="were asked for"):
+            runtime.open_file(reads(MODEL.read_bytes()))
+        with pytest.raises(ValueError, match="were asked for"):
+            model.load_file(reads(saved.getvalue()))
+        with pytest.raises(ValueError, match="were asked for"):
+            KvStore.load_file(runtime, reads(stored.getvalue()), **SHAPE)  # type: ignore[arg-type]
+
+
+def test_what_a_file_gives_is_bytes_wherever_they_lie(model: Model, session: Session) -> None:
+    session.prefill(some_tokens(100))
+    saved = io.BytesIO()
+    session.save_file(saved)
+    expected = answer(session)
+    kinds: list[Callable[[bytes], object]] = [
+        bytearray,
+        lambda data: np.frombuffer(data, np.uint16 if len(data) % 2 == 0 else np.uint8),
+        lambda data: np.frombuffer(data, np.uint8).repeat(3)[::3],
+    ]
+    for kind in kinds:
+        for at_most in (1001, 2**30):
+            reads: Any = Reads(saved.getvalue(), kind, at_most)
+            with model.load_file(reads) as loaded:
+                assert answer(loaded) == expected
+    nothing: Any = Reads(saved.getvalue(), lambda _: None)
+    with pytest.raises(BlockingIOError):
+        model.load_file(nothing)
+    text: Any = Reads(saved.getvalue(), lambda data: "x" * len(data))
+    with pytest.raises(TypeError):
+        model.load_file(text)
+
+
+def test_a_file_that_takes_nothing_is_not_asked_for_ever(session: Session) -> None:
+    session.prefill(some_tokens(100))
+    for taken in (0, -1, None, 2**40):
+        asked: list[int] = []
+
+        class Full(io.RawIOBase):
+            def write(self, piece: Any, taken: Any = taken, asked: list[int] = asked) -> Any:
+                asked.append(len(piece))
+                if len(asked) > 3:
+                    raise Mine("asked again and again")
+                return taken
+
+        with pytest.raises(OSError, match="would block" if taken is None else f"took {taken} of"):
+            session.save_file(Full())  # type: ignore[arg-type]
+        assert len(asked) == 1
     session.decode()
 
 

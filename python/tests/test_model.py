@@ -1,6 +1,7 @@
 """Runtime and model: opening, what they say of themselves, tokens and conversations."""
 
 import datetime
+import gc
 import io
 import json
 import logging
@@ -150,6 +151,31 @@ def test_everything_of_a_conversation_is_passed(model: waveinfer.Model) -> None:
         model.chat_tokens([])
 
 
+def test_a_conversation_that_is_none_is_refused(model: waveinfer.Model) -> None:
+    wrong: list[object] = [
+        {"content": "x"},
+        {"role": None, "content": "x"},
+        {"role": 1, "content": "x"},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": {"text": "x"}},
+        {"role": "user", "content": "x", "name": {1}},
+        {"role": "user", "content": [b"x"]},
+        "user",
+    ]
+    for message in wrong:
+        for render in (model.chat_render, model.chat_tokens):
+            with pytest.raises(waveinfer.ArgumentError, match=r"messages\[1\]"):
+                render([{"role": "user", "content": "x"}, message])  # type: ignore[list-item]
+    with pytest.raises(waveinfer.ArgumentError, match="tools"):
+        model.chat_render([{"role": "user", "content": "x"}], tools=[{"type": {1}}])
+
+
+def test_what_is_no_text_is_no_key_of_the_metadata(model: waveinfer.Model) -> None:
+    for key in (5, None, b"general.name", ("general.name",), "\ud800", "a\0b"):
+        assert key not in model.metadata
+    assert "general.name" in model.metadata
+
+
 def test_a_model_opens_from_memory_a_mapping_and_a_file_object() -> None:
     data = MODEL.read_bytes()
     expected = None
@@ -212,6 +238,7 @@ def test_a_log_is_a_function_or_a_logger(caplog: pytest.LogCaptureFixture) -> No
 def test_a_log_is_given_back_when_nothing_can_log_any_more() -> None:
     from waveinfer._calls import _logs
 
+    gc.collect()  # what others left in cycles
     before = len(_logs)
     runtime = Runtime(log=lambda _level, _text: None)
     session = runtime.open(MODEL).session()

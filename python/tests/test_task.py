@@ -1,15 +1,20 @@
 """Tasks, polled, waited for and awaited."""
 
 import asyncio
+import gc
 import select
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import MODEL, answer, some_tokens
 
 import waveinfer
-from waveinfer import Event, EventKind, Model, Runtime, Sampling, Session, TaskState
+from waveinfer import Cancel, Event, EventKind, Model, Runtime, Sampling, Session, TaskState
 
 
 def expected(model: Model, seed: int, count: int) -> list[int]:
@@ -214,6 +219,68 @@ def test_a_task_is_closed_by_what_the_engine_calls(runtime: Runtime) -> None:
         assert len(list(session.submit([1, 2, 3], max_tokens=2))) == 3
 
 
+def test_what_the_engine_calls_cannot_wait_for_it(model: Model) -> None:
+    for by_notice in (True, False):
+        made, waited = threading.Event(), threading.Event()
+        said: list[str] = []
+        tasks: list[waveinfer.Task] = []
+
+        def wait(
+            *_: object,
+            made: threading.Event = made,
+            waited: threading.Event = waited,
+            said: list[str] = said,
+            tasks: list[waveinfer.Task] = tasks,
+        ) -> None:
+            made.wait(60)
+            waits: list[Callable[[], object]] = [
+                tasks[0].wait,
+                lambda: tasks[0].wait(5),
+                lambda: list(tasks[0]),
+            ]
+            for each in waits if not waited.is_set() else []:
+                with pytest.raises(waveinfer.StateError) as error:
+                    each()
+                said.append(error.value.message)
+            waited.set()
+
+        # What it waits for has no events while the engine is here.
+        with model.session() as reading, model.session() as session:
+            session.prefill([1, 2, 3])
+            if by_notice:
+                task = session.submit(max_tokens=3, notify=wait)
+            else:
+                task = session.submit(max_tokens=3, sampling=Sampling(logits=wait))
+            tasks.append(reading.submit(some_tokens(200_000)))
+            made.set()
+            assert waited.wait(20), "the engine waits for itself"
+            tasks[0].cancel()
+            assert len(list(task)) == 4
+            assert list(tasks[0])[-1].kind is EventKind.CANCELLED
+        assert len(said) == 3
+        assert "the engine waits for this callback" in said[0]
+
+
+def test_no_tokens_are_none_and_never_without_limit(session: Session) -> None:
+    session.prefill(some_tokens(10))
+
+    async def stream(max_tokens: int) -> list[Event]:
+        return [event async for event in session.stream_async(max_tokens=max_tokens)]
+
+    assert list(session.stream(0)) == []
+    for call in (
+        lambda: session.submit(max_tokens=0),
+        lambda: session.submit(max_tokens=-1),
+        lambda: asyncio.run(stream(0)),
+        lambda: asyncio.run(stream(-1)),
+        lambda: session.stream(-1),
+    ):
+        with pytest.raises(waveinfer.ArgumentError, match="max_tokens"):
+            call()
+    assert session.stats().tokens == 10
+    assert len(list(session.stream(1))) == 1
+
+
 def test_a_task_that_fails_raises_what_a_call_would_have_raised(model: Model) -> None:
     with model.session(kv_budget_bytes=1_000_000) as session:
         with session.submit(some_tokens(20_000)) as task, pytest.raises(waveinfer.BudgetError):
@@ -242,14 +309,14 @@ def test_many_answers_are_awaited_at_once(model: Model) -> None:
 
 def test_cancelling_an_asyncio_task_cancels_the_native_one(model: Model) -> None:
     async def run() -> None:
-        session = model.session()
+        session, writing = model.session(), asyncio.Event()
 
         async def endless() -> None:
             async for _ in session.stream_async(some_tokens(300)):
-                pass
+                writing.set()
 
         asking = asyncio.create_task(endless())
-        await asyncio.sleep(0.2)
+        await asyncio.wait_for(writing.wait(), 60)
         with pytest.raises(waveinfer.BusyError):
             session.decode()
         asking.cancel()
@@ -310,6 +377,94 @@ def test_blocking_calls_have_variants_beside_the_loop(session: Session, tmp_path
         ticking.cancel()
 
     asyncio.run(run())
+
+
+def test_a_call_that_waits_for_a_thread_is_cancelled_at_once(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as one:
+        monkeypatch.setattr("waveinfer._calls._beside", one)
+        one.submit(over.wait, 60)
+
+        async def run() -> None:
+            reading = asyncio.create_task(session.prefill_async([1]))
+            await asyncio.sleep(0.05)
+            reading.cancel()
+            done, _ = await asyncio.wait([reading], timeout=10)
+            over.set()
+            assert done
+            assert reading.cancelled()
+
+        asyncio.run(run())
+    assert session.stats().tokens == 0
+
+
+def test_a_full_executor_of_the_loop_s_keeps_nobody_waiting(session: Session) -> None:
+    over = threading.Event()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        loop.run_in_executor(None, over.wait, 60)
+        try:
+            await asyncio.wait_for(session.prefill_async([1]), 20)
+        finally:
+            over.set()
+
+    asyncio.run(run())
+    assert session.stats().tokens == 1
+
+
+def test_a_call_that_is_cancelled_twice_has_ended(session: Session) -> None:
+    from waveinfer._calls import call_async
+
+    ended: list[bool] = []
+    logged: list[object] = []
+
+    def slow(cancel: Cancel) -> None:
+        while not cancel.fired:
+            time.sleep(0.001)
+        time.sleep(0.2)
+        ended.append(True)
+        raise Mine
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        working = asyncio.create_task(call_async(slow))
+        reading = asyncio.create_task(session.prefill_async(some_tokens(200_000)))
+        for _ in range(3):
+            await asyncio.sleep(0.03)
+            working.cancel()
+            reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert ended == [True]
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        session.prefill([1])  # free
+        del working, reading
+        gc.collect()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    gc.collect()
+    assert logged == []
+
+
+def test_a_child_process_has_threads_of_its_own_beside_its_loop() -> None:
+    code = """
+import asyncio, os, warnings
+from waveinfer._calls import call_async
+warnings.simplefilter("ignore") # Python's own, of a fork beside threads
+asyncio.run(call_async(lambda _: None))
+child = os.fork()
+if not child:
+    asyncio.run(asyncio.wait_for(call_async(lambda _: None), 20))
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_an_exception_of_a_callback_is_raised_where_events_are_awaited(session: Session) -> None:

@@ -17,6 +17,7 @@ The general rules hold everywhere:
   time.
 - Ctrl-C ends a call on the main thread as a `Cancel` does, and is raised as KeyboardInterrupt when it has
   ended. An exception in a callback does the same. A call lets other threads run.
+- There is no retain of the C library's: objects are shared as all of Python's are, by referring to them.
 - In the child of `os.fork` objects of the parent raise `StateError`; it may make a runtime of its own.
 """
 
@@ -39,6 +40,7 @@ from .errors import (
     StateError,
     Status,
     UnsupportedError,
+    status_name,
 )
 from .kv import KvStore
 from .model import Message, Metadata, Model
@@ -128,4 +130,5 @@ __all__ = [
     "__version__",
     "decode_batch",
     "devices",
+    "status_name",
 ]

@@ -20,6 +20,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -248,18 +249,21 @@ class Calling:
         self.beside = True
         self._abandoned = False
         self._ended = None
-        turns = [1]
+        turns = [function]
 
         def work() -> None:
             try:
-                turns.pop()
+                function = turns.pop()
             except IndexError:  # started twice
                 return
             _local.current = self
+            ended: int | BaseException
             try:
-                self._ended = function(self.token.cell[0], self.error)
+                ended = function(self.token.cell[0], self.error)
             except BaseException as exception:
-                self._ended = exception
+                ended = exception
+            del function  # what it holds is not this thread's to release, some time after the call
+            self._ended = ended
             self._wake.put(None)
 
         try:
@@ -372,18 +376,39 @@ def call(
         raise error
 
 
+# Of the package's own: the event loop's has few threads, which others wait for too. They are made as needed.
+_ASYNC_THREADS = 256
+_beside: ThreadPoolExecutor
+
+
+def _set_up_beside() -> None:
+    global _beside
+    _beside = ThreadPoolExecutor(_ASYNC_THREADS, "waveinfer")
+
+
+_set_up_beside()
+os.register_at_fork(after_in_child=_set_up_beside)  # threads stay behind
+
+
 async def call_async(function: Callable[[Cancel], T]) -> T:
-    """Runs a blocking call on a thread of the event loop's; cancelling the task ends the call first."""
+    """Runs a blocking call beside the event loop. Cancelling the task, once or many times, ends the call first."""
     cancel = Cancel()
-    future = asyncio.get_running_loop().run_in_executor(None, function, cancel)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        cancel.trigger()
-        await asyncio.wait([future])
+    work = _beside.submit(function, cancel)
+    future = asyncio.wrap_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as exception:
+            if work.cancel():  # it still waits for a thread
+                raise
+            cancel.trigger()
+            cancelled = exception
+    if cancelled is not None:
         if not future.cancelled():
-            future.exception()
-        raise
+            future.exception()  # nobody else looks at it
+        raise cancelled
+    return future.result()
 
 
 # ---------------------------------------------- Callbacks ----------------------------------------------

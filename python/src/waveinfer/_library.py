@@ -32,3 +32,4 @@ if lib.wi_abi_version() != ABI_VERSION:
     raise ImportError(f"{lib} has ABI {lib.wi_abi_version()}; this package needs {ABI_VERSION}")
 
 __version__: str = ffi.string(lib.wi_version()).decode()
+"""The library's version, "major.minor.patch"."""

@@ -26,8 +26,14 @@ def reader_struct(arguments: Arguments, file: BinaryIO, size: int | None) -> Any
         done = 0
         while done < count:
             piece = file.read(count - done)
+            if piece is None:
+                raise BlockingIOError("the file would block")
+            # Bytes, whatever the buffer's elements are and wherever they lie.
+            piece = memoryview(piece).tobytes()
             if not piece:
                 raise EOFError(f"the file ends {count - done} bytes early")
+            if len(piece) > count - done:
+                raise ValueError(f"the file gave {len(piece)} bytes where {count - done} were asked for")
             ffi.memmove(to + done, piece, len(piece))
             done += len(piece)
             place += len(piece)
@@ -48,6 +54,8 @@ def writer_struct(arguments: Arguments, file: BinaryIO) -> Any:
             taken: int | None = file.write(piece)  # a raw file may take less
             if taken is None:
                 raise BlockingIOError("the file would block")
+            if not 0 < taken <= len(piece):
+                raise OSError(f"the file took {taken} of {len(piece)} bytes")
             piece = piece[taken:]
 
     return arguments.struct("wi_writer", write=on_write, user=arguments.keep(Target(write)).user)

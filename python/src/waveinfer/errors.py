@@ -6,25 +6,47 @@ import enum
 from typing import Any
 
 from ._abi import ffi
+from ._library import lib
 
 
 class Status(enum.IntEnum):
     """What went wrong (wi_status)."""
 
     OK = 0
+    """Nothing."""
     ARGUMENT = 1
+    """An argument is wrong; the message names it and its value."""
     FORMAT = 2
+    """A file is broken; the message names the field and the byte offset."""
     UNSUPPORTED = 3
+    """Well-formed, but not something that this build can do; the message names it."""
     IO = 4
+    """The system refused a file operation; native_code is errno."""
     MEMORY = 5
+    """The system refused memory."""
     BUDGET = 6
+    """A byte budget of the runtime or the session would be exceeded; where there is a slow tier, by what must be
+    in fast memory, or the slow tier is full too."""
     CANCELLED = 7
+    """A `Cancel` fired, or a callback ended the call."""
     BUSY = 8
+    """Another thread, or a task, is inside this session or KV store."""
     STATE = 9
+    """The call does not fit the object's state: decode of an empty session, for example."""
     MISMATCH = 10
+    """A saved session of another model or of other parameters."""
     DEVICE = 11
+    """A device call failed; native_code is the driver's."""
     DEVICE_LOST = 12
+    """A sticky device fault: the runtime is unusable, the process is not."""
     INTERNAL = 13
+    """A bug in the library; please report the message."""
+
+
+def status_name(status: int) -> str:
+    """A status by the library's own name, "BUDGET" for BUDGET; "UNKNOWN" for a number that is none. Any thread."""
+    known = status if 0 <= status < 2**31 else -1
+    return str(ffi.string(lib.wi_status_name(known)).decode())
 
 
 class Error(Exception):

@@ -55,7 +55,10 @@ class Metadata(Mapping[str, str]):
 
     def __getitem__(self, key: str) -> str:
         model = self._model._use()
-        name = key.encode("utf-8", "surrogateescape")
+        try:
+            name = key.encode("utf-8", "surrogateescape")
+        except (AttributeError, UnicodeEncodeError):  # no text, or none that a file could have
+            raise KeyError(key) from None
         if b"\0" in name:
             raise KeyError(key)
         try:
@@ -317,24 +320,37 @@ def _conversation(
 ) -> tuple[Any, Any]:
     """Messages and params as the library's structs; what is no plain text goes as JSON."""
     turns = arguments.keep(ffi.new("wi_chat_message[]", max(len(messages), 1)))
-    for turn, message in zip(turns, messages, strict=False):
+    for index, (turn, message) in enumerate(zip(turns, messages, strict=False)):
+        what = f"messages[{index}]"
+        if not isinstance(message, Mapping):
+            raise ArgumentError(f"{what} is {message!r}, no mapping")
         fields = dict(message)
         turn.struct_size = ffi.sizeof("wi_chat_message")
-        turn.role = arguments.name("role", fields.pop("role"))
-        if isinstance(fields.get("content"), str | bytes):
-            content = encoded(fields.pop("content"))
-            turn.content, turn.content_length = arguments.text(content), len(content)
+        role, content = fields.pop("role", None), fields.get("content")
+        if not isinstance(role, str):
+            raise ArgumentError(f"{what}: role is {role!r}, no str")
+        turn.role = arguments.name("role", role)
+        if isinstance(content, str | bytes):
+            text = encoded(fields.pop("content"))
+            turn.content, turn.content_length = arguments.text(text), len(text)
+        elif content is not None and not isinstance(content, list | tuple):
+            raise ArgumentError(f"{what}: content is {content!r}, neither text nor None nor a list of parts")
         if fields:
-            turn.fields_json = arguments.name("message", _json(fields))
+            turn.fields_json = arguments.name(what, _json(what, fields))
     params = arguments.struct(
         "wi_chat_params",
         flags=_ADD_GENERATION_PROMPT if add_generation_prompt else 0,
-        tools_json=arguments.name("tools", _json(tools) if tools is not None else None),
-        variables_json=arguments.name("variables", _json(variables) if variables is not None else None),
+        tools_json=arguments.name("tools", _json("tools", tools)),
+        variables_json=arguments.name("variables", _json("variables", variables)),
         now=int(now.timestamp()) if now is not None else 0,
     )
     return turns, params
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _json(what: str, value: object) -> str | None:
+    if value is None:
+        return None
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as problem:
+        raise ArgumentError(f"{what} is none that JSON can say: {problem}") from None

@@ -29,7 +29,7 @@ from ._values import (
     token_array,
     tokenize_flags,
 )
-from .errors import BusyError
+from .errors import ArgumentError, BusyError
 from .params import Sampling, SessionOptions, sampling_struct, session_struct
 from .stats import SessionStats
 
@@ -236,9 +236,14 @@ class Session(Exclusive):
         return event_of(self._event)
 
     def stream(self, max_tokens: int | None = None, *, cancel: Cancel | None = None) -> Iterator[Event]:
-        """Decodes until the answer ends, or has max_tokens tokens: an iterator over its events, the one that
-        ends it included. It goes on only as events are asked for. Errors: as `decode`.
+        """Decodes until the answer ends, or has max_tokens tokens (0: none; None: no limit): an iterator over
+        its events, the one that ends it included. It goes on only as events are asked for. Errors: as `decode`.
         """
+        if max_tokens is not None and max_tokens < 0:
+            raise ArgumentError(f"max_tokens is {max_tokens}")
+        return self._stream(max_tokens, cancel)
+
+    def _stream(self, max_tokens: int | None, cancel: Cancel | None) -> Iterator[Event]:
         written = 0
         while max_tokens is None or written < max_tokens:
             event = self.decode(cancel=cancel)
@@ -381,12 +386,13 @@ class Session(Exclusive):
         `BusyError`; then the answer is part of it.
 
         prompt: text, or token ids, or None, to go on from what the session has
-        max_tokens: of the answer; None: until it ends
+        max_tokens: of the answer, at least 1; None: until it ends
         priority: -8 to 8, higher first; one more is twice the share of the time
         sampling: as `set_sampling` at the start; None: the session's goes on
         notify: called on the engine's thread when there are new events or the task has ended; it should only
             wake somebody. An exception of it cancels the task and is raised by it
-        Errors: BusyError; StateError if the session is empty and there is no prompt. What goes wrong later is
+        Errors: ArgumentError for a max_tokens of 0, as a task cannot write nothing; BusyError; StateError if
+        the session is empty and there is no prompt. What goes wrong later is
         raised by the task. Any thread.
         """
         from .task import submit

@@ -16,7 +16,7 @@ from ._abi import ffi
 from ._calls import Handle, Owner, Target, call, is_engine, on_task
 from ._library import lib
 from ._values import Arguments, Text, Tokens, encoded, int32_pointer, read, result, token_array
-from .errors import Status, error_of
+from .errors import ArgumentError, StateError, Status, error_of
 from .params import Sampler, Sampling, sampling_struct
 from .session import Event, EventKind, event_of
 
@@ -159,9 +159,17 @@ class Task(Owner):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until there are events to poll, or the task has ended; at most `timeout` seconds. Returns
-        whether there are.
+        whether there are. Errors: StateError in a logits callback or notify of a task, which the engine waits
+        for, if there are none.
         """
         task, ready = self._use(), ffi.new("int32_t*")
+        if is_engine():
+            call(lambda _, error: lib.wi_task_wait(task.cell[0], 0, ready, error))
+            if not ready[0]:
+                raise StateError(
+                    "the engine waits for this callback, which would wait for the engine; cancel does not"
+                )
+            return True
         end = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
         while True:
             nap = _WAIT_NS if end is None else max(0, min(_WAIT_NS, end - time.monotonic_ns()))
@@ -318,6 +326,8 @@ def submit(
     notify: Callable[[], object] | None,
 ) -> Task:
     """See Session.submit."""
+    if max_tokens == 0:  # which is no limit to the library
+        raise ArgumentError("max_tokens is 0: a task writes at least one token; None: without limit")
     session, arguments, failures = owner._use_alone(), Arguments(), _Failures()
     sampler, keeps = sampling_struct(arguments, sampling)
     params = arguments.struct(
