@@ -593,9 +593,9 @@ WI_API wi_status wi_model_detokenize(wi_model* model, const int32_t* tokens, uin
  * text, what a user wrote can no longer be told from what the template wrote.
  *   messages, count  in order, oldest first; at least one. A template sees role, content and the members of
  *                    fields_json (tool_calls, tool_call_id, name, ...), which must not name role, nor content
- *                    beside a content that is not NULL; {"content": null} and a list of parts are passed like
- *                    that. Reasoning may be called reasoning_content, reasoning or thinking: it is found
- *                    under the first and the last name whatever it was called
+ *                    beside a content that is not NULL. Members that are null are left out, as transformers
+ *                    does; a list of parts is passed as it is. Reasoning may be called reasoning_content,
+ *                    reasoning or thinking: it is found under the first and the last name in any case
  *   params           NULL: no flags, no tools, no variables, the clock's time. Of several templates in the
  *                    file the one called tool_use is taken where there are tools, else the default.
  *                    variables_json sets what the template asks for by name, over bos_token and the like; it

@@ -61,6 +61,32 @@ bool agrees_with(const std::string& name, const ordered_json& wanted, Render ren
   }
 }
 
+// A message of the fixture as a host passes it; what is more than role and a text lies in *fields.
+ChatMessage message_of(const ordered_json& one, std::string* fields) {
+  ChatMessage message;
+  message.role = one.at("role").get_ref<const std::string&>();
+  message.has_content = one.contains("content") && one.at("content").is_string();
+  if (message.has_content) message.content = one.at("content").get_ref<const std::string&>();
+  ordered_json more = ordered_json::object();
+  for (const auto& [key, value] : one.items())
+    if (key != "role" && !(key == "content" && message.has_content)) more[key] = value;
+  if (!more.empty()) *fields = more.dump();
+  message.fields_json = *fields;
+  return message;
+}
+
+std::string render_conversation(const ChatTemplate& chat, const ordered_json& conversation, bool prompt) {
+  std::vector<ChatMessage> messages;
+  std::vector<std::string> fields(conversation.size());
+  for (size_t i = 0; i < conversation.size(); ++i)
+    messages.push_back(message_of(conversation.at(i), &fields[i]));
+  ChatRequest request;
+  request.messages = messages;
+  request.add_generation_prompt = prompt;
+  request.now = fixture().at("now");
+  return std::string(chat.render(request).bytes());
+}
+
 void real_templates_print_what_jinja_prints(void**) {
   int compared = 0, wrong = 0;
   for (const ordered_json& model : fixture().at("models")) {
@@ -69,22 +95,28 @@ void real_templates_print_what_jinja_prints(void**) {
     size_t index = 0;
     for (const ordered_json& conversation : fixture().at("conversations"))
       for (const bool prompt : {false, true}) {
-        std::vector<ChatMessage> messages;
-        for (const ordered_json& one : conversation)
-          messages.push_back({.role = one.at("role").get_ref<const std::string&>(),
-                              .content = one.at("content").get_ref<const std::string&>()});
-        ChatRequest request;
-        request.messages = messages;
-        request.add_generation_prompt = prompt;
-        request.now = fixture().at("now");
         wrong += !agrees_with(model.at("name"), model.at("texts").at(index++),
-                              [&] { return std::string(chat.render(request).bytes()); });
+                              [&] { return render_conversation(chat, conversation, prompt); });
         ++compared;
       }
   }
   std::printf("%d texts\n", compared);
   assert_int_equal(wrong, 0);
   assert_true(compared > 700);
+}
+
+// Null ones are left out, but only those of the message itself.
+void fields_that_are_null_are_left_out_as_transformers_does(void**) {
+  int wrong = 0;
+  for (const ordered_json& one : fixture().at("fields")) {
+    const std::string text = one.at("template");
+    const ChatTemplate chat({{"default", text}}, {});
+    size_t index = 0;
+    for (const ordered_json& conversation : fixture().at("more_fields"))
+      wrong += !agrees_with(text, one.at("texts").at(index++),
+                            [&] { return render_conversation(chat, conversation, false); });
+  }
+  assert_int_equal(wrong, 0);
 }
 
 void features_print_what_jinja_prints(void**) {
@@ -133,7 +165,7 @@ void messages_carry_more_fields(void**) {
   message.fields_json = R"({"content": null})";
   assert_error(WI_E_ARGUMENT, "messages[0].fields_json has 'content'", print(message));
   message.has_content = false;
-  assert_string_equal(print(message).c_str(), R"({"role": "assistant", "content": null})");
+  assert_string_equal(print(message).c_str(), R"({"role": "assistant"})");
   for (const auto& [json, words] :
        {std::pair("{\"role\": 1}", "has 'role'"), std::pair("[]", "must be an object"),
         std::pair("{", "at byte"), std::pair("{\"a\": 1e", "at byte"),
@@ -151,6 +183,7 @@ void messages_carry_more_fields(void**) {
   const std::string deep = std::string(5000, '[') + std::string(5000, ']');
   assert_error(WI_E_ARGUMENT, "nests deeper", render("x", "{\"a\": " + deep + "}"));
   assert_error(WI_E_ARGUMENT, "'messages'", render("x", R"({"messages": 1})"));
+  assert_error(WI_E_ARGUMENT, "'self'", render("x", R"({"self": 1})"));
   assert_error(WI_E_ARGUMENT, "messages is empty", render(one_template("x"), {}));
 }
 
@@ -334,6 +367,7 @@ int main() {
   tzset();
   const CMUnitTest tests[] = {
       cmocka_unit_test(real_templates_print_what_jinja_prints),
+      cmocka_unit_test(fields_that_are_null_are_left_out_as_transformers_does),
       cmocka_unit_test(features_print_what_jinja_prints),
       cmocka_unit_test(what_is_not_known_is_refused_by_name),
       cmocka_unit_test(templates_are_chosen_as_transformers_does),

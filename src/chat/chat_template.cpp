@@ -48,6 +48,7 @@ Text ChatTemplate::render(const ChatRequest& request) const {
       const std::string_view text = name.text().bytes();
       check(text != "messages" && text != "tools" && text != "add_generation_prompt", WI_E_ARGUMENT,
             "variables_json has '", text, "', which has an argument of its own");
+      check(text != "self", WI_E_ARGUMENT, "variables_json has 'self', which is the template itself");
       variables.emplace_back(text, value);
     }
   }
@@ -102,7 +103,8 @@ Value message_value(const ChatMessage& message, size_t index) {
   for (const auto& [key, value] : fields.dict().entries()) {
     check(key.text().bytes() != "role" && (key.text().bytes() != "content" || !message.has_content),
           WI_E_ARGUMENT, name, " has '", key.text().bytes(), "', which the message has already");
-    dict->set(key, value);
+    // As transformers does: what clients write as null many templates would print, or read as if it were set.
+    if (!value.is(Kind::none)) dict->set(key, value);
   }
   return with_reasoning(*dict);
 }
@@ -113,7 +115,7 @@ Value with_reasoning(const Dict& message) {
   const Value* reasoning = nullptr;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     const Value* held = message.find(std::string_view(name));
-    if (!reasoning && held && !held->is(Kind::none)) reasoning = held;
+    if (!reasoning && held) reasoning = held;
   }
   auto dict = std::make_shared<Dict>();
   if (reasoning) dict->set(Value::of("thinking"), *reasoning);

@@ -59,6 +59,13 @@ Text slice_text(const TextObject& object, const std::vector<size_t>& indices, Bu
   return out;
 }
 
+// Whether there is a self: in Jinja there always is, the template, though it is no variable.
+bool is_about_self(const Expression& test) {
+  const Expression& tested = *test.parts[0];
+  return tested.kind == Expression::Kind::variable && tested.name == "self" &&
+         (test.name == "defined" || test.name == "undefined");
+}
+
 Value loop_attribute(const Loop& loop, std::string_view name, const Value& self) {
   const auto length = static_cast<int64_t>(loop.items.size()), index = static_cast<int64_t>(loop.index);
   if (name == "index") return Value::of(index + 1);
@@ -89,6 +96,8 @@ Value Interpreter::evaluate(const Expression& expression) {
       return expression.constant;
     case Node::variable: {
       const Value* value = scope_->find(expression.name, budget_);
+      check(value || expression.name != "self", WI_E_UNSUPPORTED,
+            "'self', the template itself, is supported in 'self is defined' only");
       return value ? *value : Value::undefined(concat("'", expression.name, "' is undefined"));
     }
     case Node::list:
@@ -114,6 +123,8 @@ Value Interpreter::evaluate(const Expression& expression) {
     case Node::filter:
       return filtered(expression, evaluate_part(expression, 0));
     case Node::test: {
+      if (is_about_self(expression) && !scope_->find("self", budget_))
+        return Value::of(expression.name == "defined");
       const Value value = evaluate_part(expression, 0);
       return Value::of(apply_test(*this, expression.name, value, arguments(expression)));
     }

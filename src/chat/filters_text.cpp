@@ -130,9 +130,19 @@ Value tojson(Interpreter& run, const Value& value, const Arguments& arguments) {
   return run.make(to_json(value, style, run.budget()));
 }
 
-// Python's int() and float() of a text: white space around, _ between digits. Nothing if it is none.
+// Python's int() and float() of a text: white space around, digits of any script, _ between them.
 std::string number_text(const Value& value) {
-  std::string text(strip(value.text(), nullptr, Side::both).bytes());
+  const Text stripped = strip(value.text(), nullptr, Side::both);
+  std::string text;
+  for (size_t at = 0; at < stripped.size();) {
+    const std::string_view character = stripped.bytes().substr(at, character_length(stripped.bytes(), at));
+    const int digit = decimal_digit(code_point(character));
+    if (digit >= 0)
+      text += static_cast<char>('0' + digit);
+    else
+      text += character;
+    at += character.size();
+  }
   const auto is_digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
   for (size_t i = 1; i < text.size(); ++i)
     if (text[i] == '_' && is_digit(i - 1) && is_digit(i + 1)) text.erase(i, 1);

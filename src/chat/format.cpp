@@ -192,15 +192,25 @@ Text brace_value(Interpreter& run, std::string_view text, const Value& value) {
   return whole_text(*spec, number.integer(), run.budget());
 }
 
+// How a format's places name their values: in turn or by number, but not both.
+struct Numbering {
+  size_t next = 0;
+  bool by_number = false;
+};
+
 // name, name.attribute, name[key] …, of which the name may be a number or nothing.
-Value brace_field(Interpreter& run, std::string_view field, const Arguments& arguments, size_t* automatic) {
+Value brace_field(Interpreter& run, std::string_view field, const Arguments& arguments,
+                  Numbering* numbering) {
   const size_t name_end = std::min(field.find_first_of(".["), field.size());
   const std::string name(field.substr(0, name_end));
   Value value;
   if (name.empty() ||
       std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); })) {
     size_t at = 0;
-    const size_t index = name.empty() ? (*automatic)++ : static_cast<size_t>(read_number(name, &at));
+    check(name.empty() ? !numbering->by_number : numbering->next == 0, WI_E_ARGUMENT,
+          "a format has places with a number and places without");
+    numbering->by_number = !name.empty();
+    const size_t index = name.empty() ? numbering->next++ : static_cast<size_t>(read_number(name, &at));
     check(index < arguments.positional.size(), WI_E_ARGUMENT, "format() has no argument ", index);
     value = arguments.positional[index];
   } else {
@@ -282,7 +292,7 @@ Text format_percent(Interpreter& run, const Text& format, const Value& values) {
 Text format_braces(Interpreter& run, const Text& format, const Arguments& arguments) {
   const std::string_view text = format.bytes();
   Text out;
-  size_t automatic = 0;
+  Numbering numbering;
   for (size_t at = 0; at < text.size();) {
     const size_t mark = std::min(text.find_first_of("{}", at), text.size());
     out.append(format, at, mark);
@@ -309,7 +319,7 @@ Text format_braces(Interpreter& run, const Text& format, const Arguments& argume
     }
     check(conversion == '\0' || conversion == 's' || conversion == 'r', WI_E_UNSUPPORTED, "the format '!",
           conversion, "' is not supported");
-    Value value = brace_field(run, field, arguments, &automatic);
+    Value value = brace_field(run, field, arguments, &numbering);
     if (conversion)
       value = Value::of(conversion == 'r' ? to_repr(value, run.budget()) : to_text(value, run.budget()));
     out.append(brace_value(run, spec, value));

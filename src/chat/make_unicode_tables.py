@@ -81,6 +81,17 @@ def main():
     text += mapping("Upper", str.upper) + mapping("Lower", str.lower) + mapping("Title", str.title)
     text += ranges("kCased", is_cased) + ranges("kCaseIgnorable", is_ignorable)
     text += ranges("kUnprintable", lambda c: not c.isprintable())
+    # Decimal digits come in tens: the zero of each.
+    zeros = [code for code in CODES if unicodedata.decimal(chr(code), None) == 0]
+    assert all(unicodedata.decimal(chr(zero + i)) == i for zero in zeros for i in range(10))
+    assert sum(unicodedata.decimal(chr(code), None) is not None for code in CODES) == 10 * len(zeros)
+    line, lines = "   ", ["inline constexpr char32_t kZeros[] = {"]
+    for zero in zeros:
+        if len(line) + len(f" {zero:#x},") > 108:
+            lines.append(line)
+            line = "   "
+        line += f" {zero:#x},"
+    text += lines + [line, "};"]
     text += ["", "}  // namespace wi::chat::tables", ""]
     (pathlib.Path(__file__).parent / "unicode_tables.h").write_text("\n".join(text))
 

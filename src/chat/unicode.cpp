@@ -104,6 +104,13 @@ bool is_printable(char32_t code) {
   return !(code >= 0xD800 && code < 0xE000) && !in_ranges(tables::kUnprintable, code);
 }
 
+int decimal_digit(char32_t code) {
+  if (code < 0x80) return code >= '0' && code <= '9' ? static_cast<int>(code - '0') : -1;
+  const auto* above = std::upper_bound(std::begin(tables::kZeros), std::end(tables::kZeros), code);
+  if (above == std::begin(tables::kZeros) || code - above[-1] > 9) return -1;
+  return static_cast<int>(code - above[-1]);
+}
+
 bool is_cased(char32_t code) { return code < 0x80 ? is_ascii_letter(code) : in_ranges(tables::kCased, code); }
 
 bool is_case_ignorable(char32_t code) {

@@ -19,6 +19,7 @@ void append_utf8(std::string& out, char32_t code);  // at most U+10FFFF
 bool is_space(char32_t code);       // str.isspace, what str.strip() strips
 bool is_line_break(char32_t code);  // where str.splitlines() splits
 bool is_printable(char32_t code);   // what repr() shows as it is
+int decimal_digit(char32_t code);   // 0 to 9 in any script, what int() takes; -1: none
 bool is_cased(char32_t code);
 bool is_case_ignorable(char32_t code);  // of a character that is not cased
 enum class Case { upper, lower, title };

@@ -64,6 +64,7 @@ CONVERSATIONS = [
     [USER, {"role": "assistant", "content": "b", "reasoning_content": "because\n"}, USER, {"role": "assistant", "content": "d", "reasoning_content": "x"}],
     [USER, {"role": "assistant", "content": "b", "thinking": "older name"}, USER],
     [SYSTEM, USER, {"role": "assistant", "content": None, "tool_calls": [call("get_weather", ARGUMENTS)]}, result("{\"temp\": 20}"), ASSISTANT, USER],
+    [USER, {"role": "assistant", "content": "x", "tool_calls": None, "reasoning_content": None, "refusal": None}, dict(USER, name=None)],
     [USER, {"role": "assistant", "content": "", "tool_calls": [call("get_weather", "{\"city\": \"Paris\"}"), call("ping", "{}", "call67890")]},
      result("sunny"), result("pong", "ping", "call67890")],
     [USER, {"role": "assistant", "content": "x", "reasoning_content": "first", "tool_calls": [call("get_weather", {"city": "Paris"})]}, result("sunny")],
@@ -115,7 +116,8 @@ def write_model(folder, template):
 def render(template, messages, prompt, tools, variables):
     """None where the template raises"""
     try:
-        return chat_template_utils.render_jinja_template([copy.deepcopy(messages)], chat_template=template, tools=tools,
+        seen = chat_template_utils._normalize_chat_messages(copy.deepcopy(messages))
+        return chat_template_utils.render_jinja_template([seen], chat_template=template, tools=tools,
                                                          add_generation_prompt=prompt, **SPECIALS, **variables)[0][0]
     except Exception:  # whatever Python raises in a template
         return None
