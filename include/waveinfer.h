@@ -560,11 +560,11 @@ WI_API wi_status wi_model_token_info(wi_model* model, int32_t token, wi_token_in
                                      wi_error* error);
 
 /* Text to token ids: those that the model was trained with. A tokenizer.json gives what the library
- * tokenizers gives, set up by transformers where the files beside it have a say: its normal form (NFC for
- * Qwen), white space that an added token takes along, Metaspace. What is not implemented was refused by
- * wi_model_open. A GGUF file says nothing of normal forms: text is taken as it is, as by llama.cpp, so that
- * Qwen's ids of text that is not in NFC differ from the ones of its tokenizer.json; a host that wants those
- * normalises first. Nothing but BOS is ever put before or behind the text.
+ * tokenizers gives, set up by transformers where other files have a say: normal form, white space that added
+ * tokens take along, Metaspace, what a tokenizer_class (Llama's, Qwen2's, GPT2's) builds itself. The rest was
+ * refused by wi_model_open. A GGUF file says nothing of normal forms: text is taken as it is, as by llama.cpp,
+ * so that Qwen's ids of text not in NFC differ from its tokenizer.json's; a host that wants those normalises
+ * first. Nothing but BOS is ever put before or behind the text.
  *   text, length  bytes; NULL only if length is 0
  *   flags         WI_TOKENIZE_*, or-ed
  *   tokens        out: (capacity) ids, or NULL with capacity 0

@@ -38,8 +38,9 @@ Vocabulary read(const json& tokenizer, const json& companions = json::object(), 
     return companions.contains(name) ? companions.at(name).dump() : std::string();
   };
   const std::string file = tokenizer.dump(), config = text("tokenizer_config"), added = text("added_tokens"),
-                    map = text("special_tokens_map"), generation = text("generation_config");
-  return vocabulary_from_json({file, config, {}, generation, {}, added, map}, vocab).vocabulary;
+                    map = text("special_tokens_map"), generation = text("generation_config"),
+                    model = text("config");
+  return vocabulary_from_json({file, config, model, generation, {}, added, map}, vocab).vocabulary;
 }
 
 std::unique_ptr<const Tokenizer> open(const json& file) {
@@ -199,6 +200,56 @@ void what_is_not_implemented_is_refused_by_name(void**) {
   });
 }
 
+// A class of transformers that builds its own pipeline, over a file of which that would make something else.
+void a_tokenizer_class_that_is_not_the_files_is_refused_by_name(void**) {
+  const auto expect = [](const char* name, const char* class_name, const char* what,
+                         const std::function<void(json&)>& change = {}, const json& more = json::object()) {
+    json file = tokenizer_json(fixture(name));
+    if (change) change(file);
+    json config = {{"tokenizer_class", class_name}};
+    config.update(more);
+    const json companions = {{"tokenizer_config", config}, {"config", {{"model_type", "llama"}}}};
+    assert_error(WI_E_UNSUPPORTED, "tokenizer_class", read(file, companions));
+    assert_error(WI_E_UNSUPPORTED, what, read(file, companions));
+    for (const char* other : {"PreTrainedTokenizerFast", "TokenizersBackend", "SomethingElse"}) {
+      json kept = companions;
+      kept["tokenizer_config"]["tokenizer_class"] = other;
+      assert_true(read(file, kept).splits.has_value());
+    }
+    json mistral = companions;
+    mistral["config"]["model_type"] = "mistral";
+    assert_true(read(file, mistral).splits.has_value());
+  };
+  for (const char* class_name : {"Qwen2Tokenizer", "GPT2TokenizerFast"}) {
+    expect("metaspace-first", class_name, "is no ByteLevel");
+    expect("llama-2", class_name, "is no ByteLevel");
+    expect("class-llama-byte-level", class_name, "cuts words otherwise");
+  }
+  // A folder of Qwen2's that does not ask for the class keeps what its file says.
+  for (const char* class_name : {"LlamaTokenizerFast", "PreTrainedTokenizerFast"}) {
+    const json companions = {{"tokenizer_config", {{"tokenizer_class", class_name}}},
+                             {"config", {{"model_type", "qwen2"}}}};
+    const Vocabulary kept = read(tokenizer_json(fixture("class-llama-byte-level")), companions);
+    assert_true(kept.normalizer.empty() && kept.splits->at(0).pattern.find("{1,3}") != std::string::npos);
+  }
+  expect("nfd", "Qwen2Tokenizer", "is not NFC");
+  expect("class-gpt2-prefix", "GPT2Tokenizer", "add_prefix_space");
+  expect("class-gpt2", "GPT2Tokenizer", "normalizer", [](json& j) { j["normalizer"] = {{"type", "NFC"}}; });
+  expect("class-qwen2", "Qwen2Tokenizer", "ignore_merges",
+         [](json& j) { j["model"]["ignore_merges"] = true; });
+  expect("class-qwen2", "Qwen2Tokenizer", "add_prefix_space", {}, {{"add_prefix_space", true}});
+  expect("nfc-metaspace", "LlamaTokenizer", "normalizer does more");
+  expect("metaspace-underscore", "CodeLlamaTokenizerFast", "pre_tokenizer does more");
+  expect("llama-2", "LlamaTokenizer", "cuts words otherwise", [](json& j) {
+    j["pre_tokenizer"] = {{"type", "Digits"}, {"individual_digits", true}};
+  });
+  expect("llama-2", "LlamaTokenizer", "lacks tokens of bytes", [](json& j) {
+    json& vocab = j["model"]["vocab"];
+    vocab["other"] = vocab.at("<0x41>");
+    vocab.erase("<0x41>");
+  });
+}
+
 void a_long_text_is_given_up_when_cancelled(void**) {
   const std::atomic<bool> cancelled{true};
   for (const char* name : {"nfc", "llama-2", "metaspace-first", "flags-char-normalizer", "one-word"})
@@ -246,6 +297,7 @@ int main() {
       cmocka_unit_test(ends_come_from_every_file),
       cmocka_unit_test(bos_is_what_the_template_puts_first),
       cmocka_unit_test(what_is_not_implemented_is_refused_by_name),
+      cmocka_unit_test(a_tokenizer_class_that_is_not_the_files_is_refused_by_name),
       cmocka_unit_test(a_long_text_is_given_up_when_cancelled),
       cmocka_unit_test(a_long_text_is_given_up_within_100_ms),
   };

@@ -22,6 +22,7 @@ struct RewriteStep {
     prepend_first,    // likewise, and only where the whole text begins
   } kind;
   std::string from, to;
+  bool operator==(const RewriteStep&) const = default;
 };
 
 class Normalizer {

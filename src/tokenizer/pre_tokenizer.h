@@ -28,6 +28,7 @@ struct SplitStep {
   std::string pattern;
   Behavior behavior = Behavior::isolated;
   bool invert = false;  // matches and what lies between them change places
+  bool operator==(const SplitStep&) const = default;
 };
 
 class PreTokenizer {

@@ -10,9 +10,6 @@ namespace {
 using Kind = RewriteStep::Kind;
 using Behavior = SplitStep::Behavior;
 
-constexpr std::string_view kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
 void read_normalizer(const Json& root, Vocabulary* vocabulary);
 void read_pre_tokenizer(const Json& root, Vocabulary* vocabulary);
 void check_decoder(const Json& root, const Vocabulary& vocabulary);

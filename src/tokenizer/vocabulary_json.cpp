@@ -13,7 +13,7 @@
 namespace wi {
 namespace {
 
-TokenIds read_tokens(const JsonFields& model, int32_t vocab, Vocabulary* vocabulary);
+TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback, Vocabulary* vocabulary);
 std::vector<std::string> read_merges(const JsonFields& model);
 void read_unknown(const JsonFields& model, const TokenIds& ids, Vocabulary* vocabulary);
 void refuse_unsupported(const JsonFields& model);
@@ -33,7 +33,9 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
   VocabularyFile file;
   Vocabulary& vocabulary = file.vocabulary;
   read_tokenizer_steps(root, &vocabulary);
-  TokenIds ids = read_tokens(model, vocab, &vocabulary);
+  const bool byte_fallback = apply_tokenizer_class(texts, root, model, &vocabulary) ||
+                             model.find_bool("byte_fallback").value_or(false);
+  TokenIds ids = read_tokens(model, vocab, byte_fallback, &vocabulary);
   vocabulary.merges = read_merges(model);
   vocabulary.ignore_merges = model.find_bool("ignore_merges").value_or(false);
   vocabulary.fuse_unknown = model.find_bool("fuse_unk").value_or(false);
@@ -57,7 +59,8 @@ void place_token(const std::string& where, const std::string& text, int64_t id, 
   check(fresh || known->second == id, WI_E_FORMAT, where, ": '", text, "' has ids ", known->second, " and ",
         id);
   vocabulary->tokens[at] = text;
-  vocabulary->kinds[at] = kind;
+  // A byte token that is also an added one is still what a character without a token falls back to.
+  if (vocabulary->kinds[at] != TokenKind::byte) vocabulary->kinds[at] = kind;
 }
 
 JsonTree parse_or_empty(std::string_view text, const std::string& file) {
@@ -77,11 +80,10 @@ void refuse_unsupported(const JsonFields& model) {
 }
 
 // Tokens of the model by id; ids that nobody names become unused tokens.
-TokenIds read_tokens(const JsonFields& model, int32_t vocab, Vocabulary* vocabulary) {
+TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback, Vocabulary* vocabulary) {
   const Json* words = model.find_object("vocab");
   check(words && !words->empty(), WI_E_FORMAT, model.at("vocab"), " is missing or empty");
-  const bool byte_fallback =
-      model.find_bool("byte_fallback").value_or(false) && vocabulary->model == Vocabulary::Model::char_bpe;
+  byte_fallback = byte_fallback && vocabulary->model == Vocabulary::Model::char_bpe;
   TokenIds ids;
   vocabulary->tokens.resize(static_cast<size_t>(vocab));
   vocabulary->kinds.assign(static_cast<size_t>(vocab), TokenKind::unused);

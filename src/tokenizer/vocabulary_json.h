@@ -1,6 +1,7 @@
 // What the readers of a Hugging Face directory's tokenizer share: vocabulary_json.cpp the model with its
 // tokens and merges, tokenizer_steps_json.cpp what is done to text before and around it,
-// special_tokens_json.cpp the tokens that are cut out of the text.
+// special_tokens_json.cpp the tokens that are cut out of the text,
+// tokenizer_class_json.cpp what the folder's tokenizer_class changes.
 #pragma once
 
 #include <string>
@@ -15,6 +16,10 @@ namespace wi {
 // Never destroyed: exit() may come while another thread opens a model.
 inline const std::string& kTokenizerFile = *new std::string("tokenizer.json");
 
+// The words of ByteLevel's own pattern.
+inline constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
 // Token ids by text. Tokens of the file's model come first, then those added to it.
 using TokenIds = std::unordered_map<std::string, int32_t>;
 
@@ -23,6 +28,11 @@ std::vector<const Json*> tokenizer_steps(const Json& root, const char* key, cons
 
 // Fills normalizer, rewrites, splits and the model's kind; refuses by name whatever is none of these.
 void read_tokenizer_steps(const Json& root, Vocabulary* vocabulary);
+
+// Behind read_tokenizer_steps: what tokenizer_class makes of the steps, where it says more than the file.
+// model is the file's. True: characters that are no tokens fall back to bytes, whatever the file says.
+bool apply_tokenizer_class(const TokenizerTexts& texts, const Json& root, const JsonFields& model,
+                           Vocabulary* vocabulary);
 
 // The token that the post-processor puts first; -1: none. Refuses one that puts several there.
 int32_t post_processor_first(const Json& root, const TokenIds& ids);

@@ -176,18 +176,24 @@ def check_alias(name, alias, fixture, library, path, sound, tally):
     print(f"  {alias}: {len(sound) - len(different)} of {len(sound)} equal{'' if tally.failed == before else '  FAILED'}", flush=True)
 
 
-def write_model(folder, vocab):
-    """config.json and model.safetensors of one layer of zeros"""
-    (folder / "config.json").write_text(json.dumps({
+def write_model(folder, vocab, config):
+    """config.json, with what a file's companion says, and model.safetensors of one layer of zeros"""
+    config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
         "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": vocab, "rms_norm_eps": 1e-5, "max_position_embeddings": 64,
-        "rope_theta": 10000.0, "tie_word_embeddings": True}))
+        "rope_theta": 10000.0, "tie_word_embeddings": True} | config
+    (folder / "config.json").write_text(json.dumps(config))
     layer = "model.layers.0."
     shapes = {"model.embed_tokens": [vocab, 32], "model.norm": [32], layer + "input_layernorm": [32], layer + "post_attention_layernorm": [32]}
+    if config["model_type"] == "qwen3":
+        shapes |= {f"{layer}self_attn.{m}_norm": [32] for m in "qk"}
     shapes |= {f"{layer}self_attn.{m}_proj": [32, 32] for m in "qkvo"} | {f"{layer}mlp.{m}_proj": [32, 32] for m in ("gate", "up", "down")}
+    shapes = {name + ".weight": shape for name, shape in shapes.items()}
+    if config["model_type"] == "qwen2":
+        shapes |= {f"{layer}self_attn.{m}_proj.bias": [32] for m in "qkv"}
     header, end = {}, 0
     for name, shape in shapes.items():
-        header[name + ".weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + 4 * int(np.prod(shape))]}
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + 4 * int(np.prod(shape))]}
         end += 4 * int(np.prod(shape))
     text = json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
@@ -198,8 +204,8 @@ def check_file(file, trained, library, texts, tally):
     theirs, different = files.reference(tokenizer, file["companions"]), 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        write_model(folder, file["vocab"])
         files.write_folder(folder, tokenizer, file["companions"])
+        write_model(folder, file["vocab"], file["companions"].get("config", {}))
         ours = library.open(folder)
         for text in texts:
             for special in (False, True):
