@@ -360,7 +360,10 @@ void Residency::keep_part(Member& self, Chosen& chosen) {
   choose(self, chosen, [&] { return self.whole_ <= whole && self.all_fast_ <= self.most_; });
   recount();
   const uint64_t all = less(self.demand_.kv, self.whole_);
-  keep_frames(self, std::min(less(self.part_, self.whole_), all), all, self.buffer_->slab_bytes());
+  // The next slab may be that small, and what is less of a cache of many is not worth a change.
+  const uint64_t slab = self.buffer_->slab_bytes(), now = self.frames_.bytes();
+  keep_frames(self, std::min(less(self.part_, self.whole_), all), all,
+              now < kWholeShare * slab ? SlabSizes::least(slab) : slab);
 }
 
 // What was to leave beside earlier steps is there until it has left: where the session's own limit has no room for it,
@@ -399,14 +402,15 @@ void Residency::keep_pinned_part(Member& self, Chosen& chosen) {
   recount();
   const uint64_t all = most_in_frames(self);
   const uint64_t frames = std::min(more ? cached : less(self.part_, self.whole_), all);
-  keep_frames(self, frames, all, self.buffer_->slab_bytes() / kWholeShare);
+  keep_frames(
+      self, frames, all,
+      std::max<uint64_t>(self.frames_.bytes() / kWholeShare, SlabSizes::least(self.buffer_->slab_bytes())));
 }
 
 // Not changed for every block that somebody's tail takes or gives back.
 void Residency::keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change) {
   const uint64_t now = self.frames_.bytes();
-  const uint64_t grown = now + std::max<uint64_t>(now / kWholeShare, least_change);
-  if (frames < now || frames >= grown || frames == all) self.frames_.set(frames);
+  if (frames < now || frames >= now + least_change || frames == all) self.frames_.set(frames);
 }
 
 void Residency::take_from(Member& other, Chosen& chosen) {

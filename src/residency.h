@@ -121,7 +121,7 @@ class Residency {
   static void await_leaving(const Member& self, uint64_t limit, Chosen& chosen);
   static uint64_t most_in_frames(const Member& member);
   void keep_pinned_part(Member& self, Chosen& chosen);
-  void keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change);
+  static void keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change);
   void take_from(Member& other, Chosen& chosen);
   void cut_frames(uint64_t bytes);
   void expect_pinned(const Member& member, uint64_t used) const;

@@ -323,6 +323,36 @@ void a_folder_that_is_not_there_is_named(void**) {
   assert_int_equal(status, WI_E_IO);
 }
 
+// Frames come in slabs, the first of which are small: what a part has of them is near what it may, however small that
+// is, never more, and does not come and go.
+void a_part_of_less_than_a_slab_has_frames(void**) {
+  constexpr double kLeast = double{uint32_t{64} << 10} / 16;  // of slabs, and of changes
+  const std::vector<int32_t> ids = prompt(1500);
+  for (const BufferManager manager : {BufferManager::lru, BufferManager::bucketed}) {
+    for (const float share : {0.01f, 0.1f}) {
+      World world(true, manager);
+      const auto session = world.session("wave", share);
+      session->prefill(ids, {}, nullptr);
+      uint64_t before = 0;
+      for (size_t step = 0; step < 60; ++step) {
+        session->accept(ids[step * 7], nullptr);
+        session->logits(nullptr);
+        std::promise<void> managed;
+        if (world.runtime->buffer->later([&] { managed.set_value(); })) managed.get_future().wait();
+        const uint64_t frames = world.runtime->buffer->stats().frame_bytes;
+        uint64_t all = 0;
+        for (const auto& segment : session->sequence().segments()) all += segment->leaving_bytes();
+        const double most = static_cast<double>(share) * static_cast<double>(all);
+        assert_true(static_cast<double>(frames) <= most);
+        assert_true(frames >= before);
+        if (step > 40) assert_true(static_cast<double>(frames) > most * 0.8 - 2 * kLeast);
+        before = frames;
+      }
+      assert_true(session->stats().buffer_hits > 0);
+    }
+  }
+}
+
 // No room in the file: what does not fit anywhere is WI_E_BUDGET, and the session is as it was.
 void a_full_slow_tier_is_a_status(void**) {
   test::Folder folder;
@@ -361,6 +391,7 @@ int main() {
       cmocka_unit_test(forks_that_evict_each_other_say_what_they_say_alone),
       cmocka_unit_test(a_folder_that_is_not_there_is_named),
       cmocka_unit_test(a_full_slow_tier_is_a_status),
+      cmocka_unit_test(a_part_of_less_than_a_slab_has_frames),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

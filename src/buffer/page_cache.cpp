@@ -210,6 +210,7 @@ PageCacheStats PageCache::stats() const {
   std::lock_guard lock(mutex_);
   PageCacheStats stats = stats_;
   stats.bytes = static_cast<uint64_t>(frames()) * page_bytes_;
+  stats.leaving_bytes = static_cast<uint64_t>(frames() - std::min(frames(), limit_)) * page_bytes_;
   return stats;
 }
 

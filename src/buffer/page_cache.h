@@ -38,6 +38,8 @@ class SlabSizes {
   explicit SlabSizes(size_t most_frames)
       : shift_(
             static_cast<uint32_t>(std::countr_zero(std::bit_floor(std::max<size_t>(most_frames / 16, 1))))) {}
+  // Bytes of the smallest of slabs, of which most have so many.
+  static constexpr uint64_t least(uint64_t slab_bytes) { return slab_bytes / 16; }
   struct Place {
     int32_t slab, index;
   };
@@ -74,6 +76,7 @@ struct PageCacheStats {
   uint64_t refusals = 0;                   // entries that found no free frames
   uint64_t late = 0;                       // entries that another step had brought in meanwhile
   uint64_t bytes = 0;                      // of all frames, used or free
+  uint64_t leaving_bytes = 0;              // of them, above the limit
 };
 
 // An entry at one time: its number may name another one later.

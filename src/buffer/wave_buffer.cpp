@@ -219,14 +219,11 @@ void WaveBuffer::hasten() {
 WaveBufferMemory WaveBuffer::memory() const {
   WaveBufferMemory memory;
   {
-    std::lock_guard lock(shares_mutex_);
     std::lock_guard list(caches_mutex_);
-    for (size_t i = 0; i < caches_.size(); ++i) {
-      const uint64_t bytes = caches_[i]->stats().bytes, limit = i < shares_.size() ? shares_[i] : 0;
-      const uint64_t slab =
-          std::max<uint64_t>(slab_bytes_ / caches_[i]->page_bytes(), 1) * caches_[i]->page_bytes();
-      memory.frames += bytes;
-      memory.leaving_frames += bytes - std::min(bytes, limit / slab * slab);
+    for (const auto& cache : caches_) {
+      const PageCacheStats of = cache->stats();
+      memory.frames += of.bytes;
+      memory.leaving_frames += of.leaving_bytes;
     }
     for (const auto& cache : hot_) {
       memory.frames += cache->bytes();
