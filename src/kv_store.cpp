@@ -80,7 +80,8 @@ void KvStore::share_frames() {
       looked_up_bytes(params_.shape, *params_.policy, params_.policy_params, sequence_.indexed_tokens());
   if (params_.kv_budget_bytes)
     wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, sequence_.bytes());
-  resident_->make_room(wish, {});
+  std::exception_ptr refused;
+  resident_->make_room(wish, {}, refused);
   slow_segments_.clear();
 }
 

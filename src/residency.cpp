@@ -69,7 +69,6 @@ struct Residency::Changes {
   explicit Changes(Residency& of) : residency(of) {}
   Residency& residency;
   Chosen now, later;
-  size_t own = 0;              // of now: the first ones
   uint64_t missing = 0;        // of room for what comes
   bool within_budget = false;  // but for what others may still allocate
   bool coming_back = false;    // some of it is on its way, or another's call may end
@@ -124,10 +123,10 @@ uint64_t Residency::mandatory_bytes(const WaveBuffer& buffer) const {
 
 // ---- making room ----
 
-bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
+bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std::exception_ptr& refused) {
   WaveBuffer& buffer = *self.buffer_;
   const Clock::time_point begin = Clock::now();
-  std::exception_ptr refused;  // by the slow tier, of what is others'
+  refused = nullptr;
   for (int round = 0;; ++round) {
     const auto waited = Clock::now() - begin;
     Changes changes(*this);
@@ -150,20 +149,23 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
 
       if (round == 0) {
         Chosen& own = wish.at_once || changes.missing ? changes.now : changes.later;
-        keep_part(self, own);
+        keep_part(self, changes.missing > 0, own);
         await_leaving(self, wish.limit, changes.now);
-        changes.own = changes.now.size();
+      } else if (refused) {
+        keep_what_stays(self);
+        if (wish.at_once && self.all_fast_ > wish.share) std::rethrow_exception(refused);
       }
       if (changes.missing || held_bytes() > room) {
         for (Member* member : members_)
-          if (member != &self) take_from(*member, changes.later);
+          if (member != &self) take_from(*member, refused != nullptr, changes.later);
       }
-      if (round > 0 && changes.missing && (!wish.may_wait || waited > kPatience))
+      if (round > 0 && changes.missing && (refused || !wish.may_wait || waited > kPatience))
         cut_frames(less(changes.missing, buffers.leaving_frames));
 
       // As much of that as is needed now, and what others have undertaken.
       buffers = buffer.memory();
       uint64_t on_its_way = buffers.leaving_frames + buffers.retired;
+      const bool frees = on_its_way > 0;  // though the slow tier takes nothing
       for (const auto& segment : changes.now) on_its_way += segment->leaving_bytes();
       auto next = changes.later.begin();
       for (; next != changes.later.end() && on_its_way < changes.missing; ++next) {
@@ -179,14 +181,13 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
         on_its_way += at->second.bytes;
         changes.now.push_back(std::move(segment));
       }
-      changes.coming_back = on_its_way > 0 || claims > wish.coming;
+      changes.coming_back = refused ? frees : on_its_way > 0 || claims > wish.coming;
     }
     carry_out(changes, buffer, poll, refused);
-    if (!changes.missing) return true;
+    if (!changes.missing && (round > 0 || !refused)) return true;
     if (round > 1) {
       const bool enough_waited = !wish.may_wait || !changes.coming_back || waited > kMostWait;
       if (changes.within_budget && (enough_waited || waited > kOthersClaims)) return true;
-      if (refused) std::rethrow_exception(refused);
       if (enough_waited) return false;
       std::this_thread::sleep_for(kPause);
       if (poll) poll();
@@ -195,8 +196,8 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll) {
   }
 }
 
-// What is needed now, before this returns; the rest beside the next steps. Where the slow tier refuses what is
-// others', their room is not to be had.
+// What is needed now, before this returns; the rest beside the next steps. What the slow tier refuses stays, and its
+// room is not to be had.
 void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll,
                           std::exception_ptr& refused) {
   for (auto& segment : changes.later) {
@@ -205,12 +206,11 @@ void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll
     else
       changes.now.push_back(std::move(segment));
   }
-  for (size_t i = 0; i < changes.now.size(); ++i) {
-    auto& segment = changes.now[i];
+  for (auto& segment : changes.now) {
     try {
       segment->demote(buffer, poll);
     } catch (const Error& error) {
-      if (i < changes.own || error.code() == WI_E_CANCELLED) throw;
+      if (error.code() == WI_E_CANCELLED) throw;
       refused = std::current_exception();
       return;
     }
@@ -323,12 +323,12 @@ uint64_t Residency::divide_room(const WaveBufferMemory& buffers) {
   return room;
 }
 
-// So much of its oldest segments as `enough` asks for.
+// So much of its oldest segments as `enough` asks for, which is told how large the next one is.
 template <class Enough>
 void Residency::choose(Member& from, Chosen& chosen, Enough&& enough) {
   for (Holding* holding : from.holdings_) {
-    if (enough()) return;
     if (!holding->fast || holding->leaving) continue;
+    if (enough(holding->bytes)) return;
     auto segment = holding->segment.lock();
     if (segment) {
       chosen.push_back(std::move(segment));
@@ -352,13 +352,26 @@ void Residency::expect_pinned(const Member& member, uint64_t used) const {
   }
 }
 
-// Its own limits and its part, in which a session that has more than that keeps few segments whole.
-void Residency::keep_part(Member& self, Chosen& chosen) {
+// Its own limits and its part, in which a session that has more than that keeps few segments whole, as far as the slow
+// tier has room for the others.
+void Residency::keep_part(Member& self, bool missing, Chosen& chosen) {
   if (self.buffer_->pinned()) return keep_pinned_part(self, chosen);
   const bool more = self.demand_.kv > self.part_;
   const uint64_t whole = more ? self.part_ / kWholeShare : self.part_;
-  choose(self, chosen, [&] { return self.whole_ <= whole && self.all_fast_ <= self.most_; });
+  uint64_t room = slow_room(self);
+  choose(self, chosen, [&](uint64_t next) {
+    if (self.all_fast_ > self.most_ || (missing && self.whole_ > whole)) return false;
+    if (self.whole_ <= whole || next > room) return true;
+    room -= next;
+    return false;
+  });
+  keep_what_stays(self);
+}
+
+// Frames in what its segments leave of its part.
+void Residency::keep_what_stays(Member& self) {
   recount();
+  if (self.buffer_->pinned()) return;
   const uint64_t all = less(self.demand_.kv, self.whole_);
   // The next slab may be that small, and what is less of a cache of many is not worth a change.
   const uint64_t slab = self.buffer_->slab_bytes(), now = self.frames_.bytes();
@@ -397,8 +410,9 @@ void Residency::keep_pinned_part(Member& self, Chosen& chosen) {
   const bool more = self.demand_.kv > self.part_;
   const uint64_t wished = more ? std::min(self.cached_, self.most_) : 0;
   const uint64_t cached = std::min(scaled(wished, self.kv_, self.all_), self.part_);
-  choose(self, chosen,
-         [&] { return self.whole_ <= self.part_ - cached && self.all_fast_ <= self.most_ - wished; });
+  choose(self, chosen, [&](uint64_t) {
+    return self.whole_ <= self.part_ - cached && self.all_fast_ <= self.most_ - wished;
+  });
   recount();
   const uint64_t all = most_in_frames(self);
   const uint64_t frames = std::min(more ? cached : less(self.part_, self.whole_), all);
@@ -413,12 +427,28 @@ void Residency::keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_
   if (frames < now || frames >= now + least_change || frames == all) self.frames_.set(frames);
 }
 
-void Residency::take_from(Member& other, Chosen& chosen) {
+// refused: the slow tier has refused something, and is asked only for what it seems to have room for.
+void Residency::take_from(Member& other, bool refused, Chosen& chosen) {
   const uint64_t frames = other.frames_.bytes(), over = less(other.whole_ + frames, other.part_);
   if (!over) return;
   other.frames_.set(less(frames, over));
-  choose(other, chosen, [&] { return other.whole_ <= other.part_; });
+  uint64_t room = refused ? slow_room(other) : UINT64_MAX;
+  choose(other, chosen, [&](uint64_t next) {
+    if (other.whole_ <= other.part_ || next > room) return true;
+    room -= next;
+    return false;
+  });
   recount();
+}
+
+// That its segments have not been promised yet.
+uint64_t Residency::slow_room(const Member& member) {
+  const SpillFile* const file = member.buffer_->file().get();
+  if (!file) return UINT64_MAX;
+  uint64_t promised = 0;
+  for (const Holding* holding : member.holdings_)
+    if (holding->fast && holding->leaving) promised += holding->bytes;
+  return less(file->most(), file->used() + promised);
 }
 
 // From all, for as long as others' steps keep what is to leave.

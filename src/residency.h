@@ -50,6 +50,7 @@ class Residency {
     uint64_t floor = 0;           // what a step looks up of them
     uint64_t most = UINT64_MAX;   // that the session's own limits allow of them and of frames
     uint64_t limit = UINT64_MAX;  // that its budget does: what is to leave beside steps has to have left
+    uint64_t share = UINT64_MAX;  // that its share does: what leaves at once for it has to leave
     uint64_t cached = 0;          // of what is pinned and does not fit, in frames
     uint64_t coming = 0;          // that it may allocate until it says so again
     bool at_once = false;         // what of its own leaves does so before the next step, not beside it
@@ -70,9 +71,12 @@ class Residency {
     Member& operator=(const Member&) = delete;
 
     // Gives the session its part, and makes room for what is coming; no reading of the session's lives. False:
-    // there is none, with all that may leave gone, or what is leaving takes its time. Throws what demoting the
-    // session's own segments throws, and what poll does.
-    bool make_room(const Wish& wish, const Poll& poll) { return residency_.make_room(*this, wish, poll); }
+    // there is none, with all that may leave gone, or what is leaving takes its time. refused: why the slow tier
+    // did not take what was to leave, which then stays where it is; null: it did. That is thrown only where the
+    // session's share of the fast tier does not hold what stays. Throws what poll does.
+    bool make_room(const Wish& wish, const Poll& poll, std::exception_ptr& refused) {
+      return residency_.make_room(*this, wish, poll, refused);
+    }
     // Of what was coming, so much is left.
     void still_coming(uint64_t bytes) noexcept;
     // The end of a call: nothing is coming, and these are its segments.
@@ -107,7 +111,7 @@ class Residency {
   using Chosen = std::vector<std::shared_ptr<const Segment>>;
   struct Changes;
 
-  bool make_room(Member& self, const Wish& wish, const Poll& poll);
+  bool make_room(Member& self, const Wish& wish, const Poll& poll, std::exception_ptr& refused);
   void carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, std::exception_ptr& refused);
   bool demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer);
   void settle(const Segment& segment) noexcept;  // somebody's undertaking has ended
@@ -117,12 +121,14 @@ class Residency {
   void release(Holding& holding) noexcept;
   void recount() noexcept;
   uint64_t divide_room(const WaveBufferMemory& buffers);
-  void keep_part(Member& self, Chosen& chosen);
+  void keep_part(Member& self, bool missing, Chosen& chosen);
+  void keep_what_stays(Member& self);
   static void await_leaving(const Member& self, uint64_t limit, Chosen& chosen);
   static uint64_t most_in_frames(const Member& member);
   void keep_pinned_part(Member& self, Chosen& chosen);
   static void keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change);
-  void take_from(Member& other, Chosen& chosen);
+  void take_from(Member& other, bool refused, Chosen& chosen);
+  static uint64_t slow_room(const Member& member);
   void cut_frames(uint64_t bytes);
   void expect_pinned(const Member& member, uint64_t used) const;
   template <class Enough>

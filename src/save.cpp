@@ -8,6 +8,7 @@
 #include "src/pipeline/index.h"
 #include "src/policy_params.h"
 #include "src/sampling/sampler_fields.h"
+#include "src/session_room.h"
 #include "src/session_use.h"
 #include "src/store/input_file.h"
 #include "src/store/output_file.h"
@@ -97,8 +98,10 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   const MakeRoom make_room = [&](const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from) {
     session->make_room_to_load(sequence, tokens, stay, from, flag_of(cancel));
   };
-  fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, place,
-       cancel, make_room);
+  session->or_refused([&] {
+    fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, place,
+         cancel, make_room);
+  });
   session->rest();
   session->tokens_.append(image.tokens);
   session->exact_end_ = image.exact_end;
@@ -117,6 +120,7 @@ void Session::make_room_to_load(const Sequence& sequence, int64_t tokens, bool s
       making_bytes(sequence.shape(), *params_.policy, params_.policy_params, static_cast<int32_t>(tokens));
   if (stay) bytes -= std::min(bytes, static_cast<uint64_t>(tokens) * sequence.shape().token_bytes());
   if (from) bytes += static_cast<uint64_t>(tokens + kBlockTokens) * sequence.shape().token_bytes();
+  refused_ = nullptr;
   make_room_of(sequence, bytes, SealWhen::prefilling, !Use::reading_here(), cancel, from);
 }
 

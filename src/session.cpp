@@ -309,9 +309,13 @@ void Session::seal_read(Use& use, const Stream& stream, int64_t final_tokens, co
   try {
     return seal_tail(SealWhen::prefilling, stream, final_tokens);
   } catch (const Error& error) {
-    if (!resident_ || error.code() != WI_E_BUDGET) throw;
+    const bool full = error.code() == WI_E_BUDGET || (refused_ && error.code() == WI_E_IO);
+    if (!resident_ || !full) throw;
   }
   use.rest(0, SealWhen::prefilling, cancel);
+  // It may be too small for an old segment, and not for the new one.
+  if (refused_ && least_making(sequence_, 0, SealWhen::prefilling) != Making::whole)
+    making_ = Making::straight;
   seal_tail(SealWhen::prefilling, stream, final_tokens);
 }
 
@@ -363,7 +367,7 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
         });
         context.straight = fork->making_ == Making::whole ? nullptr : runtime_->buffer.get();
       };
-      reindex(sequence_, context, fork->sequence_);
+      fork->or_refused([&] { reindex(sequence_, context, fork->sequence_); });
     });
   }
   fork->sequence_.settle();
@@ -391,10 +395,12 @@ void Session::truncate(int64_t tokens) {
   runtime_->workers.run(nullptr, [&](const Stream& stream) {
     SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
     if (making_ != Making::whole) context.straight = runtime_->buffer.get();
-    if (prompt)
-      wi::truncate(sequence_, context, tokens, prompt_sealed_end_);
-    else
-      wi::truncate(sequence_, context, std::max<int64_t>(tokens - 1, 0));
+    or_refused([&] {
+      if (prompt)
+        wi::truncate(sequence_, context, tokens, prompt_sealed_end_);
+      else
+        wi::truncate(sequence_, context, std::max<int64_t>(tokens - 1, 0));
+    });
   });
   tokens_.truncate(tokens);
   exact_end_ = std::min(exact_end_, tokens);

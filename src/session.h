@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -174,11 +175,13 @@ class Session : public std::enable_shared_from_this<Session> {
   Making least_making(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const;
   Making first_making(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const;
   bool could_hold(const Sequence& sequence, uint64_t coming_bytes) const;
-  void spill_tail(Sequence& sequence, const std::atomic<bool>* cancel) const;
+  void spill_tail(Sequence& sequence, const std::atomic<bool>* cancel);
   void spill_before(Use& use, int64_t coming_tokens, const CancelToken* cancel);
   bool reads_sparsely(const Sequence& sequence, int64_t count) const {
     return count <= params_.sparse_read_tokens && sequence.indexed_tokens() > 0;
   }
+  template <class Work>
+  void or_refused(Work&& work);
   template <class Work>
   void in_room(Work&& work);
   void make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
@@ -217,6 +220,7 @@ class Session : public std::enable_shared_from_this<Session> {
   DeviceViews::Reading reading_views_;           // during a call
   std::unique_ptr<Residency::Member> resident_;  // null: there is no slow tier
   bool room_ = true;                             // was made, when it was last wanted
+  std::exception_ptr refused_;                   // by the slow tier then; null: it took all that was to leave
   Making making_ = Making::whole;                // of what is sealed next
   // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one
   // back). Segments below it may be reused.

@@ -43,12 +43,17 @@ bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, Seal
     const auto share_of_all = [&](float share) {
       return static_cast<uint64_t>(static_cast<double>(share) * static_cast<double>(all));
     };
-    if (params_.kv_fast_share > 0) wish.most = std::min(wish.most, share_of_all(params_.kv_fast_share));
+    if (params_.kv_fast_share > 0) wish.share = share_of_all(params_.kv_fast_share);
+    wish.most = std::min(wish.most, wish.share);
     // Whoever looks up whole segments has as much of them.
     if (runtime_->device && params_.policy->partition_offsets)
       wish.cached = share_of_all(params_.kv_fast_share > 0 ? params_.kv_fast_share : kDeviceCacheShare);
   }
-  return resident_->make_room(wish, [&] { throw_if_cancelled(cancel); });
+  std::exception_ptr refused;
+  const bool room = resident_->make_room(
+      wish, [&] { throw_if_cancelled(cancel); }, refused);
+  if (refused) refused_ = refused;
+  return room;
 }
 
 void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when, bool may_wait,
@@ -61,17 +66,20 @@ void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when
   };
   uint64_t sealing = 0;
   for (int tries = 2;;) {
+    refused_ = nullptr;
     if (making_ == Making::spilled) spill_tail(sequence, cancel);
     sealing = sealing_bytes(sequence, coming_tokens, when, making_);
     const bool is_least = making_ == least;
     room_ = make_room_of(sequence, block_bytes(sequence, coming_tokens) + sealing, when, may_wait && is_least,
                          cancel);
-    if (room_ || is_least) {
+    // What the slow tier refused once it refuses again, and what comes next may need less than is asked for.
+    if (room_ || is_least || refused_) {
       try {
         in_room([&] { sequence.reserve(coming_tokens); });
         break;
       } catch (const Error& error) {  // somebody without a part of his own may have been quicker
-        if (error.code() != WI_E_BUDGET || (is_least && (!room_ || !tries--))) throw;
+        const bool full = error.code() == WI_E_BUDGET || (refused_ && error.code() == WI_E_IO);
+        if (!full || (is_least && (!room_ || !tries--))) throw;
       }
     }
     next();
@@ -107,12 +115,17 @@ bool Session::could_hold(const Sequence& sequence, uint64_t coming_bytes) const 
   return held + coming_bytes <= std::min<uint64_t>(most, fast_limit_);
 }
 
-// All but those that may be recent ones still when the prompt has been read.
-void Session::spill_tail(Sequence& sequence, const std::atomic<bool>* cancel) const {
+// All but those that may be recent ones still when the prompt has been read. What is refused stays where it is.
+void Session::spill_tail(Sequence& sequence, const std::atomic<bool>* cancel) {
   const PolicyParams& params = params_.policy_params;
-  sequence.spill_tail(runtime_->buffer->file(),
-                      sequence.tokens() - params.local_window - params.decode_segment_tokens,
-                      [&] { throw_if_cancelled(cancel); });
+  try {
+    sequence.spill_tail(runtime_->buffer->file(),
+                        sequence.tokens() - params.local_window - params.decode_segment_tokens,
+                        [&] { throw_if_cancelled(cancel); });
+  } catch (const Error& error) {
+    if (error.code() != WI_E_BUDGET && error.code() != WI_E_IO) throw;
+    refused_ = std::current_exception();
+  }
 }
 
 // Before a prompt goes on: what the session goes back to if that fails is a copy, and would keep blocks in memory.
@@ -129,6 +142,7 @@ void Session::spill_before(Use& use, int64_t coming_tokens, const CancelToken* c
 // A segment that is cut, the one that takes its place, and what of it is tail again are all held for a moment.
 void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
   if (!resident_) return;
+  refused_ = nullptr;
   const int64_t window = params_.policy_params.local_window + kBlockTokens;
   int64_t cut = 0;
   for (const auto& segment : sequence_.segments())

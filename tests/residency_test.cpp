@@ -371,6 +371,39 @@ void a_slow_tier_that_takes_nothing_is_the_newcomers_status(void**) {
   assert_true(write(*second, 20) == alone(2, 20));
 }
 
+// What the slow tier does not take stays where it is, and with room for all of it a session says what it says without
+// a slow tier; with less it is refused for the slow tier's reason.
+void what_the_slow_tier_refuses_stays_in_memory(void**) {
+  constexpr int kSteps = 100;  // a segment is made meanwhile
+  std::vector<int32_t> wanted;
+  uint64_t needed = 0;
+  {
+    World world(0, false);
+    const auto session = world.session();
+    read(*session, 1);
+    wanted = write(*session, kSteps);
+    needed = world.runtime->pool->peak();
+  }
+  const auto segment = static_cast<uint64_t>(256 * shape().layers * shape().kv_heads * shape().head_dim *
+                                             4);  // keys and values
+  for (const uint64_t spill_bytes : {uint64_t{1}, segment, 2 * segment + segment / 2}) {
+    const World world(needed, true, spill_bytes);
+    const auto session = Session::create(world.runtime, world.model, world.params());
+    read(*session, 1);
+    assert_true(write(*session, kSteps) == wanted);
+    assert_true(session->stats().slow_bytes <= spill_bytes);
+    const World less(needed * 3 / 4, true, spill_bytes);
+    const auto refused = Session::create(less.runtime, less.model, less.params());
+    if (spill_bytes == 1) assert_error(WI_E_BUDGET, "of the spill file", read(*refused, 1));
+    SessionParams params = world.params();
+    params.kv_budget_bytes = needed;  // its own, and the runtime has more
+    const World roomy(0, true, spill_bytes);
+    const auto own = Session::create(roomy.runtime, roomy.model, params);
+    read(*own, 1);
+    assert_true(write(*own, kSteps) == wanted);
+  }
+}
+
 // Frames of a store that is read in place are a part like others'; what it says is the same with less of them.
 void a_store_in_place_gives_frames_to_a_newcomer(void**) {
   constexpr size_t kHeads = 2, kDim = 32;
@@ -454,6 +487,7 @@ int main() {
       cmocka_unit_test(whatever_makes_a_session_finds_room),
       cmocka_unit_test(tasks_of_more_than_the_budget_run_side_by_side),
       cmocka_unit_test(a_slow_tier_that_takes_nothing_is_the_newcomers_status),
+      cmocka_unit_test(what_the_slow_tier_refuses_stays_in_memory),
       cmocka_unit_test(a_store_in_place_gives_frames_to_a_newcomer),
       cmocka_unit_test(no_room_for_what_must_stay_is_a_status),
   };

@@ -161,6 +161,37 @@ void a_disk_that_fills_up_while_a_prompt_is_read_costs_nothing(void**) {
   }
 }
 
+// It costs nothing either where memory has room for all, and where it has not the call says why.
+void what_a_full_disk_refuses_stays_in_memory(void**) {
+  const std::vector<int32_t> ids = random_prompt(1500);
+  const TiersWorld fast = world_of({.slow = false});
+  const auto expected = fast.session(0);
+  expected->prefill(ids, chunks_of(150), nullptr);
+  const std::vector<float> wanted = logits_of(*expected);
+  const uint64_t needed = fast.runtime->pool->peak();
+  for (const Function function : {kFallocate, kPwrite}) {
+    for (const int64_t after : {0, 1, 3}) {
+      for (const bool enough : {true, false}) {
+        if (!enough && after > 0) continue;
+        const TiersWorld world = world_of({.kv_budget_bytes = enough ? needed : needed / 2});
+        const auto session = world.session(0);
+        fill_the_disk(function, after);
+        if (enough) {
+          session->prefill(ids, chunks_of(150), nullptr);
+          assert_true(fault.happened);
+        } else {
+          assert_error(WI_E_IO, "No space left on device", session->prefill(ids, chunks_of(150), nullptr));
+          assert_int_equal(session->stats().tokens, 0);
+          disarm();
+          session->prefill(ids, chunks_of(150), nullptr);
+        }
+        assert_true(logits_of(*session) == wanted);
+        disarm();
+      }
+    }
+  }
+}
+
 // While decoding, segments leave beside the steps, which go on without it as long as memory has room.
 void a_disk_that_fills_up_while_decoding_stops_no_step(void**) {
   const std::vector<int32_t> ids = random_prompt(500);
@@ -695,6 +726,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(each_call_of_the_system_may_fail_once),
       cmocka_unit_test(a_disk_that_fills_up_while_a_prompt_is_read_costs_nothing),
+      cmocka_unit_test(what_a_full_disk_refuses_stays_in_memory),
       cmocka_unit_test(a_disk_that_fills_up_while_decoding_stops_no_step),
       cmocka_unit_test(a_full_disk_and_a_full_memory_are_a_status),
       cmocka_unit_test(a_slow_disk_changes_no_token),

@@ -69,10 +69,12 @@ SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose) {
   const uint64_t whole = round_up(bytes, file_.block_bytes());
   const uint64_t offset = extents_.take(whole, punches_ ? kMostBytes : most_bytes_);
   if (offset == Extents::kNowhere) refuse(", and what is free between them is in smaller pieces");
+  used_.store(extents_.used(), std::memory_order_relaxed);
   try {
     make_space(offset, whole, extents_.end());
   } catch (const Error& error) {
     extents_.give(offset, whole);
+    used_.store(extents_.used(), std::memory_order_relaxed);
     return_to_disk(offset, whole);
     throw_error(error.code(),
                 concat("cannot reserve ", bytes, " bytes of the spill file in ", file_.folder(), " for ",
@@ -99,6 +101,7 @@ void SpillFile::give_back(uint64_t offset, uint64_t bytes) noexcept {
   const uint64_t whole = round_up(bytes, file_.block_bytes());
   std::lock_guard lock(space_);
   extents_.give(offset, whole);
+  used_.store(extents_.used(), std::memory_order_relaxed);
   return_to_disk(offset, whole);
 }
 
@@ -110,11 +113,6 @@ void SpillFile::return_to_disk(uint64_t offset, uint64_t bytes) noexcept {
     punches_ = reserves_ &&
                change_space(file_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) == 0;
   }
-}
-
-uint64_t SpillFile::used() const {
-  std::lock_guard lock(space_);
-  return extents_.used();
 }
 
 // ---- writing ----

@@ -115,7 +115,8 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   void write(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes,
              const std::function<void()>& poll = {});
 
-  uint64_t used() const;  // sum of extents, in whole blocks
+  // Sum of extents, in whole blocks. Waits for nobody.
+  uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   uint64_t most() const { return most_bytes_; }
   bool direct() const { return file_.direct(); }
   bool may_be_direct() const { return options_.direct; }
@@ -154,12 +155,13 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
 
   mutable std::mutex space_;  // of what is taken, with the calls that do it to the file
   Extents extents_;
-  bool reserves_ = true;        // fallocate works
-  bool punches_ = true;         // so does making holes; if not, the file's length is held to the limit
-  uint64_t file_bytes_ = 0;     // its length as far as this has made it
-  std::mutex writing_;          // of the buffer, and of blocks that two writes share
-  HostBuffer write_buffer_;     // with O_DIRECT
-  std::byte* block_ = nullptr;  // the aligned part of that
+  std::atomic<uint64_t> used_{0};  // of extents_
+  bool reserves_ = true;           // fallocate works
+  bool punches_ = true;            // so does making holes; if not, the file's length is held to the limit
+  uint64_t file_bytes_ = 0;        // its length as far as this has made it
+  std::mutex writing_;             // of the buffer, and of blocks that two writes share
+  HostBuffer write_buffer_;        // with O_DIRECT
+  std::byte* block_ = nullptr;     // the aligned part of that
   std::mutex threads_mutex_;
   std::unique_ptr<ReadThreads> threads_;
 

@@ -1,12 +1,14 @@
 #include "src/pipeline/index.h"
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "src/cancel.h"
+#include "src/error.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/device_index.h"
 #include "src/pipeline/index_room.h"
@@ -46,15 +48,15 @@ struct Source {
   std::vector<Room> rooms_;  // (places)
 };
 
-// whole: a segment that this one is the beginning of, or null.
-std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan span, const SealContext& context,
-                                       const Segment* whole = nullptr) {
+// whole: a segment that this one is the beginning of, or null. to: the slow tier that it goes to, or null.
+std::shared_ptr<Segment> build_in(WaveBuffer* to, const Sequence& sequence, SegmentSpan span,
+                                  const SealContext& context, const Segment* whole) {
   const KvShape& shape = sequence.shape();
   const KvPools& pools = sequence.pools();
   const int32_t tokens = span.tokens, workers = context.stream.workers;
   const auto planes = static_cast<int64_t>(shape.layers) * shape.kv_heads;
   std::optional<StraightPlanes> straight;
-  if (context.straight) straight.emplace(*context.straight, *pools.host, shape, tokens, workers);
+  if (to) straight.emplace(*to, *pools.host, shape, tokens, workers);
   auto segment = straight ? std::make_shared<Segment>(pools, shape, span.first, tokens, Segment::WithoutKv{})
                           : std::make_shared<Segment>(pools, shape, span.first, tokens);
 
@@ -95,6 +97,26 @@ std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan spa
   room.attach_to(*segment);
   if (straight) straight->attach_to(*segment);
   return segment;
+}
+
+// What the slow tier does not take is made in the fast one, if that has room.
+std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan span, const SealContext& context,
+                                       const Segment* whole = nullptr) {
+  std::exception_ptr refused;
+  if (context.straight) {
+    try {
+      return build_in(context.straight, sequence, span, context, whole);
+    } catch (const Error& error) {
+      if (error.code() != WI_E_BUDGET && error.code() != WI_E_IO) throw;
+      refused = std::current_exception();
+    }
+  }
+  try {
+    return build_in(nullptr, sequence, span, context, whole);
+  } catch (const Error& error) {
+    if (refused && error.code() == WI_E_BUDGET) std::rethrow_exception(refused);
+    throw;
+  }
 }
 
 Source::Source(const Sequence& sequence, SegmentSpan span, int places)
