@@ -6,19 +6,32 @@
 #include "src/memory_plan.h"
 #include "src/pipeline/index.h"
 #include "src/pipeline/pipeline.h"
+#include "src/pipeline/straight.h"
+#include "src/session_room.h"
 #include "src/workspace.h"
 
 namespace wi {
 
 class KvStore::Use {
  public:
-  explicit Use(KvStore& store) : store_(store) {
+  explicit Use(KvStore& store)
+      : Use(store, [&] {
+          if (store.sequence_.slow_segments()) store.make_room(store.sequence_, 0, false);
+        }) {}
+  // make_room(): before anything of the store is being read.
+  template <class MakeRoom>
+  Use(KvStore& store, MakeRoom&& make_room) : store_(store) {
     check(!store.busy_.exchange(true, std::memory_order_acquire), WI_E_BUSY,
           "kv is in use by another thread");
     try {
-      store.share_frames();
+      store.room_ = true;
+      store.refused_ = nullptr;
+      make_room();
       reading_.emplace(store.runtime_->buffer.get());
+      store.sequence_.refresh();
     } catch (...) {
+      reading_.reset();
+      store.rest();
       store.busy_.store(false, std::memory_order_release);
       throw;
     }
@@ -27,6 +40,7 @@ class KvStore::Use {
   Use& operator=(const Use&) = delete;
   ~Use() {
     reading_.reset();
+    store_.rest();
     store_.publish_stats();
     store_.busy_.store(false, std::memory_order_release);
   }
@@ -44,20 +58,28 @@ KvStore::KvStore(std::shared_ptr<Runtime> runtime, const KvStoreParams& params)
   check(!runtime_->device, WI_E_UNSUPPORTED,
         "KV stores are not on devices in this version; this runtime's is ",
         runtime_->device ? runtime_->device->description.name : "");
+  if (runtime_->buffer)
+    resident_ = std::make_unique<Residency::Member>(runtime_->residency, runtime_->buffer,
+                                                    2 * kFrameTokens * params_.shape.head_bytes());
   publish_stats();
 }
 
 KvStore::~KvStore() = default;
 
 void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const float* values) {
-  Use use(*this);
   int64_t& written = written_[static_cast<size_t>(layer)];
+  Use use(*this, [&] {
+    const uint64_t coming = block_bytes(sequence_, written + tokens - sequence_.tokens());
+    if (coming || sequence_.slow_segments()) make_room(sequence_, coming, true);
+  });
   const int64_t width = int64_t{params_.shape.kv_heads} * params_.shape.head_dim;
-  sequence_.reserve(written + tokens - sequence_.tokens());
   uint32_t largest = 0;
-  runtime_->workers.run(nullptr, [&](const Stream& stream) {
-    largest = wi::append(runtime_->backend, stream, sequence_, layer, written, tokens, keys, values, width,
-                         append_room_);
+  in_room([&] {
+    sequence_.reserve(written + tokens - sequence_.tokens());
+    runtime_->workers.run(nullptr, [&](const Stream& stream) {
+      largest = wi::append(runtime_->backend, stream, sequence_, layer, written, tokens, keys, values, width,
+                           append_room_);
+    });
   });
   check(kv_holds(DType::f32, largest), WI_E_ARGUMENT, "keys or values of layer ", layer, " are not finite");
   check_kv_range(params_.shape.dtype, largest, layer);
@@ -65,34 +87,69 @@ void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const flo
   sequence_.commit(*std::min_element(written_.begin(), written_.end()) - sequence_.tokens());
 }
 
-// Of a store that was loaded in place: what of it stays in the file has frames as the budgets have room.
-void KvStore::share_frames() {
-  if (!sequence_.slow_segments()) return;
-  if (!resident_)
-    resident_ = std::make_unique<Residency::Member>(runtime_->residency, runtime_->buffer,
-                                                    2 * kFrameTokens * params_.shape.head_bytes());
-  slow_segments_.clear();
-  for (const auto& segment : sequence_.segments())
-    if (segment->slow()) slow_segments_.push_back(segment);
-  Residency::Wish wish;
-  wish.segments = slow_segments_;
-  wish.floor =
-      looked_up_bytes(params_.shape, *params_.policy, params_.policy_params, sequence_.indexed_tokens());
-  if (params_.kv_budget_bytes)
-    wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, sequence_.bytes());
-  std::exception_ptr refused;
-  resident_->make_room(wish, {}, refused);
-  slow_segments_.clear();
-}
-
 void KvStore::seal() {
-  Use use(*this);
+  WaveBuffer* straight = nullptr;
+  Use use(*this, [&] {
+    const SealPlan plan = plan_seal(sequence_, params_.policy_params, 0);
+    if (plan.longest)
+      straight = make_room_to_make(plan.longest, static_cast<uint64_t>(plan.count) *
+                                                     most_index_bytes(params_.shape, *params_.policy,
+                                                                      params_.policy_params, plan.longest));
+  });
   check_even();
   StageTimer timer(totals_.index_ns);
-  runtime_->workers.run(nullptr, [&](const Stream& stream) {
-    seal_prompt(sequence_, {runtime_->backend, *params_.policy, params_.policy_params, stream, {}},
-                sequence_.tokens());
+  in_room([&] {
+    runtime_->workers.run(nullptr, [&](const Stream& stream) {
+      SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
+      context.straight = straight;
+      seal_prompt(sequence_, context, sequence_.tokens());
+    });
   });
+}
+
+// ---- room ----
+
+// Layers of a store are read as those of a session are: what of it does not fit lies in the slow tier.
+bool KvStore::make_room(const Sequence& sequence, uint64_t coming_bytes, bool may_wait,
+                        const std::atomic<bool>* cancel, const Sequence* from) {
+  if (!resident_) return true;
+  Residency::Wish wish;
+  wish.coming = coming_bytes;
+  wish.may_wait = may_wait && !Session::reading_here();
+  segments_.clear();
+  if (from) segments_.assign(from->segments().begin(), from->segments().end());
+  segments_.insert(segments_.end(), sequence.segments().begin(), sequence.segments().end());
+  wish_of(sequence, *params_.policy, params_.policy_params, params_.kv_budget_bytes, from, segments_, wish);
+  std::exception_ptr refused;
+  room_ = resident_->make_room(
+      wish, [&] { throw_if_cancelled(cancel); }, refused);
+  if (refused) refused_ = refused;
+  segments_.clear();
+  return room_;
+}
+
+// For a segment of so many tokens, and so much besides. Not null: there is none for all of it, and it is to go
+// straight to the slow tier.
+WaveBuffer* KvStore::make_room_to_make(int32_t longest, uint64_t more_bytes) {
+  if (!resident_) return nullptr;
+  const PolicyParams& params = params_.policy_params;
+  const int workers = runtime_->workers.threads();
+  const bool may_be_straight = runtime_->buffer->file() && straight_planes(params_.shape, workers);
+  const uint64_t whole = making_bytes(params_.shape, *params_.policy, params, longest) + more_bytes;
+  if (make_room(sequence_, whole, !may_be_straight) || !may_be_straight) return nullptr;
+  make_room(sequence_,
+            straight_making_bytes(params_.shape, *params_.policy, params, longest, workers) + more_bytes,
+            true);
+  return runtime_->buffer.get();
+}
+
+template <class Work>
+void KvStore::in_room(Work&& work) {
+  wi::in_room(*runtime_, room_, refused_, work);
+}
+
+void KvStore::rest() noexcept {
+  if (resident_) resident_->rest(sequence_.segments());
 }
 
 void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const CancelToken* cancel, float* out,
@@ -137,16 +194,27 @@ std::shared_ptr<KvStore> KvStore::fork() {
   fork->sequence_ = sequence_;
   fork->sequence_.settle();
   fork->written_ = written_;
+  fork->rest();
   fork->publish_stats();
   return fork;
 }
 
 void KvStore::truncate(int64_t tokens) {
-  Use use(*this);
+  WaveBuffer* straight = nullptr;
+  Use use(*this, [&] {
+    const CutPlan plan = plan_cut(sequence_, params_.policy_params, tokens);
+    if (plan.longest)
+      straight =
+          make_room_to_make(plan.longest, static_cast<uint64_t>(plan.again) * params_.shape.token_bytes());
+  });
   check(tokens >= 0 && tokens <= sequence_.tokens(), WI_E_ARGUMENT, "tokens is ", tokens, ", the store has ",
         sequence_.tokens());
-  runtime_->workers.run(nullptr, [&](const Stream& stream) {
-    wi::truncate(sequence_, {runtime_->backend, *params_.policy, params_.policy_params, stream, {}}, tokens);
+  in_room([&] {
+    runtime_->workers.run(nullptr, [&](const Stream& stream) {
+      SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
+      context.straight = straight;
+      wi::truncate(sequence_, context, tokens);
+    });
   });
   std::fill(written_.begin(), written_.end(), tokens);
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -65,7 +66,13 @@ class KvStore {
                                        const InputFile* place, const Choice& choose,
                                        const CancelToken* cancel);
   WaveBuffer* buffer() const { return sequence_.slow_segments() ? runtime_->buffer.get() : nullptr; }
-  void share_frames();
+  // As a session does; no reading of the store lives.
+  bool make_room(const Sequence& sequence, uint64_t coming_bytes, bool may_wait,
+                 const std::atomic<bool>* cancel = nullptr, const Sequence* from = nullptr);
+  WaveBuffer* make_room_to_make(int32_t longest, uint64_t more_bytes);
+  template <class Work>
+  void in_room(Work&& work);
+  void rest() noexcept;
   void publish_stats();
   void check_even() const;
   void write(const std::string& path, const CancelToken* cancel) const;
@@ -75,8 +82,10 @@ class KvStore {
   std::shared_ptr<Runtime> runtime_;
   KvStoreParams params_;
   Sequence sequence_;
-  std::unique_ptr<Residency::Member> resident_;  // null: nothing of it was ever slow
-  std::vector<std::shared_ptr<const Segment>> slow_segments_;
+  std::unique_ptr<Residency::Member> resident_;           // null: there is no slow tier
+  std::vector<std::shared_ptr<const Segment>> segments_;  // scratch
+  bool room_ = true;                                      // as in Session
+  std::exception_ptr refused_;
   AppendRoom append_room_;
   std::vector<int64_t> written_;  // (layers) tokens appended to each
   std::atomic<bool> busy_{false};

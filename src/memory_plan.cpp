@@ -78,6 +78,35 @@ int64_t decode_tail_tokens(const PolicyParams& params) {
   return int64_t{params.local_window} + params.decode_segment_tokens + kBuildTokens;
 }
 
+uint64_t block_bytes(const Sequence& sequence, int64_t coming_tokens) {
+  const int64_t held = static_cast<int64_t>(sequence.tail().size()) * kBlockTokens;
+  const int64_t end = sequence.tail_tokens() + coming_tokens;
+  int64_t tokens = end > held ? (end - held + kBlockTokens - 1) / kBlockTokens * kBlockTokens : 0;
+  if (!sequence.tail().empty() && !sequence.tail().back().unique()) tokens += kBlockTokens;
+  if (sequence.tokens() < kSinkTokens) tokens += kSinkTokens;
+  return static_cast<uint64_t>(tokens) * sequence.shape().token_bytes();
+}
+
+CutPlan plan_cut(const Sequence& sequence, const PolicyParams& params, int64_t tokens) {
+  const int64_t window = params.local_window + kBlockTokens;
+  int64_t cut = 0;
+  for (const auto& segment : sequence.segments())
+    if (segment->end_position() > tokens - window && segment->first_position() < tokens)
+      cut += segment->tokens();
+  return {static_cast<int32_t>(std::min<int64_t>(cut, params.segment_tokens)),
+          cut ? std::min(cut, window + params.decode_segment_tokens) + kBlockTokens : 0};
+}
+
+SealPlan plan_seal(const Sequence& sequence, const PolicyParams& params, int64_t coming_tokens) {
+  const int64_t settled = std::min(sequence.tokens(), sequence.settled_end());
+  const int64_t open =
+      std::min<int64_t>(sequence.tokens() - settled, sequence.tail_tokens() + params.segment_tokens) +
+      coming_tokens;
+  if (SegmentGrid(params).sealed_end(kSinkTokens + open) == kSinkTokens) return {};
+  const auto longest = static_cast<int32_t>(std::min<int64_t>(params.segment_tokens, open));
+  return {longest, open / longest};
+}
+
 uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                           int32_t tokens) {
   return order_bytes_of(shape, policy, params, tokens) + index_room_of(shape, policy, params, tokens);

@@ -38,6 +38,22 @@ int64_t decode_tail_tokens(const PolicyParams& params);
 // What stays of it beside keys and values.
 uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                           int32_t tokens);
+// What a sequence takes for so many tokens more: new blocks, and one that is shared and about to be written to.
+uint64_t block_bytes(const Sequence& sequence, int64_t coming_tokens);
+// What is made anew when a sequence is cut back to so many tokens: a segment of at most `longest` tokens in the place
+// of one that is cut, and so many tokens of it that are tail again. longest 0: none is cut.
+struct CutPlan {
+  int32_t longest = 0;
+  int64_t again = 0;
+};
+CutPlan plan_cut(const Sequence& sequence, const PolicyParams& params, int64_t tokens);
+// What of a prompt is due to be sealed, with so many tokens more: segments of at most `longest` tokens, `count` of
+// them. What is not settled may be sealed again, as part of a longer one. longest 0: none is.
+struct SealPlan {
+  int32_t longest = 0;
+  int64_t count = 0;
+};
+SealPlan plan_seal(const Sequence& sequence, const PolicyParams& params, int64_t coming_tokens);
 // Keys and values in frames that one step of the policy looks up, in all layers and heads.
 uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                          int64_t indexed_tokens);

@@ -32,11 +32,13 @@ ModelIdentity identity_of(const Model& model, Runtime& runtime, const CancelToke
 }
 void check_same(const SavedParams& saved, DType kv, const Policy& policy, const PolicyParams& params);
 // Room for so many tokens more in a sequence, whose keys and values may stay where they are, beside another one that
-// it is made of (null: none); may be empty.
+// it is made of (null: none).
 using MakeRoom =
     std::function<void(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from)>;
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
-          const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room = {});
+          const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room);
+uint64_t bytes_to_load(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t tokens,
+                       bool stay, const Sequence* from);
 
 }  // namespace
 
@@ -116,11 +118,9 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
 void Session::make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
                                 const std::atomic<bool>* cancel) {
   if (!resident_ || tokens == 0) return;
-  uint64_t bytes =
-      making_bytes(sequence.shape(), *params_.policy, params_.policy_params, static_cast<int32_t>(tokens));
-  if (stay) bytes -= std::min(bytes, static_cast<uint64_t>(tokens) * sequence.shape().token_bytes());
-  if (from) bytes += static_cast<uint64_t>(tokens + kBlockTokens) * sequence.shape().token_bytes();
   refused_ = nullptr;
+  const uint64_t bytes =
+      bytes_to_load(sequence.shape(), *params_.policy, params_.policy_params, tokens, stay, from);
   make_room_of(sequence, bytes, SealWhen::prefilling, !Use::reading_here(), cancel, from);
 }
 
@@ -190,7 +190,19 @@ std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSou
   check_same(saved, params.shape.dtype, *params.policy, params.policy_params);
 
   auto store = std::make_shared<KvStore>(std::move(runtime), params);
-  fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, place, cancel);
+  const MakeRoom make_room = [&](const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from) {
+    store->refused_ = nullptr;
+    if (tokens == 0) return;
+    store->make_room(sequence,
+                     bytes_to_load(sequence.shape(), *store->params_.policy, store->params_.policy_params,
+                                   tokens, stay, from),
+                     true, flag_of(cancel), from);
+  };
+  or_refused(store->refused_, [&] {
+    fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, place,
+         cancel, make_room);
+  });
+  store->rest();
   std::fill(store->written_.begin(), store->written_.end(), store->sequence_.tokens());
   store->publish_stats();
   return store;
@@ -227,6 +239,15 @@ void check_same(const SavedParams& saved, DType kv, const Policy& policy, const 
   match("max_cluster_tokens", own.max_cluster_tokens, params.max_cluster_tokens);
 }
 
+uint64_t bytes_to_load(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t tokens,
+                       bool stay, const Sequence* from) {
+  const uint64_t kv = static_cast<uint64_t>(tokens) * shape.token_bytes();
+  uint64_t bytes = making_bytes(shape, policy, params, static_cast<int32_t>(tokens));
+  if (stay) bytes -= std::min(bytes, kv);
+  if (from) bytes += kv + kBlockTokens * shape.token_bytes();
+  return bytes;
+}
+
 // Keys, values and indexes; an index of another version is built anew from the keys. Of segments, keys and values
 // stay in the file `place`, if there is one and a slow tier to read them with.
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
@@ -236,10 +257,9 @@ void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
     const bool reads_files = runtime.buffer && runtime.buffer->file();
     const InPlace in_place{place && reads_files ? runtime.buffer.get() : nullptr, place};
     SessionFile::BeforeTokens before;
-    if (make_room)
-      before = [&](const Sequence& so_far, int64_t tokens, bool stay) {
-        make_room(so_far, tokens, stay, nullptr);
-      };
+    before = [&](const Sequence& so_far, int64_t tokens, bool stay) {
+      make_room(so_far, tokens, stay, nullptr);
+    };
     if (!file.read_sequence(read, stream, in_place, before)) {
       to = std::move(read);
       return;
@@ -248,14 +268,12 @@ void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
     SealContext context{runtime.backend, policy, params, stream, {}, nullptr};
     const auto workspace = runtime.workspace();
     context.queue = workspace->queue();
-    if (make_room) {
-      context.before_tokens = [&](int64_t tokens) {
-        reading.reset();
-        make_room(to, tokens, false, &read);
-        reading.emplace(runtime.buffer.get());
-        read.refresh();
-      };
-    }
+    context.before_tokens = [&](int64_t tokens) {
+      reading.reset();
+      make_room(to, tokens, false, &read);
+      reading.emplace(runtime.buffer.get());
+      read.refresh();
+    };
     read.refresh();
     reindex(read, context, to);
     throw_if_cancelled(stream);

@@ -133,6 +133,8 @@ class Session : public std::enable_shared_from_this<Session> {
                                        ByteSource& from, const Choice& choose, const CancelToken* cancel);
 
   void set_sampling(const SamplingParams& sampling);
+  static bool reading_here();  // this thread is in the middle of reading some session's keys and values
+
   // ---- any thread, any time ----
   // Whether its sealed keys and values may be in a slow tier.
   bool has_slow_tier() const;
@@ -188,7 +190,6 @@ class Session : public std::enable_shared_from_this<Session> {
                          const std::atomic<bool>* cancel);
   void make_room_to_cut(int64_t tokens, bool may_wait);
   void rest() noexcept;  // at the end of a call
-  uint64_t block_bytes(const Sequence& sequence, int64_t coming_tokens) const;
   uint64_t making_bytes_of(Making how, int32_t tokens) const;
   uint64_t sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when, Making how) const;
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,

@@ -10,6 +10,21 @@
 
 namespace wi {
 
+void wish_of(const Sequence& sequence, const Policy& policy, const PolicyParams& params,
+             uint64_t budget_bytes, const Sequence* from, Residency::Segments segments,
+             Residency::Wish& wish) {
+  wish.segments = segments;
+  wish.floor = looked_up_bytes(sequence.shape(), policy, params, sequence.indexed_tokens());
+  if (!budget_bytes) return;
+  uint64_t whole = 0;
+  for (const auto& segment : segments)
+    if (!segment->is_slow()) whole += segment->leaving_bytes();
+  const uint64_t held = sequence.bytes() + (from ? from->bytes() : 0);
+  const uint64_t others = held - std::min(held, whole) + wish.coming;
+  wish.most = wish.limit = budget_bytes - std::min(budget_bytes, others);
+  if (whole > wish.most) wish.at_once = true;
+}
+
 // Where the budgets or the session's share of the fast tier do not hold all keys and values and what comes next,
 // the oldest segments move to the slow tier, of this session and of others.
 bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when, bool may_wait,
@@ -20,26 +35,11 @@ bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, Seal
   wish.may_wait = may_wait;
   wish.at_once = when == SealWhen::prefilling;
   if (has_slow_tier()) {
-    wish.segments = sequence.segments();
-    if (from) {
-      both.assign(from->segments().begin(), from->segments().end());
-      both.insert(both.end(), wish.segments.begin(), wish.segments.end());
-      wish.segments = both;
-    }
-    uint64_t whole = 0, all = 0;  // bytes of segments: in the fast tier, and in both
-    for (const auto& segment : wish.segments) {
-      all += segment->leaving_bytes();
-      if (!segment->is_slow()) whole += segment->leaving_bytes();
-    }
-    wish.floor =
-        looked_up_bytes(sequence.shape(), *params_.policy, params_.policy_params, sequence.indexed_tokens());
-    if (params_.kv_budget_bytes) {
-      const uint64_t held = sequence.bytes() + (from ? from->bytes() : 0);
-      const uint64_t others = held - std::min(held, whole) + coming_bytes;
-      wish.most = params_.kv_budget_bytes - std::min(params_.kv_budget_bytes, others);
-      wish.limit = wish.most;
-      if (whole > wish.most) wish.at_once = true;
-    }
+    if (from) both.assign(from->segments().begin(), from->segments().end());
+    both.insert(both.end(), sequence.segments().begin(), sequence.segments().end());
+    wish_of(sequence, *params_.policy, params_.policy_params, params_.kv_budget_bytes, from, both, wish);
+    uint64_t all = 0;
+    for (const auto& segment : both) all += segment->leaving_bytes();
     const auto share_of_all = [&](float share) {
       return static_cast<uint64_t>(static_cast<double>(share) * static_cast<double>(all));
     };
@@ -143,18 +143,12 @@ void Session::spill_before(Use& use, int64_t coming_tokens, const CancelToken* c
 void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
   if (!resident_) return;
   refused_ = nullptr;
-  const int64_t window = params_.policy_params.local_window + kBlockTokens;
-  int64_t cut = 0;
-  for (const auto& segment : sequence_.segments())
-    if (segment->end_position() > tokens - window && segment->first_position() < tokens)
-      cut += segment->tokens();
-  if (!cut) return;
-  const KvShape& shape = sequence_.shape();
-  const auto longest = static_cast<int32_t>(std::min<int64_t>(cut, params_.policy_params.segment_tokens));
-  const int64_t again = std::min(cut, window + params_.policy_params.decode_segment_tokens) + kBlockTokens;
+  const CutPlan plan = plan_cut(sequence_, params_.policy_params, tokens);
+  if (!plan.longest) return;
   const bool may_be_straight = least_making(sequence_, 0, SealWhen::prefilling) != Making::whole;
   const auto bytes = [&] {
-    return making_bytes_of(making_, longest) + static_cast<uint64_t>(again) * shape.token_bytes();
+    return making_bytes_of(making_, plan.longest) +
+           static_cast<uint64_t>(plan.again) * sequence_.shape().token_bytes();
   };
   const auto make = [&](bool wait) {
     return make_room_of(sequence_, bytes(), SealWhen::prefilling, wait, nullptr);
@@ -168,17 +162,9 @@ void Session::rest() noexcept {
   if (resident_) resident_->rest(has_slow_tier() ? sequence_.segments() : Residency::Segments());
 }
 
-bool Session::has_slow_tier() const { return resident_ && may_leave(*runtime_, sequence_.shape()); }
+bool Session::reading_here() { return Use::reading_here(); }
 
-// Of new blocks, and of one that is shared and about to be written to.
-uint64_t Session::block_bytes(const Sequence& sequence, int64_t coming_tokens) const {
-  const int64_t held = static_cast<int64_t>(sequence.tail().size()) * kBlockTokens;
-  const int64_t end = sequence.tail_tokens() + coming_tokens;
-  int64_t tokens = end > held ? (end - held + kBlockTokens - 1) / kBlockTokens * kBlockTokens : 0;
-  if (!sequence.tail().empty() && !sequence.tail().back().unique()) tokens += kBlockTokens;
-  if (sequence.tokens() < kSinkTokens) tokens += kSinkTokens;
-  return static_cast<uint64_t>(tokens) * sequence.shape().token_bytes();
-}
+bool Session::has_slow_tier() const { return resident_ && may_leave(*runtime_, sequence_.shape()); }
 
 uint64_t Session::making_bytes_of(Making how, int32_t tokens) const {
   const KvShape& shape = sequence_.shape();
@@ -193,22 +179,16 @@ uint64_t Session::sealing_bytes(const Sequence& sequence, int64_t coming_tokens,
                                 Making how) const {
   const KvShape& shape = sequence.shape();
   const PolicyParams& params = params_.policy_params;
-  const SegmentGrid grid(params);
   const bool straight = how != Making::whole;
   if (when == SealWhen::prefilling) {
-    // What is not settled may be sealed again, as part of a segment that is longer.
-    const int64_t settled = std::min(sequence.tokens(), sequence.settled_end());
-    const int64_t open =
-        std::min<int64_t>(sequence.tokens() - settled, sequence.tail_tokens() + params.segment_tokens) +
-        coming_tokens;
+    const SealPlan plan = plan_seal(sequence, params, coming_tokens);
     const uint64_t back = reads_sparsely(sequence, coming_tokens) ? sequence.slow_blocks() : 0;
     const uint64_t back_bytes = back * kBlockTokens * shape.token_bytes();
-    if (grid.sealed_end(kSinkTokens + open) == kSinkTokens) return back_bytes;
-    const auto longest = static_cast<int32_t>(std::min<int64_t>(params.segment_tokens, open));
-    return back_bytes + making_bytes_of(how, longest) +
-           static_cast<uint64_t>(open / longest) * most_index_bytes(shape, *params_.policy, params, longest);
+    if (!plan.longest) return back_bytes;
+    return back_bytes + making_bytes_of(how, plan.longest) +
+           static_cast<uint64_t>(plan.count) * most_index_bytes(shape, *params_.policy, params, plan.longest);
   }
-  const SegmentSpan span = grid.unit(sequence.sealed_end());
+  const SegmentSpan span = SegmentGrid(params).unit(sequence.sealed_end());
   if (span.end() > sequence.tokens() && !straight) return 0;
   const uint64_t index = most_index_bytes(shape, *params_.policy, params, span.tokens);
   if (straight)  // what is not due yet comes back

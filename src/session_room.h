@@ -5,28 +5,43 @@
 
 namespace wi {
 
+// What the owner of a sequence, and of one that it is made of (null: of none), wishes of its own accord: adds to a wish
+// that has what is coming. segments: of both, in order.
+void wish_of(const Sequence& sequence, const Policy& policy, const PolicyParams& params,
+             uint64_t budget_bytes, const Sequence* from, Residency::Segments segments,
+             Residency::Wish& wish);
+
 // Where there is no room since the slow tier refuses what is to leave, its reason is what is said.
 template <class Work>
-void Session::or_refused(Work&& work) {
+void or_refused(const std::exception_ptr& refused, Work&& work) {
   try {
     work();
   } catch (const Error& error) {
-    if (refused_ && error.code() == WI_E_BUDGET) std::rethrow_exception(refused_);
+    if (refused && error.code() == WI_E_BUDGET) std::rethrow_exception(refused);
     throw;
   }
 }
 
 // If there was no room, a message about the budget says what is in it.
 template <class Work>
-void Session::in_room(Work&& work) {
+void in_room(const Runtime& runtime, const bool& room, const std::exception_ptr& refused, Work&& work) {
   try {
-    or_refused(work);
+    or_refused(refused, work);
   } catch (const Error& error) {
-    if (room_ || refused_ || error.code() != WI_E_BUDGET) throw;
+    if (room || refused || error.code() != WI_E_BUDGET) throw;
     fail(WI_E_BUDGET, error.what(), "; all else has left, and ",
-         runtime_->residency.mandatory_bytes(*runtime_->buffer),
+         runtime.residency.mandatory_bytes(*runtime.buffer),
          " bytes must be in fast memory: indexes, recent tokens and segments in the making of all sessions");
   }
+}
+
+template <class Work>
+void Session::or_refused(Work&& work) {
+  wi::or_refused(refused_, work);
+}
+template <class Work>
+void Session::in_room(Work&& work) {
+  wi::in_room(*runtime_, room_, refused_, work);
 }
 
 }  // namespace wi

@@ -15,6 +15,7 @@
 #include "tests/support/in_time.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
+#include "tests/support/tiers.h"
 
 using namespace wi;
 
@@ -404,30 +405,98 @@ void what_the_slow_tier_refuses_stays_in_memory(void**) {
   }
 }
 
-// Frames of a store that is read in place are a part like others'; what it says is the same with less of them.
-void a_store_in_place_gives_frames_to_a_newcomer(void**) {
-  constexpr size_t kHeads = 2, kDim = 32;
-  const auto numbers = [](size_t count, uint64_t salt) {
-    std::mt19937_64 random(test::seed() + salt);
-    std::vector<float> numbers(count);
-    for (float& one : numbers) one = static_cast<float>(random() % 1000) * 0.002f - 1;
-    return numbers;
-  };
-  const auto attended = [&](KvStore& store) {
-    std::vector<float> all, out(2 * kHeads * kDim);
-    for (uint64_t i = 0; i < 60; ++i) {
-      store.attend(static_cast<int32_t>(i % 2), 1, numbers(out.size(), i).data(), nullptr, out.data(),
-                   nullptr);
-      all.insert(all.end(), out.begin(), out.end());
-    }
-    return all;
-  };
-  World world(bytes_of_one());
+constexpr size_t kHeads = 2, kDim = 32;
+
+KvStoreParams store_params(const World& world) {
   KvStoreParams params;
   params.shape = {2, kHeads, kDim, DType::f16};
   params.query_heads = 2 * kHeads;
   params.policy = find_policy(world.runtime->backend, "wave");
   params.policy_params.segment_tokens = 512;
+  return params;
+}
+
+std::vector<float> numbers(size_t count, uint64_t salt) {
+  std::mt19937_64 random(test::seed() + salt);
+  std::vector<float> numbers(count);
+  for (float& one : numbers) one = static_cast<float>(random() % 1000) * 0.002f - 1;
+  return numbers;
+}
+
+std::vector<float> attended(KvStore& store) {
+  std::vector<float> all, out(2 * kHeads * kDim);
+  for (uint64_t i = 0; i < 60; ++i) {
+    store.attend(static_cast<int32_t>(i % 2), 1, numbers(out.size(), i).data(), nullptr, out.data(), nullptr);
+    all.insert(all.end(), out.begin(), out.end());
+  }
+  return all;
+}
+
+// Everything that a host does with a store, and what it attends to in between.
+std::vector<float> life_of_store(const World& world, size_t tokens) {
+  constexpr size_t kPiece = 64, kWidth = kHeads * kDim;
+  std::vector<float> all;
+  const auto look_at = [&](KvStore& store) {
+    const std::vector<float> more = attended(store);
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  KvStore store(world.runtime, store_params(world));
+  for (size_t at = 0; at < tokens; at += kPiece) {
+    for (int32_t layer = 0; layer < 2; ++layer)
+      store.append(layer, kPiece, numbers(kPiece * kWidth, 2 * at + 1).data(),
+                   numbers(kPiece * kWidth, 2 * at + 2).data());
+    if (at % 512 == 0) store.seal();
+    if (at % 1024 == 0) look_at(store);
+  }
+  const auto fork = store.fork();
+  fork->truncate(static_cast<int64_t>(tokens) - 700);
+  look_at(*fork);
+  look_at(store);
+  const std::string path = world.folder.file("store");
+  store.save(path, nullptr);
+  const auto choose = [](const KvStoreParams& saved) { return saved; };
+  look_at(*KvStore::load(world.runtime, path, choose, nullptr));
+  test::SavedBytes bytes;
+  store.save(bytes, nullptr);
+  look_at(*KvStore::load(world.runtime, bytes, choose, nullptr));
+  return all;
+}
+
+// Which holds the memory whole, or, the budget being smaller, in frames.
+void a_store_takes_room_from_an_idle_session(void**) {
+  const uint64_t one = bytes_of_one();
+  const std::vector<float> wanted = life_of_store(World(0, false), 3000);
+  for (const uint64_t budget : {one + one / 4, one * 3 / 4}) {
+    World world(budget);
+    const auto session = world.session();
+    read(*session, 1);
+    write(*session, 5);
+    assert_true(life_of_store(world, 3000) == wanted);
+    assert_true(world.runtime->pool->peak() <= budget);
+    assert_int_equal(session->stats().tokens, kPrompt + 5);
+    write(*session, 15);
+    assert_true(write(*session, 5) == [] {
+      std::vector<int32_t> all = alone(1, 25);
+      return std::vector<int32_t>(all.begin() + 20, all.end());
+    }());
+  }
+}
+
+void a_store_outgrows_memory_and_goes_on(void**) {
+  constexpr size_t kTokens = 8000;
+  const World fast(0, false);
+  const std::vector<float> wanted = life_of_store(fast, kTokens);
+  const World slow(fast.runtime->pool->peak() / 4);
+  assert_true(life_of_store(slow, kTokens) == wanted);
+  assert_true(slow.runtime->pool->peak() <= slow.runtime->pool->budget());
+  const World full(fast.runtime->pool->peak() / 4, true, 1);
+  assert_error(WI_E_BUDGET, "of the spill file", life_of_store(full, kTokens));
+}
+
+// Frames of a store that is read in place are a part like others'; what it says is the same with less of them.
+void a_store_in_place_gives_frames_to_a_newcomer(void**) {
+  World world(bytes_of_one());
+  const KvStoreParams params = store_params(world);
   const std::string path = world.folder.file("store");
   std::vector<float> wanted;
   {
@@ -488,6 +557,8 @@ int main() {
       cmocka_unit_test(tasks_of_more_than_the_budget_run_side_by_side),
       cmocka_unit_test(a_slow_tier_that_takes_nothing_is_the_newcomers_status),
       cmocka_unit_test(what_the_slow_tier_refuses_stays_in_memory),
+      cmocka_unit_test(a_store_takes_room_from_an_idle_session),
+      cmocka_unit_test(a_store_outgrows_memory_and_goes_on),
       cmocka_unit_test(a_store_in_place_gives_frames_to_a_newcomer),
       cmocka_unit_test(no_room_for_what_must_stay_is_a_status),
   };
