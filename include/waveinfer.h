@@ -115,7 +115,8 @@ enum wi_status_code {
   WI_E_IO = 4,           /* the system refused a file operation; native_code is errno */
   WI_E_MEMORY = 5,       /* the system refused memory */
   WI_E_BUDGET = 6,       /* a byte budget of the runtime or the session would be exceeded; where there is a
-                            slow tier, by what must be in fast memory, or the slow tier is full too */
+                            slow tier, by what must be in fast memory, or the slow tier is full too: of
+                            spill_bytes nothing is left. If its disk is full, that is WI_E_IO, with ENOSPC */
   WI_E_CANCELLED = 7,    /* the cancel token fired, or a callback ended the call */
   WI_E_BUSY = 8,         /* another thread is inside this session or KV store */
   WI_E_STATE = 9,        /* the call does not fit the object's state, e.g. decode of an empty session */
@@ -239,7 +240,9 @@ typedef struct wi_runtime_params {
    * runtime's, or its kv_fast_share goes on, with the same tokens, and reads from there what its queries want.
    * What the runtime's budget leaves for sealed keys and values its sessions divide in proportion to what each has
    * of them; one that needs room takes it from those that have more than their part, idle ones too, and may wait
-   * for steps of theirs to end, some seconds at most.
+   * for steps of theirs to end, some seconds at most. What the slow tier does not take, as it is full or its disk
+   * fails, stays in memory, and the call fails only where memory has no room for it, or the session's kv_fast_share
+   * none. KV stores (wi_kv) take part as sessions do.
    * The file has no name and is gone with the runtime, however the process ends. Layers with a sliding window stay in
    * memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
   const char* spill_folder;
@@ -320,7 +323,7 @@ WI_API wi_status wi_device_get_info(int32_t index, wi_device_info* info_out, wi_
  *   params       NULL: all defaults
  *   runtime_out  out: a new handle
  * Errors: WI_E_UNSUPPORTED for a name that no device has; WI_E_DEVICE, with the reason, for one that cannot be
- * used. Thread-safe. */
+ * used; WI_E_IO for a spill_folder in which no file can be made. Thread-safe. */
 WI_API wi_status wi_runtime_create(const wi_runtime_params* params, wi_runtime** runtime_out,
                                    wi_error* error);
 WI_API wi_runtime* wi_runtime_retain(wi_runtime* runtime);
@@ -736,7 +739,9 @@ typedef struct wi_session_params {
   int32_t kv_type;                    /* WI_KV_* */
   const wi_policy_params* policy;     /* NULL: all defaults */
   const wi_sampling_params* sampling; /* NULL: greedy */
-  /* Most bytes of this session's KV and index, shared segments included. 0: only the runtime's counts */
+  /* Most bytes of this session's KV and index, shared segments included. 0: only the runtime's counts. What a segment
+   * in the making takes for a while is not counted here, but in the runtime's: up to 1.4 times as much in all,
+   * where segments are as long as the session */
   uint64_t kv_budget_bytes;
   /* Chunks of at most so many tokens, appended to a past that has segments, read it through the policy as a
    * decode step does, so that the answer to a short question starts within a few steps' time. 0: every
@@ -899,7 +904,9 @@ WI_API void wi_session_release(wi_session* session);
  *   cancel         may be NULL
  * What events still held back of a text is dropped.
  * Errors: WI_E_UNSUPPORTED if keys or values are beyond kv_type, naming the layer and the types that hold
- * them; WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; the session is as it was before the call. One thread. */
+ * them; WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; of the slow tier WI_E_IO, if its disk fails, and WI_E_FORMAT, if the
+ * file that the session was loaded from was damaged meanwhile; the session is as it was before the call. One
+ * thread. */
 WI_API wi_status wi_session_prefill(wi_session* session, const int32_t* tokens, uint64_t count,
                                     const wi_prefill_params* params, wi_cancel* cancel, wi_error* error);
 
@@ -919,8 +926,9 @@ WI_API wi_status wi_session_append_text(wi_session* session, const char* text, u
  *   event_out  out
  * Errors: WI_E_STATE if the session is empty, or bias, callback or the model itself leave no token to sample;
  * WI_E_UNSUPPORTED if the token before has keys or values beyond kv_type, naming the layer and the types that
- * hold them; WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; no token is lost and none is added, and the random
- * numbers are where they were. One thread. */
+ * hold them; WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; WI_E_IO and WI_E_FORMAT of the slow tier, as
+ * wi_session_prefill; no token is lost and none is added, and the random numbers are where they were. One
+ * thread. */
 WI_API wi_status wi_session_decode(wi_session* session, wi_cancel* cancel, wi_event* event_out,
                                    wi_error* error);
 
@@ -967,7 +975,7 @@ WI_API wi_status wi_session_fork(wi_session* session, wi_session** fork_out, wi_
  *   cancel    may be NULL
  *   fork_out  out: a new handle
  * Errors: WI_E_ARGUMENT if kv_type is not the session's; WI_E_UNSUPPORTED for an unknown policy; WI_E_BUDGET,
- * WI_E_CANCELLED, WI_E_BUSY. One thread. */
+ * WI_E_CANCELLED, WI_E_BUSY; WI_E_IO and WI_E_FORMAT of the slow tier, as wi_session_prefill. One thread. */
 WI_API wi_status wi_session_fork_as(wi_session* session, const wi_session_params* params, wi_cancel* cancel,
                                     wi_session** fork_out, wi_error* error);
 
@@ -984,8 +992,8 @@ WI_API wi_status wi_session_fork_as(wi_session* session, const wi_session_params
  * comes after the cursor if the model is to read it. This costs computing these tokens, and clustering them
  * and at most 64 and a local_window before them.
  *   tokens  at most the session's
- * Errors: WI_E_BUDGET, WI_E_MEMORY (for a moment a cut segment and what is left of it are both held); the
- * session is as it was. WI_E_BUSY. One thread. */
+ * Errors: WI_E_BUDGET, WI_E_MEMORY (for a moment a cut segment and what is left of it are both held); WI_E_IO and
+ * WI_E_FORMAT of the slow tier, as wi_session_prefill; the session is as it was. WI_E_BUSY. One thread. */
 WI_API wi_status wi_session_truncate(wi_session* session, uint64_t tokens, wi_error* error);
 
 /* Writes the session to a file: tokens, KV, index, sampler, parameters; checksummed. The file appears whole
@@ -998,14 +1006,16 @@ WI_API wi_status wi_session_truncate(wi_session* session, uint64_t tokens, wi_er
  * first save or load with a model reads all of its weights, for a hash that names it in the file.
  *   path    NUL-terminated; what is there, if anything, must be a regular file
  *   cancel  may be NULL
- * Errors: WI_E_IO, WI_E_CANCELLED, WI_E_BUSY. One thread. */
+ * Errors: WI_E_IO; WI_E_FORMAT if the file that the session was loaded from was damaged meanwhile; WI_E_CANCELLED,
+ * WI_E_BUSY. One thread. */
 WI_API wi_status wi_session_save(wi_session* session, const char* path, wi_cancel* cancel, wi_error* error);
 
 /* The same bytes to a host's callback, in pieces of at most 1 MiB and a little; since 0.2. The callback must
  * not use the session.
  *   writer  required
  *   cancel  may be NULL
- * Errors: WI_E_IO as the callback says; WI_E_CANCELLED, WI_E_BUSY. One thread. */
+ * Errors: WI_E_IO as the callback says, or of the slow tier; WI_E_FORMAT as wi_session_save; WI_E_CANCELLED,
+ * WI_E_BUSY. One thread. */
 WI_API wi_status wi_session_save_to(wi_session* session, const wi_writer* writer, wi_cancel* cancel,
                                     wi_error* error);
 
@@ -1178,7 +1188,8 @@ WI_API wi_status wi_task_get_info(wi_task* task, wi_task_info* info_out, wi_erro
 /* ============================================ KV store alone ============================================ */
 
 /* For hosts that have model code of their own: give it k and v per layer, get attention back, with the same
- * segments and policies as a session. There is no default shape: params must not be NULL. */
+ * segments and policies as a session, and the same slow tier (wi_runtime_params.spill_folder): sealed keys and values
+ * that fast memory has no room for are there. There is no default shape: params must not be NULL. */
 typedef struct wi_kv_params {
   uint32_t struct_size;
   int32_t layers;                 /* 1 to 65536 */
@@ -1205,7 +1216,8 @@ WI_API void wi_kv_release(wi_kv* kv);
  *   tokens        at most 2147483647
  *   keys, values  (tokens, kv_heads, head_dim) f32, finite; keys rotated. Rounded to kv_type
  * Errors: WI_E_ARGUMENT if a number is not finite, WI_E_UNSUPPORTED if one is beyond kv_type, naming the
- * types that hold it; WI_E_BUDGET, WI_E_BUSY. One thread. */
+ * types that hold it; WI_E_BUDGET, WI_E_BUSY; WI_E_IO if the disk of the slow tier fails; the store is as it was
+ * before the call. One thread. */
 WI_API wi_status wi_kv_append(wi_kv* kv, int32_t layer, uint64_t tokens, const float* keys,
                               const float* values, wi_error* error);
 
@@ -1213,7 +1225,8 @@ WI_API wi_status wi_kv_append(wi_kv* kv, int32_t layer, uint64_t tokens, const f
  * (wi_policy_params.segment_tokens): short segments that earlier calls left become parts of longer ones,
  * unless a fork or a truncate came between. Nothing is sealed without this call, and until then everything is
  * attended exactly.
- * Errors: WI_E_STATE if layers have different numbers of tokens; WI_E_BUDGET, WI_E_BUSY. One thread. */
+ * Errors: WI_E_STATE if layers have different numbers of tokens; WI_E_BUDGET, WI_E_BUSY; WI_E_IO and WI_E_FORMAT of the
+ * slow tier, as wi_session_prefill; the store has the same tokens as before. One thread. */
 WI_API wi_status wi_kv_seal(wi_kv* kv, wi_error* error);
 
 /* Attention of queries over everything appended to a layer so far: softmax(q * k / sqrt(head_dim)) * v. Every
@@ -1225,7 +1238,8 @@ WI_API wi_status wi_kv_seal(wi_kv* kv, wi_error* error);
  *   out      out: (rows, query_heads, head_dim) f32, normalised. Unspecified after a failure
  *   lse_out  NULL, or out: (rows, query_heads) natural log of the sum of exponentials, for merging with
  *            attention over other tokens. Unspecified after a failure
- * Errors: WI_E_STATE if the layer is empty; WI_E_CANCELLED, WI_E_BUSY. One thread. */
+ * Errors: WI_E_STATE if the layer is empty; WI_E_CANCELLED, WI_E_BUSY; WI_E_IO and WI_E_FORMAT of the slow tier, as
+ * wi_session_prefill. One thread. */
 WI_API wi_status wi_kv_attend(wi_kv* kv, int32_t layer, uint64_t rows, const float* queries,
                               wi_cancel* cancel, float* out, float* lse_out, wi_error* error);
 
@@ -1233,7 +1247,8 @@ WI_API wi_status wi_kv_attend(wi_kv* kv, int32_t layer, uint64_t rows, const flo
 WI_API wi_status wi_kv_fork(wi_kv* kv, wi_kv** fork_out, wi_error* error);
 
 /* Cuts the store back to its first `tokens` tokens, in every layer; what only some layers have goes too.
- * Errors: WI_E_ARGUMENT for more tokens than it has; WI_E_BUDGET, WI_E_BUSY. One thread. */
+ * Errors: WI_E_ARGUMENT for more tokens than it has; WI_E_BUDGET, WI_E_BUSY; WI_E_IO and WI_E_FORMAT of the slow tier,
+ * as wi_session_prefill; the store is as it was. One thread. */
 WI_API wi_status wi_kv_truncate(wi_kv* kv, uint64_t tokens, wi_error* error);
 
 /* As wi_session_get_stats; fields about prefill, weights and prefixes stay 0. */
