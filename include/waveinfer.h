@@ -1101,7 +1101,9 @@ WI_API wi_status wi_batch_decode(wi_session* const* sessions, uint64_t count, wi
  * 2^priority.
  *   The session: until its task has ended, calls on it are WI_E_BUSY, statistics excepted; then it goes on as
  * after any call: the answer is part of it. After a cancelled or failed task it has the whole chunks of the
- * prompt and the tokens of the answer that were done; wi_session_tokens says which. */
+ * prompt and the tokens of the answer that were done; wi_session_tokens says which. A task keeps its session
+ * alive until it has ended, and then no longer: what the host has let go of is freed on the engine's thread,
+ * and events that were not fetched yet are the task's own. */
 
 enum wi_task_state {
   WI_TASK_QUEUED = 0,    /* waits for memory */

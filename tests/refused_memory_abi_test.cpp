@@ -2,6 +2,7 @@
 // call after the other, each of its allocations.
 #include <array>
 #include <filesystem>
+#include <utility>
 
 #include "support/refusal_world.h"
 
@@ -237,6 +238,45 @@ void sweep_session() {
   });
 }
 
+// The engine's own memory: either the submission says that there is none, or the task does, in its own time. What
+// is refused stays refused until it has ended.
+void sweep_tasks() {
+  const World world((kFixtures + "llama.gguf").c_str(), 1);
+  const Session base = world.filled_session(300);
+  const Future of_base = future_of(base.get());
+  for (const bool with_text : {false, true}) {
+    sweep(with_text ? "wi_task_submit of a text" : "wi_task_submit", [&](const Attempt& attempt) {
+      Session session = fork_of(base.get());
+      auto params = sized<wi_task_params>();
+      params.text = World::kText.data();
+      params.text_length = with_text ? 200 : 0;
+      params.max_tokens = 3;
+      wi_task* task = nullptr;
+      attempt([&](wi_error* error) {
+        if (task) session = fork_of(base.get());  // a task that failed may have written some of its answer
+        wi_task_release(std::exchange(task, nullptr));
+        const wi_status status = wi_task_submit(session.get(), &params, &task, error);
+        if (status != WI_OK) return status;
+        auto info = sized<wi_task_info>();
+        while (info.state < WI_TASK_DONE) {
+          usleep(100);
+          wi_task_get_info(task, &info, error);
+        }
+        error->code = info.status;
+        return info.status;
+      });
+      std::array<wi_event, 8> events;
+      events.fill(sized<wi_event>());
+      uint64_t count = 0;
+      must([&](wi_error* error) { return wi_task_poll(task, events.data(), events.size(), &count, error); });
+      require(count == 4 && events[3].kind == WI_EVENT_LIMIT);
+      if (!with_text)
+        for (size_t i = 0; i < 3; ++i) require(events[i].token == of_base.tokens[i]);
+      wi_task_release(task);
+    });
+  }
+}
+
 void sweep_files() {
   const World world((kFixtures + "llama.gguf").c_str(), 1);
   const Session base = world.filled_session(500);
@@ -296,6 +336,7 @@ int main() {
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_opening>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_text>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_session>),
+      cmocka_unit_test(each_allocation_may_be_refused_in<sweep_tasks>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_files>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_store>),
   };

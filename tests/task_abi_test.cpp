@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
+#include "support/patience.h"
 
 namespace {
 
@@ -472,6 +473,46 @@ void tasks_wait_for_memory_instead_of_failing(void**) {
   assert_non_null(std::strstr(info.message, "kv_budget_bytes"));
 }
 
+// A host that lets go of sessions when their tasks are submitted, and fetches events much later.
+void an_ended_task_holds_no_memory_that_others_wait_for(void**) {
+  auto limited = sized<wi_runtime_params>();
+  limited.kv_budget_bytes = 40 << 20;
+  Runtime runtime = create_runtime(&limited);
+  Model model = open_sample_model(runtime.get());
+  const std::vector<int32_t> prompt = some_tokens(length(6000));
+  const wi_task_params params = prompt_of(prompt, 5);
+  auto sampling = sized<wi_sampling_params>();
+  sampling.top_logprobs = 3;
+  auto session_params = sized<wi_session_params>();
+  session_params.prefix_reuse = WI_PREFIX_REUSE_OFF;
+  session_params.sampling = &sampling;
+  std::vector<Task> tasks;
+  for (int i = 0; i < 6; ++i) {
+    const Session session = create_session(model.get(), &session_params);
+    tasks.push_back(submit(session.get(), &params));
+  }
+  for (const Task& task : tasks)
+    for (const auto start = Clock::now(); info_of(task.get()).state < WI_TASK_DONE; usleep(1000))
+      assert_true(Clock::now() - start < std::chrono::seconds(patience(60)));
+  auto stats = sized<wi_runtime_stats>();
+  assert_works(wi_runtime_get_stats(runtime.get(), &stats, error));
+  assert_int_equal(stats.sessions, 0);
+  assert_int_equal(stats.kv_bytes, 0);
+  runtime.reset();
+  model.reset();
+  for (const Task& task : tasks) {
+    std::vector<wi_event> events(10, sized<wi_event>());
+    uint64_t count = 0;
+    assert_works(wi_task_poll(task.get(), events.data(), events.size(), &count, error));
+    assert_true(count > 1 && events[count - 1].kind != WI_EVENT_TOKEN);
+    for (uint64_t i = 0; i + 1 < count; ++i) {
+      assert_int_equal(events[i].top_count, 3);
+      assert_int_equal(events[i].top[0].token, events[i].token);
+      assert_true(std::string(events[i].text, events[i].text_length).size() == events[i].text_length);
+    }
+  }
+}
+
 void wrong_arguments_are_named(void**) {
   Session session = create_session(world->model.get());
   wi_task* task = nullptr;
@@ -539,6 +580,7 @@ int main() {
       cmocka_unit_test(a_callback_rings_for_every_event_and_not_after_release),
       cmocka_unit_test(a_callback_ends_one_task_of_the_forks_that_share_it),
       cmocka_unit_test(tasks_wait_for_memory_instead_of_failing),
+      cmocka_unit_test(an_ended_task_holds_no_memory_that_others_wait_for),
       cmocka_unit_test(wrong_arguments_are_named),
       cmocka_unit_test(handles_may_be_released_in_any_order_while_a_task_runs),
   };

@@ -26,6 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostBatch = 64;                // rows of a step
+constexpr size_t kMostTexts = 66;                // at a time, each at most half as long as the one before
 constexpr size_t kMostReading = 3;               // chunks at a time, each with a workspace of its own
 constexpr size_t kShortText = size_t{64} << 10;  // bytes, tokenised in some 10 ms
 constexpr std::chrono::milliseconds kMemoryPoll{10};
@@ -62,21 +63,26 @@ Outcome attempt(Work&& work) noexcept {
 
 uint64_t now_ns() { return static_cast<uint64_t>(Clock::now().time_since_epoch().count()); }
 
-// What the thread works on. It outlives the engine if the engine goes on this very thread.
+// What the thread works on. It outlives the engine if the engine goes on this very thread. Its lists have room
+// for a task before they have the task: what is refused memory is one task, or its submission, and the loop itself
+// goes on without any.
 class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
  public:
-  explicit Loop(uint64_t wait_ns) : wait_ns_(wait_ns) {}
+  explicit Loop(uint64_t wait_ns) : wait_ns_(wait_ns) {
+    ids_.reserve(kMostBatch);
+    step_.reserve(kMostBatch);
+    sessions_.reserve(kMostBatch);
+    events_.reserve(kMostBatch);
+    reading_texts_.reserve(kMostTexts);
+    reading_.reserve(kMostReading);
+  }
 
   void run() {
     for (std::shared_ptr<Loop> self = shared_from_this(); wait_for_work();) {
-      try {
-        take_in();
-        read_text(SIZE_MAX);
-        write_step();
-        read_chunk();
-      } catch (const std::bad_alloc&) {  // for a list of who is next: it may have room in a moment
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
+      take_in();
+      read_text(SIZE_MAX);
+      write_step();
+      read_chunk();
     }
   }
   void submit(std::shared_ptr<Task> task) {
@@ -133,6 +139,11 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   Scheduler scheduler_;
   std::map<Scheduler::Id, std::shared_ptr<Task>> tasks_;
   Scheduler::Id next_id_ = 1;
+  // Of a step: its writers, those of a model side by side, and what a batch of them is called with.
+  std::vector<Scheduler::Id> ids_;
+  std::vector<std::shared_ptr<Task>> step_;
+  std::vector<Session*> sessions_;
+  std::vector<Event> events_;
   uint64_t last_step_ns_ = 0;
   std::vector<std::shared_ptr<Task>> texts_;  // not tokenised yet, in order of submission
   // Whose texts are being tokenised: the first one's was interrupted for the second one's, which is at most
@@ -248,13 +259,14 @@ void Loop::read_text(size_t most_bytes) {
 
   const Outcome outcome = attempt([&] {
     const TaskParams& params = task->params();
-    const Tokenizer* tokenizer = task->session().model().tokenizer.get();
+    const std::shared_ptr<Session> session = task->session_ptr();  // the task may end meanwhile
+    const Tokenizer* tokenizer = session->model().tokenizer.get();
     check(tokenizer != nullptr, WI_E_STATE, "model has no tokenizer");
     const std::function<void()> pause = [this] { pause_text(); };
     task->set_prompt(tokenizer->encode(params.text, params.tokenize_flags & WI_TOKENIZE_ADD_BOS,
                                        params.tokenize_flags & WI_TOKENIZE_PARSE_SPECIAL,
                                        flag_of(task->cancel_token()), &pause));
-    check(!task->prompt().empty() || task->session().stats().tokens > 0, WI_E_STATE,
+    check(!task->prompt().empty() || session->stats().tokens > 0, WI_E_STATE,
           "session is empty and the task's text has no tokens");
   });
   reading_texts_.pop_back();
@@ -267,18 +279,14 @@ void Loop::read_text(size_t most_bytes) {
 // prompts as the text had.
 void Loop::pause_text() {
   if (now_ns() - last_step_ns_ < wait_ns_) return;
-  try {
-    take_in();
-    read_text(reading_texts_.back()->params().text.size() / 2);
-    write_step();
-    const uint64_t start = now_ns();
-    if (start < next_chunk_ns_) return;
-    read_chunk();
-    const uint64_t end = now_ns();
-    next_chunk_ns_ = end + (end - start);
-  } catch (const std::bad_alloc&) {
-    last_step_ns_ = now_ns();
-  }
+  take_in();
+  read_text(reading_texts_.back()->params().text.size() / 2);
+  write_step();
+  const uint64_t start = now_ns();
+  if (start < next_chunk_ns_) return;
+  read_chunk();
+  const uint64_t end = now_ns();
+  next_chunk_ns_ = end + (end - start);
 }
 
 // A task whose prompt is tokens now: into the queue, if it can ever fit.
@@ -355,11 +363,18 @@ void Loop::admit() {
 
 // One token for every writer, a batch for each model.
 void Loop::write_step() {
-  std::vector<Scheduler::Id> ids;
-  scheduler_.next_batch(kMostBatch, &ids);
-  std::map<const Model*, std::vector<std::shared_ptr<Task>>> batches;
-  for (const Scheduler::Id id : ids) batches[&tasks_.at(id)->session().model()].push_back(tasks_.at(id));
-  for (const auto& [model, batch] : batches) write_batch(batch);
+  scheduler_.next_batch(kMostBatch, &ids_);
+  step_.clear();
+  for (const Scheduler::Id id : ids_) step_.push_back(tasks_.at(id));
+  const auto model_of = [](const std::shared_ptr<Task>& task) { return &task->session().model(); };
+  for (auto first = step_.begin(); first != step_.end();) {
+    const auto end = std::stable_partition(
+        first, step_.end(),
+        [model = model_of(*first), &model_of](auto& task) { return model_of(task) == model; });
+    write_batch({first, end});
+    first = end;
+  }
+  step_.clear();
   last_step_ns_ = now_ns();
 }
 
@@ -367,12 +382,12 @@ void Loop::write_step() {
 // callback that has ended its session's step is not asked again: it may say otherwise then, and its host has heard.
 void Loop::write_batch(std::span<const std::shared_ptr<Task>> batch) {
   const uint64_t start = now_ns();
-  std::vector<Session*> sessions;
-  std::vector<Event> events(batch.size());
-  for (const auto& task : batch) sessions.push_back(&task->session());
+  sessions_.clear();
+  for (const auto& task : batch) sessions_.push_back(&task->session());
+  events_.assign(batch.size(), Event{});
   try {
     for (const auto& task : batch) task->reserve_event();
-    Session::decode_batch(sessions, nullptr, events.data());
+    Session::decode_batch(sessions_, nullptr, events_.data());
   } catch (const BatchError& error) {
     const size_t ended = error.code() == WI_E_CANCELLED ? error.place() : batch.size();
     if (ended < batch.size()) fail_task(batch[ended], {error.code(), error.why().what()});
@@ -386,7 +401,7 @@ void Loop::write_batch(std::span<const std::shared_ptr<Task>> batch) {
   const uint64_t share = (now_ns() - start) / batch.size();
   for (size_t i = 0; i < batch.size(); ++i) {
     scheduler_.charge(batch[i]->id, share);
-    tell(batch[i], events[i]);
+    tell(batch[i], events_[i]);
   }
 }
 
@@ -473,19 +488,15 @@ bool Loop::is_reading(const Task& task) const {
 }
 
 // Between two tasks of a chunk's loops: a short text, the writers' next step, and a chunk of a reader that has
-// had less. What runs out of memory here has changed nothing, and will be tried again.
+// had less.
 void Loop::take() {
   if (now_ns() - last_step_ns_ < wait_ns_) return;
   charge_reader();
-  try {
-    take_in();
-    read_text(std::min(kShortText,
-                       reading_texts_.empty() ? SIZE_MAX : reading_texts_.back()->params().text.size() / 2));
-    write_step();
-    read_chunk();
-  } catch (const std::bad_alloc&) {
-    last_step_ns_ = now_ns();
-  }
+  take_in();
+  read_text(std::min(kShortText,
+                     reading_texts_.empty() ? SIZE_MAX : reading_texts_.back()->params().text.size() / 2));
+  write_step();
+  read_chunk();
   charged_until_ns_ = now_ns();
 }
 
@@ -493,12 +504,13 @@ void Loop::fail_task(const std::shared_ptr<Task>& task, const Outcome& outcome) 
   finish(task, WI_TASK_FAILED, event_of(WI_EVENT_FAILED), outcome.status, outcome.message.data());
 }
 
-// The session is free before the host hears of the end.
+// The session is free, or gone if the host has let go of it, before the host hears of the end.
 void Loop::finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last, wi_status status,
                   const char* message) noexcept {
   scheduler_.remove(task->id);
   tasks_.erase(task->id);
   task->session().reserve_for({}, true);
+  task->release_session();
   task->end(state, last, status, message);
 }
 

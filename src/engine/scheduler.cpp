@@ -11,9 +11,19 @@ double aged_priority(int32_t priority, uint64_t since_ns, uint64_t now_ns) {
   return priority + static_cast<double>(waited) / static_cast<double>(Scheduler::kAgingNs);
 }
 
+template <class T>
+void make_room(std::vector<T>& list, size_t size) {
+  if (list.capacity() < size) list.reserve(std::max(size, 2 * list.capacity()));
+}
+
 }  // namespace
 
-void Scheduler::submit(Id id, int32_t priority, uint64_t now_ns) { queue_.push_back({id, priority, now_ns}); }
+void Scheduler::submit(Id id, int32_t priority, uint64_t now_ns) {
+  const size_t all = queue_.size() + running_.size() + 1;
+  make_room(running_, all);
+  make_room(choice_, all);
+  queue_.push_back({id, priority, now_ns});
+}
 
 void Scheduler::admit(uint64_t now_ns, const std::function<bool(Id)>& fits,
                       const std::function<void(Id)>& admitted) {
@@ -65,8 +75,9 @@ Scheduler::Id Scheduler::next_reader(const std::function<bool(Id)>& may) const {
   return best ? best->id : 0;
 }
 
-void Scheduler::next_batch(size_t most, std::vector<Id>* batch) const {
-  std::vector<const Running*> writers;
+void Scheduler::next_batch(size_t most, std::vector<Id>* batch) {
+  std::vector<const Running*>& writers = choice_;
+  writers.clear();
   for (const Running& task : running_)
     if (task.writing) writers.push_back(&task);
   if (writers.size() > most) {

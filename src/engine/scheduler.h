@@ -26,7 +26,8 @@ class Scheduler {
   using Id = uint64_t;
   static constexpr uint64_t kAgingNs = 10'000'000'000;
 
-  // A task at the end of the queue. priority: in [kLowestPriority, kHighestPriority].
+  // A task at the end of the queue. priority: in [kLowestPriority, kHighestPriority]. Takes memory for all that
+  // comes of the task later: what else there is here never fails, next_batch() as far as its list has room.
   void submit(Id id, int32_t priority, uint64_t now_ns);
   // Moves tasks from the queue to the readers while the first one fits, and calls admitted for each.
   void admit(uint64_t now_ns, const std::function<bool(Id)>& fits, const std::function<void(Id)>& admitted);
@@ -40,7 +41,7 @@ class Scheduler {
 
   // The reader whose turn it is, of those that may; 0: none.
   Id next_reader(const std::function<bool(Id)>& may) const;
-  void next_batch(size_t most, std::vector<Id>* batch) const;  // writers of the next step
+  void next_batch(size_t most, std::vector<Id>* batch);  // writers of the next step
   // What a task has used: time of a chunk, or its share of a step.
   void charge(Id id, uint64_t ns);
 
@@ -62,8 +63,9 @@ class Scheduler {
   size_t first(uint64_t now_ns) const;
   Running* find(Id id);
 
-  std::vector<Waiting> queue_;    // in order of submission
-  std::vector<Running> running_;  // in order of admission
+  std::vector<Waiting> queue_;          // in order of submission
+  std::vector<Running> running_;        // in order of admission
+  std::vector<const Running*> choice_;  // next_batch()'s
   size_t writers_ = 0;
   double clock_ = 0;  // of the one furthest behind, at the last choice: where newcomers start
 };

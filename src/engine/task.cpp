@@ -27,12 +27,17 @@ Task::~Task() {
 
 const std::vector<Event>& Task::poll(size_t most) {
   std::lock_guard lock(mutex_);
-  const size_t count = std::min(most, queue_.size());
+  const size_t count = std::min(most, unread());
   events_.reserve(count);  // before anything changes: what follows cannot fail
   fetched_.reserve(count);
   events_.clear();
   fetched_.clear();
   for (size_t i = 0; i < count; ++i) {
+    if (queue_.empty()) {
+      fetched_.push_back(std::move(*last_));
+      last_.reset();
+      break;
+    }
     fetched_.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
@@ -41,7 +46,7 @@ const std::vector<Event>& Task::poll(size_t most) {
     events_.back().text = stored.text;
     events_.back().top = stored.top;
   }
-  if (descriptor_ >= 0 && queue_.empty()) {
+  if (descriptor_ >= 0 && unread() == 0) {
     uint64_t count_of_eventfd;  // read it back to zero; nothing there is as good
     [[maybe_unused]] const ssize_t got = read(descriptor_, &count_of_eventfd, sizeof count_of_eventfd);
   }
@@ -50,7 +55,7 @@ const std::vector<Event>& Task::poll(size_t most) {
 
 bool Task::wait(int64_t timeout_ns) {
   std::unique_lock lock(mutex_);
-  const auto ready = [&] { return !queue_.empty() || is_end(info_.state); };
+  const auto ready = [&] { return unread() > 0 || is_end(info_.state); };
   if (timeout_ns < 0) {
     changed_.wait(lock, ready);
     return true;
@@ -63,7 +68,7 @@ bool Task::wait(int64_t timeout_ns) {
 int Task::file_descriptor() {
   std::lock_guard lock(mutex_);
   if (descriptor_ >= 0) return descriptor_;
-  const int made = eventfd(queue_.empty() ? 0 : 1, EFD_NONBLOCK | EFD_CLOEXEC);
+  const int made = eventfd(unread() > 0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (made < 0) throw_errno(WI_E_IO, "cannot make an event file descriptor", errno);
   return descriptor_ = made;
 }
@@ -105,7 +110,8 @@ void Task::reserve_event() {
 void Task::emit(const Event& event) {
   {
     std::lock_guard lock(mutex_);
-    store(event);
+    queue_.push_back(stored(event));
+    count(event);
     tell();
   }
   notify();
@@ -115,20 +121,32 @@ void Task::end(int32_t state, const Event& last, wi_status status, const char* m
   {
     std::lock_guard lock(mutex_);
     if (is_end(info_.state)) return;
+    try {
+      last_ = stored(last);
+      count(last);
+    } catch (const std::bad_alloc&) {  // for its text
+      state = WI_TASK_FAILED;
+      status = WI_E_MEMORY;
+      message = "out of memory";  // short: it takes none
+      last_.emplace();
+      last_->event.kind = WI_EVENT_FAILED;
+    }
     info_.state = state;
     info_.status = status;
     try {
       info_.message = message;
-      store(last);
-    } catch (const std::bad_alloc&) {  // the state says it too
+    } catch (const std::bad_alloc&) {  // the status says it too
     }
     tell();
   }
   notify();
 }
 
-void Task::store(const Event& event) {
-  queue_.push_back({event, std::string(event.text), {event.top.begin(), event.top.end()}});
+Task::Stored Task::stored(const Event& event) {
+  return {event, std::string(event.text), {event.top.begin(), event.top.end()}};
+}
+
+void Task::count(const Event& event) {
   if (event.token >= 0 && info_.answer_tokens++ == 0) info_.first_token_ns = since(submitted_);
 }
 

@@ -55,8 +55,11 @@ class Task {
 
   // ---- the engine's side ----
   const TaskParams& params() const { return params_; }
+  // Of a task that has not ended.
   Session& session() const { return *session_; }
   const std::shared_ptr<Session>& session_ptr() const { return session_; }
+  // A task that has ended keeps no session, whose memory others may wait for, alive.
+  void release_session() { session_.reset(); }
   const CancelToken* cancel_token() const { return &cancel_; }
   bool cancelled() const { return cancel_.flag.load(std::memory_order_relaxed); }
   void set_state(int32_t state);
@@ -79,11 +82,15 @@ class Task {
     std::string text;
     std::vector<wi_token_logprob> top;
   };
-  void store(const Event& event);  // with the lock held, as tell()
-  void tell();                     // whoever waits
-  void notify();                   // without the lock
+  size_t unread() const {
+    return queue_.size() + last_.has_value();
+  }  // with the lock held, as the next three
+  void count(const Event& event);
+  static Stored stored(const Event& event);
+  void tell();    // whoever waits
+  void notify();  // without the lock
 
-  const std::shared_ptr<Session> session_;
+  std::shared_ptr<Session> session_;  // the engine's thread's, once it is submitted
   const TaskParams params_;
   std::vector<int32_t> prompt_;  // as it is read
   const std::chrono::steady_clock::time_point submitted_;
@@ -97,6 +104,7 @@ class Task {
   std::condition_variable changed_;
   TaskInfo info_;
   std::deque<Stored> queue_;
+  std::optional<Stored> last_;   // comes behind these, and takes no memory: a task never ends without it
   std::vector<Stored> fetched_;  // what the last poll gave
   std::vector<Event> events_;    // views of it
   int descriptor_ = -1;
