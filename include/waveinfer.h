@@ -982,8 +982,8 @@ WI_API wi_status wi_session_fork_as(wi_session* session, const wi_session_params
 /* Cuts the session back to its first `tokens` tokens. The new last one is pending: its logits are computed by
  * the next call that needs them, and exactly if it is a token of a prompt. Where the last prefill ended, the
  * session is as it was then: the same logits, bit for bit, and the same segments, so that another answer
- * starts where the first one did; in a fork too. (The sampler goes on where it is; wi_session_set_sampling
- * starts it anew.) What events still held back of a text is dropped. Elsewhere a segment that is cut keeps
+ * starts where the first one did; in a fork too, and after a load of what this version or a later one saved.
+ * (The sampler goes on where it is; wi_session_set_sampling starts it anew.) What events still held back of a text is dropped. Elsewhere a segment that is cut keeps
  * its clusters as far as they go, and at least the local_window tokens before the cut are recent tokens
  * again: that copies the segment, at most segment_tokens tokens, and looks for no clusters.
  *

@@ -108,6 +108,14 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   session->tokens_.append(image.tokens);
   session->exact_end_ = image.exact_end;
   if (!image.logits.empty()) session->logits_ = std::make_shared<std::vector<float>>(std::move(image.logits));
+  if (image.prompt_end > 0) {
+    session->prompt_logits_ = image.prompt_logits.empty()
+                                  ? session->logits_
+                                  : std::make_shared<std::vector<float>>(std::move(image.prompt_logits));
+    session->logits_shared_ = image.prompt_logits.empty();
+    session->prompt_end_ = image.prompt_end;
+    session->prompt_sealed_end_ = image.prompt_sealed_end;
+  }
   // The file's sampler goes on where it was, unless the loader brings its own.
   if (!params.sampling_given) session->sampler_ = sampler;
   session->text_.restore(std::move(image.pending_bytes));
@@ -144,6 +152,11 @@ SessionImage Session::image(const CancelToken* cancel) const {
   tokens_.copy(0, image.tokens);
   image.exact_end = exact_end_;
   if (logits_) image.logits = *logits_;
+  if (prompt_logits_) {
+    image.prompt_end = prompt_end_;
+    image.prompt_sealed_end = prompt_sealed_end_;
+    if (prompt_logits_ != logits_) image.prompt_logits = *prompt_logits_;
+  }
   image.sampler = sampler_fields(sampler_);
   image.pending_bytes = text_.pending();
   return image;

@@ -127,6 +127,45 @@ void a_loaded_session_goes_on_as_the_saved_one(void**) {
   assert_int_equal(folder.entries(), 1);  // no temporary file is left behind
 }
 
+// Another answer to a saved prompt starts from the same bits, whatever was decoded before the save.
+void a_truncate_to_the_prompt_is_exact_after_a_load(void**) {
+  for (size_t tokens : {size_t{3}, size_t{300}, size_t{900}}) {
+    for (int decoded : {0, 1, 10, 500}) {
+      auto session = filled(tokens);
+      const std::span<const float> first = session->logits(nullptr);
+      const std::vector<float> wanted(first.begin(), first.end());
+      const int32_t segments = session->stats().segments;
+      decode_tokens(*session, decoded);
+      auto loaded = load(saved(*session));
+      decode_tokens(*loaded, 5);
+      auto again = load(saved(*loaded));
+      for (const auto& one : {loaded, again, again->fork()}) {
+        one->truncate(static_cast<int64_t>(tokens));
+        const std::span<const float> got = one->logits(nullptr);
+        assert_memory_equal(got.data(), wanted.data(), got.size_bytes());
+        assert_int_equal(one->stats().segments, segments);
+      }
+      session->truncate(static_cast<int64_t>(tokens));
+      assert_same_future(*loaded, *session, 20);
+    }
+  }
+}
+
+// Files of before have no such section, and libraries of before pass over it.
+void the_prompts_logits_may_be_missing(void**) {
+  auto session = filled(300);
+  decode_tokens(*session, 10);
+  SessionBytes parts(saved(*session));
+  assert_string_equal(parts.sections.back().tag.c_str(), "PRMT");
+  assert_int_equal(parts.sections.back().flags, 1);
+  parts.sections.pop_back();
+  auto loaded = load(parts.bytes());
+  assert_same_future(*loaded, *session, 5);
+  loaded->truncate(300);
+  assert_int_equal(loaded->tokens().size(), 300);
+  loaded->logits(nullptr);
+}
+
 void all_policies_and_kv_types_come_back(void**) {
   for (const char* policy : {"full", "streaming", "blocks", "wave"})
     for (DType kv : {DType::f32, DType::bf16, DType::f16}) {
@@ -283,8 +322,8 @@ void damaged_files_are_refused_with_a_reason(void**) {
       {"cut by a byte", shorter, WI_E_FORMAT, "it was cut or grew"},
       {"a byte more", longer, WI_E_FORMAT, "it was cut or grew"},
       {"a section's length", set<uint64_t>(40, UINT64_MAX), WI_E_FORMAT, "checksum at byte 48"},
-      {"a section too few", rearrange([](SessionBytes& b) { b.sections.pop_back(); }), WI_E_FORMAT,
-       "section \"TAIL\" is missing"},
+      {"a section too few", rearrange([](SessionBytes& b) { b.sections.resize(b.sections.size() - 2); }),
+       WI_E_FORMAT, "section \"TAIL\" is missing"},
       {"a section too many", rearrange([](SessionBytes& b) { b.sections.push_back(b.section("SINK")); }),
        WI_E_FORMAT, "section \"SINK\" at byte"},
       {"sections out of order",
@@ -381,6 +420,18 @@ void damaged_files_are_refused_with_a_reason(void**) {
       {"partitions that the order denies", forge<int32_t>("INDX", 16, 1), WI_E_FORMAT, "partitions"},
       {"an index of other things", forge<uint32_t>("INDX", 80, 0), WI_E_FORMAT, "head 0 is damaged"},
       {"no index", forge("INDX", [](std::string& b) { b.resize(30); }), WI_E_FORMAT, "index table"},
+      {"a prompt behind the end",
+       forge("PRMT", [](std::string& b) { SessionBytes::put(b, 0, int64_t{400}); }), WI_E_FORMAT,
+       "prompt_end"},
+      {"a prompt of nothing", forge("PRMT", [](std::string& b) { SessionBytes::put(b, 0, int64_t{0}); }),
+       WI_E_FORMAT, "prompt_end"},
+      {"a prompt sealed behind its end",
+       forge("PRMT", [](std::string& b) { SessionBytes::put(b, 8, int64_t{1} << 40); }), WI_E_FORMAT,
+       "prompt_sealed_end"},
+      {"half a prompt", forge("PRMT", [](std::string& b) { b.resize(12); }), WI_E_FORMAT,
+       "prompt_sealed_end"},
+      {"a prompt's logits of another vocabulary", forge("PRMT", [](std::string& b) { b += "four"; }),
+       WI_E_FORMAT, "prompt logits"},
       {"half a tail", forge("TAIL", [](std::string& b) { b.resize(b.size() / 2); }), WI_E_FORMAT, "tail"},
   };
   const uint64_t used = runtime()->pool->used();
@@ -738,6 +789,8 @@ int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--write-seeds") return write_seeds(argv[2]);
   const CMUnitTest tests[] = {
       cmocka_unit_test(a_loaded_session_goes_on_as_the_saved_one),
+      cmocka_unit_test(a_truncate_to_the_prompt_is_exact_after_a_load),
+      cmocka_unit_test(the_prompts_logits_may_be_missing),
       cmocka_unit_test(all_policies_and_kv_types_come_back),
       cmocka_unit_test(the_length_is_known_beforehand),
       cmocka_unit_test(a_file_holds_nothing_but_the_session),

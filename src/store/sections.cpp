@@ -16,7 +16,7 @@ constexpr uint32_t kOptional = 1, kAligned = 2;  // flags
 
 // What this version knows, in any order. Others are a later version's.
 constexpr std::string_view kTags[] = {"MODL", "SHAP", "POLI", "OPTS", "SMPL", "TEXT", "STAT", "TOKN",
-                                      "LOGT", "SINK", "SEGM", "INDX", "PAGE", "SUMS", "TAIL"};
+                                      "LOGT", "SINK", "SEGM", "INDX", "PAGE", "SUMS", "TAIL", "PRMT"};
 
 uint64_t number_at(const unsigned char* from, size_t bytes) {
   uint64_t value = 0;
@@ -215,10 +215,15 @@ bool SectionReader::next_known() {
 }
 
 void SectionReader::open(std::string_view tag) {
-  check(next_known(), WI_E_FORMAT, "section \"", tag, "\" is missing at byte ", offset_);
+  check(open_if_any(tag), WI_E_FORMAT, "section \"", tag, "\" is missing at byte ", offset_);
+}
+
+bool SectionReader::open_if_any(std::string_view tag) {
+  if (!next_known()) return false;
   check(tag_ == tag, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " stands where \"", tag,
         "\" should be");
   check(!aligned_, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " has no checksums");
+  return true;
 }
 
 void SectionReader::close() {

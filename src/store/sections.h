@@ -165,6 +165,7 @@ class SectionReader final : public FieldReader {
 
   // The next section, which must have this tag.
   void open(std::string_view tag);
+  bool open_if_any(std::string_view tag);                          // false: the file ends here
   uint64_t left() const { return left_ + (piece_.size() - at_); }  // of the section
   // The section's end. What is left of it was added by a later version, and may be only zeros.
   void close();

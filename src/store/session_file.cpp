@@ -20,6 +20,9 @@
 //     SUMS   checksums of those pages, u32 (planes, page_slots): the low half of their XXH3-64, 0 where a slot
 //            has no page
 //   TAIL   whole blocks (layers, kv_heads, {K, V}, 64, head_dim); what no token is in is zero
+//   PRMT*  may be passed over, and is missing in older files: where the last prefill ended, how far all was
+//          sealed then, i64; logits of that time, f32, or nothing if they are those of LOGT. A truncate to there
+//          brings them back
 //
 // Version 2, which is read as well, has of a segment only SEGM (first position, tokens, keys and values
 // (layers, kv_heads, {K, V}, tokens, head_dim), each place's position (layers, kv_heads, tokens) i32) and INDX.
@@ -295,7 +298,7 @@ void write_sections(SectionWriter& to, const SavedParams& params, const Sequence
       fields.raw(image->logits.data(), image->logits.size() * sizeof(float));
     });
   }
-  if (sequence.tokens() == 0) return;
+  if (sequence.tokens() == 0) return;  // and there is no prompt
   to.section("SINK",
              [&](FieldWriter& fields) { write_block(fields, shape, *sequence.sink(), sequence.tokens()); });
   PageSource pages;
@@ -306,6 +309,13 @@ void write_sections(SectionWriter& to, const SavedParams& params, const Sequence
       write_block(fields, shape, *sequence.tail()[static_cast<size_t>(i)],
                   sequence.tail_tokens() - i * kBlockTokens);
   });
+  if (!image || image->prompt_end == 0) return;
+  const auto write_prompt = [&](FieldWriter& fields) {
+    fields.i64(image->prompt_end);
+    fields.i64(image->prompt_sealed_end);
+    fields.raw(image->prompt_logits.data(), image->prompt_logits.size() * sizeof(float));
+  };
+  to.section("PRMT", write_prompt, SectionWriter::Need::optional);
 }
 
 }  // namespace
@@ -458,6 +468,7 @@ bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const 
     loaded.restore_tail(sink, std::move(tail), computed_);
     loaded.restore_settled_end(settled_end_);
   }
+  if (kind_ == FileKind::session && reader_.open_if_any("PRMT")) read_prompt();
   reader_.end();
   if (reader_.version() > 2) verify_segments(loaded, stream);
   sequence = std::move(loaded);
@@ -493,6 +504,21 @@ void SessionFile::read_tokens() {
   const bool needed = computed_ == tokens_ && tokens_ > 0;
   if (needed || reader_.left() > 0)
     read_array(reader_, "logits", static_cast<uint64_t>(image_.vocab), image_.logits);
+}
+
+void SessionFile::read_prompt() {
+  image_.prompt_end = reader_.i64("prompt_end");
+  image_.prompt_sealed_end = reader_.i64("prompt_sealed_end");
+  reader_.require(image_.prompt_end > 0 && image_.prompt_end <= computed_, "prompt_end", " is ",
+                  image_.prompt_end, " of ", computed_, " tokens");
+  reader_.require(image_.prompt_sealed_end >= kSinkTokens &&
+                      image_.prompt_sealed_end <= std::max<int64_t>(image_.prompt_end, kSinkTokens),
+                  "prompt_sealed_end", " is ", image_.prompt_sealed_end, ", prompt_end is ",
+                  image_.prompt_end);
+  if (reader_.left() > 0)
+    read_array(reader_, "prompt logits", static_cast<uint64_t>(image_.vocab), image_.prompt_logits);
+  else
+    reader_.require(!image_.logits.empty(), "prompt logits", " are missing, as those of \"LOGT\"");
 }
 
 // What of a segment shapes all that follows; returns its tokens.

@@ -42,8 +42,11 @@ struct SessionImage {
   std::vector<int32_t> tokens;
   int64_t exact_end = 0;
   std::vector<float> logits;  // of the last computed token; may be empty
-  std::string sampler;        // fields in a form of the sampler's own (save.cpp)
-  std::string pending_bytes;  // of text
+  // Where the last prefill ended, and up to where the sequence was sealed then; 0: there is nothing to go back to.
+  int64_t prompt_end = 0, prompt_sealed_end = 0;
+  std::vector<float> prompt_logits;  // empty: they are `logits`
+  std::string sampler;               // fields in a form of the sampler's own (save.cpp)
+  std::string pending_bytes;         // of text
 };
 
 // image null: a KV store. Throws what the sink throws, and WI_E_CANCELLED.
@@ -81,6 +84,7 @@ class SessionFile {
   void read_params(const Backend& backend);
   void read_state();
   void read_tokens();
+  void read_prompt();
   int64_t next_first(const Sequence& sequence) const;
   int32_t read_span(const Sequence& sequence);
   void read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before);
