@@ -61,6 +61,8 @@ void check_struct_array(const T* values, uint64_t count, const char* argument) {
   if (count == 0) return;
   check(values != nullptr, WI_E_ARGUMENT, argument, " is NULL with count ", count);
   const uint32_t stride = check_struct_size(values, argument);
+  check(count <= PTRDIFF_MAX / stride, WI_E_ARGUMENT, argument, " has length ", count,
+        ", more than memory can hold");
   check(stride % alignof(T) == 0, WI_E_ARGUMENT, argument, "[0].struct_size is ", stride,
         ", must be a multiple of ", alignof(T));
   for (uint64_t i = 1; i < count; ++i) {

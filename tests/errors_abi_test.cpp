@@ -115,6 +115,17 @@ void null_handles_and_outputs_are_named(void**) {
   batch[1] = session;
   wi_event events[] = {event, event};
   assert_fails(WI_E_ARGUMENT, "sessions[1]", wi_batch_decode(batch, 2, nullptr, events, error));
+  // Lengths that nothing has, of arrays too.
+  auto message = sized<wi_chat_message>();
+  message.role = "user";
+  for (const uint64_t length : {UINT64_MAX, uint64_t{PTRDIFF_MAX} / sizeof(void*) + 1}) {
+    assert_fails(WI_E_ARGUMENT, "more than memory can hold",
+                 wi_batch_decode(batch, length, nullptr, events, error));
+    assert_fails(WI_E_ARGUMENT, "more than memory can hold",
+                 wi_model_chat_render(model, &message, length, nullptr, nullptr, 0, &count, error));
+    assert_fails(WI_E_ARGUMENT, "more than memory can hold",
+                 wi_model_chat_tokens(model, &message, length, nullptr, nullptr, 0, &count, error));
+  }
   wi_kv* kv = nullptr;
   assert_fails(WI_E_ARGUMENT, "kv_out is NULL", wi_kv_create(runtime, nullptr, nullptr, error));
   assert_fails(WI_E_ARGUMENT, "params is NULL", wi_kv_create(runtime, nullptr, &kv, error));
