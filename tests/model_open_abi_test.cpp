@@ -2,6 +2,9 @@
 // what it can ask a model's files.
 #include <fstream>
 #include <iterator>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "support/abi.h"
 
@@ -181,6 +184,35 @@ void wrong_arguments_are_named(void**) {
   assert_null(model);
 }
 
+// A process that may have no more address space is short of memory, whatever the file is.
+void a_mapping_without_room_is_memory_that_was_refused(void**) {
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
+  skip();  // neither takes a limit of address space
+#endif
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Runtime runtime = create_runtime();
+    std::ifstream statm("/proc/self/statm");
+    rlim_t pages = 0;
+    statm >> pages;
+    rlimit limit{};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (1 << 20);
+    setrlimit(RLIMIT_AS, &limit);
+    wi_model* model = nullptr;
+    auto told = sized<wi_error>();
+    const wi_status status = wi_model_open(runtime.get(), WI_SOURCE_DIR "/samples/model/needle-f16.gguf",
+                                           nullptr, nullptr, &model, &told);
+    if (status != WI_E_MEMORY) std::printf("%s: %s\n", wi_status_name(status), told.message);
+    std::fflush(stdout);
+    _exit(status != WI_E_MEMORY || told.native_code != ENOMEM);
+  }
+  int status = 0;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 void every_way_can_be_cancelled(void**) {
   const Runtime runtime = create_runtime();
   const Cancel cancel = create_cancel();
@@ -296,6 +328,7 @@ int main() {
                               cmocka_unit_test(a_reader_gives_the_same_logits),
                               cmocka_unit_test(what_a_reader_returns_ends_the_call),
                               cmocka_unit_test(wrong_arguments_are_named),
+                              cmocka_unit_test(a_mapping_without_room_is_memory_that_was_refused),
                               cmocka_unit_test(every_way_can_be_cancelled),
                               cmocka_unit_test(metadata_of_a_gguf_comes_by_key),
                               cmocka_unit_test(metadata_of_a_folder_is_its_config)};

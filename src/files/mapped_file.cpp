@@ -55,7 +55,10 @@ MappedFile::MappedFile(const std::string& path) {
   const RegularFile file(path);
   check(file.bytes() > 0, WI_E_FORMAT, file_name(path), ": the file is empty");
   void* data = ::mmap(nullptr, file.bytes(), PROT_READ, MAP_SHARED, file.descriptor(), 0);
-  if (data == MAP_FAILED) throw_errno(WI_E_IO, concat("cannot map ", path), errno);
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    throw_errno(error == ENOMEM ? WI_E_MEMORY : WI_E_IO, concat("cannot map ", path), error);
+  }
   data_ = data;
   size_ = file.bytes();
 }
