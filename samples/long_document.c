@@ -75,8 +75,10 @@ static void print_answer(wi_task* task) {
 
 int main(int argc, char** argv) {
   const int questions = argc - 3;
-  if (questions < 1 || questions > kMostQuestions)
-    return fputs("usage: sample_long_document MODEL DOCUMENT QUESTION...\n", stderr), 1;
+  if (argc == 2 && !strcmp(argv[1], "--version")) return printf("sample_long_document %s\n", wi_version()), 0;
+  const int help = argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"));
+  if (help || questions < 1 || questions > kMostQuestions)
+    return fputs("usage: sample_long_document MODEL DOCUMENT QUESTION...\n", help ? stdout : stderr), !help;
   wi_runtime* runtime;
   wi_model* model;
   wi_session* document;
