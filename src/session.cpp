@@ -106,9 +106,14 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
         "logits_capacity is ", params.logits.size(), ", must be ", tokens.size() * vocab, " for ",
         tokens.size(), " tokens");
   const int64_t skip = pending() ? 1 : 0;  // rows that no logits are asked of
-  std::vector<int32_t> ids(static_cast<size_t>(skip) + tokens.size());
-  if (skip) ids[0] = tokens_[tokens_.size() - 1];
-  std::copy(tokens.begin(), tokens.end(), ids.begin() + skip);
+  std::vector<int32_t> with_pending;
+  std::span<const int32_t> ids = tokens;
+  if (skip) {
+    with_pending.reserve(1 + tokens.size());
+    with_pending.push_back(tokens_[tokens_.size() - 1]);
+    with_pending.insert(with_pending.end(), tokens.begin(), tokens.end());
+    ids = with_pending;
+  }
 
   uint64_t elapsed_ns = 0;
   const bool fresh = tokens_.size() == 0;
@@ -136,7 +141,12 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
     const int64_t total =
         most_chunks < left / chunk + 1 ? std::min(whole, reused + most_chunks * chunk) : whole;
     tokens = tokens.first(static_cast<size_t>(total - skip));
-    tokens_.append(tokens);
+    constexpr size_t kPiece = size_t{1} << 20;  // of what may be many millions
+    for (std::span<const int32_t> more = tokens; !more.empty();
+         more = more.subspan(std::min(kPiece, more.size()))) {
+      throw_if_cancelled(flag_of(cancel));
+      tokens_.append(more.first(std::min(kPiece, more.size())));
+    }
     runtime_->workers.run(flag_of(cancel), [&](const Stream& uninterrupted) {
       const InterruptibleStream interruptible(uninterrupted, params.breaks);
       const Stream& stream = interruptible.stream();

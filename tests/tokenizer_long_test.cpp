@@ -1,6 +1,7 @@
 // Megabytes of one thing: texts that make regular expressions backtrack, recurse or rescan, and words of
 // ten million bytes for the merge loop. Seconds each and bounded memory, for every pre-tokenizer.
 #include <ctime>
+#include <fstream>
 #include <sys/resource.h>
 
 #include "support/cancel_time.h"
@@ -174,6 +175,34 @@ void memory_stays_a_small_multiple_of_the_text(void**) {
 #endif
 }
 
+// What the merges of such a word hold by then is a gigabyte, which is given back before the call returns.
+void a_word_of_sixty_megabytes_is_given_up_within_100_ms(void**) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(WI_EMULATED)
+  skip();  // they have memory of their own
+#endif
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string setting;
+  std::getline(file, setting);
+  if (setting.find("[always]") == std::string::npos && setting.find("[madvise]") == std::string::npos) {
+    std::printf("skipped: the system has no huge pages to give\n");
+    skip();
+  }
+  Vocabulary vocabulary = byte_vocabulary("llama-bpe");
+  add_runs(vocabulary, "a");
+  const auto tokenizer = Tokenizer::create(vocabulary);
+  const std::string word(60'000'000, 'a');
+  double worst = -1;
+  for (const int after : {1000, 2000}) {
+    const double took = milliseconds_to_cancel(
+        [&](const std::atomic<bool>* flag) { tokenizer->encode(word, false, true, flag); },
+        std::chrono::milliseconds(after));
+    worst = std::max(worst, took);
+  }
+  std::printf("given up within %.1f ms\n", worst);
+  assert_true(worst >= 0);
+  assert_in_time(worst < 100);
+}
+
 }  // namespace
 }  // namespace wi
 
@@ -185,6 +214,7 @@ int main() {
       cmocka_unit_test(sentencepiece_takes_ten_megabytes_as_one_word),
       cmocka_unit_test(a_text_of_any_kind_is_given_up_within_100_ms),
       cmocka_unit_test(memory_stays_a_small_multiple_of_the_text),
+      cmocka_unit_test(a_word_of_sixty_megabytes_is_given_up_within_100_ms),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "src/tokenizer/long_list.h"
 #include "src/tokenizer/merge_queue.h"
 #include "src/tokenizer/merge_table.h"
 #include "src/tokenizer/pre_tokenizer.h"
@@ -40,7 +41,7 @@ class Bpe::WordEncoder : public TokenizerBase::Encoder {
   // A word of the pre-tokenizer; append_cached for it, or for each of the parts that no merge joins.
   virtual void append_word(std::string_view word, std::vector<int32_t>& ids) { append_cached(word, ids); }
   // What the merges of a word begin with.
-  virtual void read_symbols(std::string_view word, std::vector<int32_t>& symbols) = 0;
+  virtual void read_symbols(std::string_view word, LongList<int32_t>& symbols) = 0;
   void append_cached(std::string_view word, std::vector<int32_t>& ids);
 
   Poll& poll_;
@@ -52,7 +53,7 @@ class Bpe::WordEncoder : public TokenizerBase::Encoder {
   PreTokenizer::Matcher matcher_;
   WordCache cache_;
   MergeQueue queue_;
-  std::vector<int32_t> symbols_;
+  LongList<int32_t> symbols_;
 };
 
 }  // namespace wi

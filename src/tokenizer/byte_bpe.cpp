@@ -71,10 +71,12 @@ class ByteBpe::ByteEncoder final : public WordEncoder {
       : WordEncoder(owner, text_bytes, poll), owner_(owner) {}
 
  private:
-  void read_symbols(std::string_view word, std::vector<int32_t>& symbols) override {
-    symbols.resize(word.size());
-    for (size_t i = 0; i < word.size(); ++i)
-      symbols[i] = owner_.byte_tokens_[static_cast<unsigned char>(word[i])];
+  void read_symbols(std::string_view word, LongList<int32_t>& symbols) override {
+    symbols.reserve(word.size());
+    for (const char byte : word) {
+      poll_(1);
+      symbols.push_back(owner_.byte_tokens_[static_cast<unsigned char>(byte)]);
+    }
   }
 
   const ByteBpe& owner_;

@@ -51,8 +51,9 @@ class CharBpe::CharEncoder final : public WordEncoder {
 
   // An unknown character is put down only when the next that is a token comes, or the next unknown one, or
   // the end: byte tokens overtake it. That is how tokenizers does it.
-  void read_symbols(std::string_view word, std::vector<int32_t>& symbols) override {
+  void read_symbols(std::string_view word, LongList<int32_t>& symbols) override {
     const Vocabulary& vocabulary = owner_.vocabulary();
+    symbols.reserve(word.size());
     bool unknown = false;
     for (size_t at = 0; at < word.size();) {
       const std::string_view character = word.substr(at, std::max<size_t>(utf8_length(word, at), 1));
@@ -71,7 +72,7 @@ class CharBpe::CharEncoder final : public WordEncoder {
     if (unknown) symbols.push_back(vocabulary.unknown);
   }
 
-  bool read_bytes(std::string_view character, std::vector<int32_t>& symbols) const {
+  bool read_bytes(std::string_view character, LongList<int32_t>& symbols) const {
     const auto token = [&](char c) { return owner_.byte_tokens_[static_cast<unsigned char>(c)]; };
     if (std::any_of(character.begin(), character.end(), [&](char c) { return token(c) < 0; })) return false;
     for (char c : character) symbols.push_back(token(c));

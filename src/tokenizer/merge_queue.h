@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/tokenizer/long_list.h"
 #include "src/tokenizer/poll.h"
 
 namespace wi {
@@ -80,7 +81,7 @@ class ListsOfPairs {
 
  private:
   struct List {
-    std::vector<uint32_t> positions, late;
+    LongList<uint32_t> positions, late;
     size_t head = 0;
     bool active = false, begun = false, sorted = true;
   };
@@ -135,7 +136,7 @@ class MergeQueue {
     ranks_.clear();
     previous_.clear();
     next_.clear();
-    for (std::vector<uint32_t>* list : {&ranks_, &previous_, &next_}) list->reserve(count);
+    for (LongList<uint32_t>* list : {&ranks_, &previous_, &next_}) list->reserve(count);
     for (uint32_t i = 0; i < count; ++i) {
       (*poll)(1);
       ranks_.push_back(kNoRank);
@@ -151,7 +152,7 @@ class MergeQueue {
   }
 
   HeapOfPairs heap_;
-  std::vector<uint32_t> ranks_, previous_, next_;  // (symbols); ranks_: of the pair that starts there
+  LongList<uint32_t> ranks_, previous_, next_;  // (symbols); ranks_: of the pair that starts there
 };
 
 }  // namespace wi

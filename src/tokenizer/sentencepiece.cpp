@@ -129,7 +129,7 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
   Poll& poll_;
   WordCache cache_;
   MergeQueue queue_;
-  std::vector<uint32_t> starts_, ends_;  // (symbols): byte offsets in the word
+  LongList<uint32_t> starts_, ends_;  // (symbols): byte offsets in the word
   std::vector<std::unique_ptr<std::string>> buffers_;
 };
 
