@@ -782,7 +782,8 @@ int64_t to_count(const char* name, uint64_t count) {
 
 void check_batch(wi_session* const* sessions, uint64_t count) {
   check(sessions != nullptr || count == 0, WI_E_ARGUMENT, "sessions is NULL with count ", count);
-  to_span(sessions, count, "sessions");  // no more than memory can hold
+  check(count <= PTRDIFF_MAX / sizeof(void*), WI_E_ARGUMENT, "sessions has length ", count,
+        ", more than memory can hold");
   for (uint64_t i = 0; i < count; ++i) {
     check(sessions[i] != nullptr, WI_E_ARGUMENT, "sessions[", i, "] is NULL");
     check(sessions[i]->of_this_process(), WI_E_STATE, "sessions[", i,
