@@ -199,7 +199,9 @@ struct FaultCase {
   int what;
 };
 
+// Or it does no harm: what the disk does not take stays in memory, where there is room for it.
 void a_disk_that_fails_leaves_the_session_as_it_was(void**) {
+  int ended = 0;
   const std::vector<int32_t> ids = random_prompt(kPrompt);
   const TiersWorld fast = world_of({.slow = false});
   const auto expected = session_of(fast);
@@ -220,7 +222,9 @@ void a_disk_that_fails_leaves_the_session_as_it_was(void**) {
     }
     const bool happened = fault.happened;
     disarm();
-    if (happened) {
+    if (!happened || one.function == kPread) assert_int_equal(status, happened ? WI_E_IO : WI_OK);
+    if (status != WI_OK) {
+      ++ended;
       assert_int_equal(status, WI_E_IO);
       assert_int_equal(session->stats().tokens, 600);
       assert_true(logits_of(*session) == before);
@@ -244,6 +248,7 @@ void a_disk_that_fails_leaves_the_session_as_it_was(void**) {
   }
   without_rings = false;
   assert_true(happened >= 3 * static_cast<int>(kFaults));
+  assert_true(ended > 0);
 }
 
 // ---- What the plan says ----
