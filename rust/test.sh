@@ -109,7 +109,8 @@ use_from_outside() {
   { echo 'fn main() {' && sed -n 's,^//! \(println!.*\),\1,p' "$top/rust/waveinfer-sys/src/lib.rs" && echo '}'; } >"$outside/build.rs"
   for kind in shared with_device; do
     start_from_outside "$outside/installed/$kind/lib/pkgconfig"
-    ldd "$outside/target/debug/outside" | grep -q "libwaveinfer.so.2 => $outside/installed/$kind/lib" || exit 1
+    ldd "$outside/target/debug/outside" | grep "libwaveinfer.so.2 => $outside/installed/$kind/lib" >/dev/null ||
+      { ldd "$outside/target/debug/outside" >&2; echo "rust: not the library in installed/$kind" >&2; exit 1; }
     echo "the library in installed/$kind is loaded by the run path of the crate's documentation ... ok"
     passed=$((passed + 1))
   done

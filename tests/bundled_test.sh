@@ -37,7 +37,7 @@ bytes=$(wc -c <"$folder/stripped")
 
 # Whose code it holds.
 for owner in libpcre2 libutf8proc libxxhash liburing libhwy nlohmann libstdc++; do
-  [ "$owner" = liburing ] && ! [ -e "$(find /usr/lib* -name liburing.a | head -n 1)" ] && continue
+  [ "$owner" = liburing ] && ! [ -e "$(find /usr/lib* -name liburing.a -print -quit)" ] && continue
   grep -q "^==== .* from $owner" "$libraries/LICENSES" || fail "LICENSES says nothing of $owner"
 done
 grep -q 'GCC RUNTIME LIBRARY EXCEPTION' "$libraries/LICENSES" || fail "LICENSES lacks a text"
@@ -87,7 +87,7 @@ if [ -x "$bin/wi_logits" ]; then
   text='In the beginning God created the heaven and the earth.'
   for which in "$libraries" "$bin/../lib"; do
     LD_LIBRARY_PATH=$which "$bin/wi_logits" --model "$model" --text "$text" --precision f32
-    LD_LIBRARY_PATH=$which ldd "$bin/wi_logits" | grep -q "=> $which/libwaveinfer" || fail "it ran with another library"
+    LD_LIBRARY_PATH=$which ldd "$bin/wi_logits" | grep "=> $which/libwaveinfer" >/dev/null || fail "it ran with another library"
   done >"$folder/logits"
   half=$(($(wc -c <"$folder/logits") / 2))
   [ "$half" -gt 0 ] && head -c $half "$folder/logits" >"$folder/first"

@@ -13,7 +13,7 @@ wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cublas==13
 main() {
   local nvcc root
   for nvcc in "${CUDACXX-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
-    if [ -x "$nvcc" ] && "$nvcc" --version | grep -q 'release 13\.'; then
+    if [ -x "$nvcc" ] && "$nvcc" --version | grep 'release 13\.' >/dev/null; then
       root=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
       echo "$root"
       return

@@ -43,7 +43,7 @@ main() {
     run "cpack" "$cpack" --config "$build/CPackConfig.cmake" -G DEB -B "$folder/packages"
     dpkg-deb -x "$folder"/packages/*.deb "$folder/from deb"
     check_tree "the .deb" "$folder/from deb/usr"
-    dpkg-deb -f "$folder"/packages/*.deb Depends | grep -q libc6 || fail "the .deb does not depend on the C library"
+    dpkg-deb -f "$folder"/packages/*.deb Depends | grep libc6 >/dev/null || fail "the .deb does not depend on the C library"
     checked="$checked and the .deb"
   fi
   echo "waveinfer $version: in a prefix, the .tar.gz$checked, found by pkg-config and by find_package, run where it lies"

@@ -71,7 +71,7 @@ planted_document_has_the_length_asked_for_and_all_facts() {
   tokens=$("$bin/wi_tokens" --model "$model" --plain <document.txt | wc -l)
   [ "$tokens" -ge 2048 ] && [ "$tokens" -le 2300 ] || broken "the document has $tokens tokens, not 2048 or a few more"
   [ "$(grep -cE '^The .* of .* is .*\.$' document.txt)" -ge 8 ] || broken "facts are missing"
-  head -n 1 document.txt | grep -qx 'John 1' || broken "--skip did not reach John 1"
+  head -n 1 document.txt | grep -x 'John 1' >/dev/null || broken "--skip did not reach John 1"
 }
 
 ask_answers_from_the_document_with_each_policy() {
@@ -94,9 +94,9 @@ ask_writes_one_json_object_per_question_with_the_fixed_fields() {
   fields+=", \"first_token_ms\": $number, \"ms_per_token\": $number, \"kv_bytes\": $whole"
   fields+=", \"kv_bytes_read_per_token\": $number, \"hit_ratio\": $number, \"peak_rss_bytes\": $whole[,}]"
   [ "$(grep -cE "$fields" answers.json)" = 2 ] || broken "fields are missing or out of order: $(cat answers.json)"
-  head -n 1 answers.json | grep -q '"answer": "The secret ingredient of the river harbor is amber lantern\."' ||
+  head -n 1 answers.json | grep '"answer": "The secret ingredient of the river harbor is amber lantern\."' >/dev/null ||
     broken "the first answer is wrong: $(head -n 1 answers.json)"
-  tail -n 1 answers.json | grep -qF '"question": "Say \"quoted\\\" and\u0009tabbed"' || broken "JSON is not escaped"
+  tail -n 1 answers.json | grep -F '"question": "Say \"quoted\\\" and\u0009tabbed"' >/dev/null || broken "JSON is not escaped"
   grep -qE '"(prefill_seconds|first_token_ms|kv_bytes|kv_bytes_read_per_token|peak_rss_bytes)": 0[,}]' answers.json &&
     broken "a measured field is zero: $(cat answers.json)"
 }
@@ -166,7 +166,7 @@ every_program_tells_what_it_is() {
     timeout 20 "$bin/$program" --help >help.txt || broken "$program --help failed"
     grep -q "$program" help.txt || broken "$program --help does not name it"
     timeout 20 "$bin/$program" -h | cmp - help.txt || broken "$program -h differs from --help"
-    timeout 20 "$bin/$program" --version | grep -qE "^$program [0-9]+\.[0-9]+\.[0-9]+$" || broken "$program --version"
+    timeout 20 "$bin/$program" --version | grep -E "^$program [0-9]+\.[0-9]+\.[0-9]+$" >/dev/null || broken "$program --version"
   done
 }
 
@@ -194,7 +194,7 @@ embed_writes_what_comes_next() {
 sample_chat_remembers_what_was_said_before() {
   printf 'The password of Boaz the potter is copper meadow.\nWhat is the password of Boaz the potter?\n' |
     "$bin/sample_chat" "$model" >chat.out || broken "sample_chat failed"
-  tail -n 1 chat.out | grep -q "copper meadow" || broken "it said $(cat chat.out)"
+  tail -n 1 chat.out | grep "copper meadow" >/dev/null || broken "it said $(cat chat.out)"
 }
 
 sample_chat_takes_a_line_as_one_turn_whatever_its_length_and_bytes() {

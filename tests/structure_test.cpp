@@ -177,6 +177,16 @@ std::vector<std::string> out_of_turn(const std::string& from, const std::string&
   return found;
 }
 
+// In a script, what reads a pipe no further than it needs to (a `grep -q`): now and then its writer is killed by the
+// pipe that is gone, and with pipefail the whole has failed.
+std::vector<std::string> left_pipes(const std::string& from, const std::string& text) {
+  static const std::regex early(R"([^|]\|\s*grep -[a-zA-Z]*q[^\n]*)");
+  std::vector<std::string> found;
+  for (std::sregex_iterator at(text.begin(), text.end(), early), end; at != end; ++at)
+    found.push_back(from + " may leave a pipe before its end: " + at->str());
+  return found;
+}
+
 const std::vector<Include>& sources() {
   static const std::vector<Include> all = [] {
     std::vector<Include> includes;
@@ -223,12 +233,12 @@ void only_the_cuda_backend_includes_cuda(void**) { assert_none(device_headers(so
 void quoted_includes_are_paths_from_the_root(void**) { assert_none(unresolved(sources())); }
 void no_file_includes_itself_in_a_circle(void**) { assert_none(cycles(sources())); }
 
-// What a rule finds in each source of the CUDA backend.
+// What a rule finds in each file under a folder whose name ends so.
 template <class Rule>
-std::vector<std::string> of_cuda_sources(Rule rule) {
+std::vector<std::string> of_files(const fs::path& folder, const std::string& end, Rule rule) {
   std::vector<std::string> found;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(WI_SOURCE_DIR) / "kernels/cuda")) {
-    if (!entry.is_regular_file()) continue;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(WI_SOURCE_DIR) / folder)) {
+    if (!entry.is_regular_file() || !entry.path().string().ends_with(end)) continue;
     std::ifstream file(entry.path());
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     const auto more = rule(fs::relative(entry.path(), WI_SOURCE_DIR).generic_string(), text);
@@ -237,8 +247,13 @@ std::vector<std::string> of_cuda_sources(Rule rule) {
   return found;
 }
 
-void kernels_are_launched_in_one_place(void**) { assert_none(of_cuda_sources(other_launches)); }
-void kernels_wait_for_their_turn(void**) { assert_none(of_cuda_sources(out_of_turn)); }
+void kernels_are_launched_in_one_place(void**) { assert_none(of_files("kernels/cuda", "", other_launches)); }
+void kernels_wait_for_their_turn(void**) { assert_none(of_files("kernels/cuda", "", out_of_turn)); }
+
+void scripts_read_pipes_to_their_end(void**) {
+  for (const char* folder : {"cmake", "go", "java", "python", "rust", "samples", "tests"})
+    assert_none(of_files(folder, ".sh", left_pipes));
+}
 
 void each_rule_can_be_broken(void**) {
   for (const Include& wrong : std::vector<Include>{
@@ -291,6 +306,8 @@ void each_rule_can_be_broken(void**) {
        {"__global__ void __launch_bounds__(32) scale(float* out) {\n  in_turn();\n  *out = 1;\n}",
         "__global__ void scale(Args args) {\n  fetch_weights_ahead(args);\n  in_turn();\n}"})
     assert_int_equal(out_of_turn("scale.cu", text).size(), 0);
+  assert_int_equal(left_pipes("test.sh", "ldd program | grep -Eq 'libc' || exit 1\n").size(), 1);
+  assert_int_equal(left_pipes("test.sh", "grep -q '|' file || grep -q libc file | cat\n").size(), 0);
   assert_int_equal(unresolved({{"src/runtime.cpp", "runtime.h", true}}).size(), 1);
   assert_int_equal(cycles({{"a.h", "b.h", true}, {"b.h", "c.h", true}, {"c.h", "b.h", true}}).size(), 1);
   assert_int_equal(cycles({{"a.h", "b.h", true}, {"a.h", "c.h", true}, {"b.h", "c.h", true}}).size(), 0);
@@ -307,6 +324,7 @@ int main() {
       cmocka_unit_test(no_file_includes_itself_in_a_circle),
       cmocka_unit_test(kernels_are_launched_in_one_place),
       cmocka_unit_test(kernels_wait_for_their_turn),
+      cmocka_unit_test(scripts_read_pipes_to_their_end),
       cmocka_unit_test(each_rule_can_be_broken),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -20,13 +20,13 @@ the_character_answers_from_what_it_has_read() {
   play
   local i
   for i in "${!questions[@]}"; do
-    grep -A 1 -Fx "${questions[i]}" game.out | grep -q "^  The .* is ${answers[i]}\.\$" || broken "it said $(cat game.out)"
+    grep -A 1 -Fx "${questions[i]}" game.out | grep "^  The .* is ${answers[i]}\.\$" >/dev/null || broken "it said $(cat game.out)"
   done
 }
 
 # A machine may be busy with more than it has cores for: one game of three has to go as it should.
 no_frame_is_missed_for_the_library() {
-  tail -n 1 game.out | grep -qE "^frames [0-9]+, in the library's calls p50 $ms, p99 $ms, max $ms, missed [0-9]+, for the calls [0-9]+\$" ||
+  tail -n 1 game.out | grep -E "^frames [0-9]+, in the library's calls p50 $ms, p99 $ms, max $ms, missed [0-9]+, for the calls [0-9]+\$" >/dev/null ||
     broken "the last line is $(tail -n 1 game.out)"
   [ "$in_time" = in_time ] || return 0
   local try
@@ -49,7 +49,7 @@ the_program_has_no_call_that_waits() {
 the_picture_has_every_frame() {
   local frames points element='<(rect|path|circle|polyline)( [a-z-]+="[^"<>&]*")+/>' text='<text( [a-z-]+="[^"<>&]*")+>[^<>&]*</text>'
   frames=$(tail -n 1 game.out | sed -E 's/^frames ([0-9]+),.*/\1/')
-  head -n 1 game.svg | grep -qE '^<svg xmlns="http://www.w3.org/2000/svg"( [a-zA-Z-]+="[^"<>&]*")+>$' || broken "it begins with $(head -n 1 game.svg)"
+  head -n 1 game.svg | grep -E '^<svg xmlns="http://www.w3.org/2000/svg"( [a-zA-Z-]+="[^"<>&]*")+>$' >/dev/null || broken "it begins with $(head -n 1 game.svg)"
   [ "$(tail -n 1 game.svg)" = "</svg>" ] || broken "it ends with $(tail -n 1 game.svg)"
   sed '1d;$d' game.svg | grep -vE "^($element|$text)\$" && broken "a line is no element"
   for points in $(sed -n 's/^<polyline.* points="\(.*\)"\/>$/\1/p' game.svg | awk '{ print NF }'); do
@@ -78,7 +78,7 @@ interrupt_ends_the_game_and_its_threads_stood_back() {
   wait $process || status=$?
   [ $status = 1 ] || broken "exit status $status after SIGINT"
   one_line_with "interrupted"
-  tail -n 1 ended.out | grep -q '^frames [0-9]' || broken "no figures after SIGINT: $(cat ended.out)"
+  tail -n 1 ended.out | grep '^frames [0-9]' >/dev/null || broken "no figures after SIGINT: $(cat ended.out)"
 }
 
 every_failure_is_status_1_and_one_line() {

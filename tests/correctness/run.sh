@@ -30,7 +30,7 @@ set_up "${build_packages[@]}" python3-venv python3-dev
 configure "$build"
 cmake --build "$build" --target waveinfer -j "$(nproc)" >/dev/null
 python_environment peers "${peer_packages[@]}"
-library=$(find "$build" -name libwaveinfer.so | head -n 1)
+library=$(find "$build" -name libwaveinfer.so -print -quit)
 
 compare() {
   local part failed=0
