@@ -66,10 +66,11 @@ add_library(wi_own_targets OBJECT ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/target
 target_link_libraries(wi_own_targets PRIVATE wi_kernels)
 add_library(wi_own_process OBJECT ${CMAKE_SOURCE_DIR}/src/host_process_bundled.cpp)
 target_link_libraries(wi_own_process PRIVATE wi_base)
-set(WI_BUNDLED_OBJECTS $<TARGET_OBJECTS:wi_own_targets> $<TARGET_OBJECTS:wi_own_process>)
+set(bundled_objects wi_own_targets wi_own_process)
 if(TARGET wi_own_gemm)
-  list(APPEND WI_BUNDLED_OBJECTS $<TARGET_OBJECTS:wi_own_gemm>)
+  list(APPEND bundled_objects wi_own_gemm)
 endif()
+list(TRANSFORM bundled_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE WI_BUNDLED_OBJECTS)
 
 # The archives themselves: as CMake's targets they would bring the shared libraries along.
 get_property(components GLOBAL PROPERTY WI_COMPONENTS)
@@ -117,3 +118,5 @@ add_custom_command(OUTPUT ${WI_LICENSES} VERBATIM
   DEPENDS cmake/licenses.sh
   COMMENT "Collecting licences")
 add_custom_target(waveinfer_static ALL DEPENDS ${WI_STATIC_ARCHIVE} ${WI_LICENSES})
+# Files among a command's dependencies are enough for Ninja only: to make they are other makefiles'.
+add_dependencies(waveinfer_static wi_capi ${bundled_objects} ${components})
