@@ -459,7 +459,7 @@ typedef struct wi_token_info {
 
 /* Flags of tokenize and append_text. */
 enum wi_tokenize_flag {
-  WI_TOKENIZE_ADD_BOS = 1,      /* put the beginning-of-sequence token first, if the model has one */
+  WI_TOKENIZE_ADD_BOS = 1,      /* put the beginning-of-sequence token first, if the model's texts begin so */
   WI_TOKENIZE_PARSE_SPECIAL = 2 /* text like <|end|> becomes that control token; else it is text */
 };
 /* Flags of detokenize. */
@@ -564,7 +564,8 @@ WI_API wi_status wi_model_token_info(wi_model* model, int32_t token, wi_token_in
 
 /* Text to token ids: those that the model was trained with. A tokenizer.json gives what the library
  * tokenizers gives, set up by transformers where other files have a say: normal form, white space that added
- * tokens take along, Metaspace, what a tokenizer_class (Llama's, Qwen2's, GPT2's) builds itself. The rest was
+ * tokens take along, Metaspace, what a tokenizer_class (Llama's, Qwen2's, GPT2's) builds itself; and BOS where its
+ * post-processor puts it, whatever add_bos_token says beside it. The rest was
  * refused by wi_model_open. A GGUF file says nothing of normal forms: text is taken as it is, as by llama.cpp,
  * so that Qwen's ids of text not in NFC differ from its tokenizer.json's; a host that wants those normalises
  * first. Nothing but BOS is ever put before or behind the text.

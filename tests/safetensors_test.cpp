@@ -156,11 +156,11 @@ static void bos_is_added_when_a_file_says_so(void**) {
          {"single", {{{"SpecialToken", {{"id", "<|bos|>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
          {"special_tokens", {{"<|bos|>", {{"id", "<|bos|>"}, {"ids", {0}}}}}}}}}};
   assert_true(vocabulary_of(tokenizer, words).add_bos);
-  words["add_bos_token"] = false;  // the explicit word counts
-  assert_false(vocabulary_of(tokenizer, words).add_bos);
-  words["bos_token"] = nullptr;
-  words["add_bos_token"] = true;
-  assert_false(vocabulary_of(tokenizer, words).add_bos);  // none to add
+  for (const bool asked : {false, true}) {  // which transformers passes over, beside a tokenizer.json
+    words["add_bos_token"] = asked;
+    assert_true(vocabulary_of(tokenizer, words).add_bos);
+    assert_false(vocabulary_of(byte_level_tokenizer(), words).add_bos);
+  }
 }
 
 static void every_end_of_an_answer_is_listed(void**) {
@@ -199,9 +199,9 @@ static void character_tokenizer_is_reduced(void**) {
                       {"unk_token", "<unk>"},
                       {"vocab", vocab},
                       {"merges", {"h e", "▁ t", "▁t he", "t h"}}}}};
-  const json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"add_bos_token", true}};
+  const json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   const Vocabulary words = vocabulary_of(tokenizer, config, 267);
-  assert_true(words.model == Vocabulary::Model::char_bpe && words.add_space_prefix && words.add_bos);
+  assert_true(words.model == Vocabulary::Model::char_bpe && words.add_space_prefix && !words.add_bos);
   assert_true(words.kinds[0] == TokenKind::unknown && words.kinds[1] == TokenKind::control &&
               words.kinds[3] == TokenKind::byte);
   assert_true((words.merges == std::vector<std::string>{"h e", "▁ t", "▁t he", "t h"}));

@@ -63,6 +63,10 @@ void every_construct_gives_the_reference_ids(void**) {
   size_t cases = 0;
   for (const json& file : fixtures().at("files")) {
     const auto tokenizer = open(file);
+    const size_t before =
+        tokenizer->encode("a", true, false).size() - tokenizer->encode("a", false, false).size();
+    if (before != file.at("bos")) std::printf("%s:\n", file.at("name").dump().c_str());
+    assert_int_equal(before, file.at("bos").get<size_t>());
     for (const json& one : file.at("cases")) {
       const std::string text = one.at("text");
       expect_ids(*tokenizer, file.at("name"), text, true, one.at("ids"));
@@ -148,7 +152,6 @@ void bos_is_what_the_template_puts_first(void**) {
   assert_error(WI_E_UNSUPPORTED, "'</s>' first", read(file, {{"tokenizer_config", {{"bos_token", "<s>"}}}}));
   file["post_processor"] = {{"type", "RobertaProcessing"}, {"sep", {"</s>", 2}}, {"cls", {"<s>", 1}}};
   assert_true(read(file).add_bos);
-  assert_false(read(file, {{"tokenizer_config", {{"bos_token", "<s>"}, {"add_bos_token", false}}}}).add_bos);
 }
 
 // Every type and parameter that changes ids and is not implemented.
@@ -235,6 +238,20 @@ void a_tokenizer_class_that_is_not_the_files_is_refused_by_name(void**) {
   expect("nfd", "Qwen2Tokenizer", "is not NFC");
   expect("class-gpt2-prefix", "GPT2Tokenizer", "add_prefix_space");
   expect("class-gpt2", "GPT2Tokenizer", "normalizer", [](json& j) { j["normalizer"] = {{"type", "NFC"}}; });
+  const auto nfd = [](json& j) { j["normalizer"] = {{"type", "NFD"}}; };
+  expect("class-gpt-neox", "GPTNeoXTokenizerFast", "normalizer is not NFC", nfd);
+  expect("class-gpt-neox", "GPTNeoXTokenizer", "add_prefix_space", {}, {{"add_prefix_space", true}});
+  expect("class-gpt-neox", "CohereTokenizer", "cuts words otherwise");
+  expect("class-cohere", "GPTNeoXTokenizer", "cuts words otherwise");
+  expect("class-cohere", "CohereTokenizerFast", "normalizer is not NFC", nfd);
+  expect("class-gpt-neox", "CodeGenTokenizer", "normalizer is there");
+  expect("metaspace-first", "GemmaTokenizerFast", "normalizer does not");
+  expect("llama-2", "GemmaTokenizer", "normalizer does not");
+  expect("class-gemma", "GemmaTokenizer", "cuts words otherwise", [](json& j) {
+    j["pre_tokenizer"] = {{"type", "Digits"}, {"individual_digits", true}};
+  });
+  for (const char* class_name : {"RobertaTokenizerFast", "Qwen3_5Tokenizer", "WhisperTokenizer"})
+    expect("class-gpt2", class_name, "which is not implemented; with PreTrainedTokenizerFast");
   expect("class-qwen2", "Qwen2Tokenizer", "ignore_merges",
          [](json& j) { j["model"]["ignore_merges"] = true; });
   expect("class-qwen2", "Qwen2Tokenizer", "add_prefix_space", {}, {{"add_prefix_space", true}});

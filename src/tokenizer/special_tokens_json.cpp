@@ -200,8 +200,8 @@ void read_ends(const TokenizerTexts& texts, Vocabulary* vocabulary) {
 
 }  // namespace
 
-void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab, TokenIds* ids,
-                         Vocabulary* vocabulary) {
+void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab,
+                         std::optional<bool> bos_first, TokenIds* ids, Vocabulary* vocabulary) {
   AddedTokens added(ids, vocabulary);
   add_tokenizer_tokens(root, &added);
   const JsonTree tree =
@@ -235,13 +235,13 @@ void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t 
     vocabulary->bos = static_cast<int32_t>(
         JsonFields(*model, "config.json").find_integer("bos_token_id", 0, vocab - 1).value_or(-1));
   }
-  const auto asked = words.find_bool("add_bos_token");  // wins over the post-processor
-  const int32_t first = asked ? -1 : post_processor_first(root, *ids);
+  // Not add_bos_token's to say, beside a tokenizer.json: transformers passes over it.
+  const int32_t first = bos_first ? -1 : post_processor_first(root, *ids);
   if (vocabulary->bos < 0) vocabulary->bos = first;
   check(first < 0 || first == vocabulary->bos, WI_E_UNSUPPORTED, kTokenizerFile, ": post_processor puts '",
         vocabulary->tokens[static_cast<size_t>(std::max(first, 0))],
         "' first, which is not the bos_token of ", kConfigFile);
-  vocabulary->add_bos = vocabulary->bos >= 0 && asked.value_or(first >= 0);
+  vocabulary->add_bos = vocabulary->bos >= 0 && bos_first.value_or(first >= 0);
   read_ends(texts, vocabulary);
 }
 

@@ -1,8 +1,10 @@
 // tokenizer_config.json's tokenizer_class. Some classes of transformers take only the tokens and merges of a
 // tokenizer.json and build what is done to text themselves, whatever the file says of it. What they build is
-// taken on where it differs in what such files are known to differ in; else the folder is refused by name. A
-// class that is not known here leaves the file as it is.
+// taken on where it differs in what such files are known to differ in; else the folder is refused by name, as it is
+// for one of those classes that is not known here. All other classes leave the file as it is. Whether BOS comes first
+// is the file's post-processor's to say, but for classes that have their own.
 #include <algorithm>
+#include <array>
 
 #include "src/error.h"
 #include "src/tokenizer/pattern_dialect.h"
@@ -18,6 +20,14 @@ const std::string& kConfigFile = *new std::string("tokenizer_config.json");  // 
 constexpr std::string_view kMark = "\u2581";
 constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// The other classes of transformers (5.23) that build a BPE from the tokens alone.
+constexpr std::array<std::string_view, 17> kOtherRebuilt = {
+    "BlenderbotTokenizer", "CLIPTokenizer",        "DebertaTokenizer", "EsmcTokenizer",
+    "HerbertTokenizer",    "LayoutLMv3Tokenizer",  "LukeTokenizer",    "NllbTokenizer",
+    "NougatTokenizer",     "OpenAIGPTTokenizer",   "Qwen3_5Tokenizer", "ReformerTokenizer",
+    "RobertaTokenizer",    "SeamlessM4TTokenizer", "Siglip2Tokenizer", "Tipsv2Tokenizer",
+    "WhisperTokenizer"};
 
 std::string without_fast(std::string name) {
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
@@ -83,14 +93,11 @@ class Rebuilt {
       return step == SplitStep{quoted_pattern(kMark), Behavior::merged_next, false} ||
              (spaces_gone && step.pattern == quoted_pattern(" ") && !step.invert);
     };
-    refuse_unless(vocabulary_.model == Vocabulary::Model::char_bpe, "pre_tokenizer", "is ByteLevel");
+    characters(unknown);
     refuse_unless(all_marks(vocabulary_.normalizer), "normalizer", kNoSpaceMarks);
     refuse_unless(all_marks(vocabulary_.rewrites), "pre_tokenizer", kNoSpaceMarks);
     refuse_unless(std::all_of(vocabulary_.splits->begin(), vocabulary_.splits->end(), is_word_cut),
                   "pre_tokenizer", "cuts words otherwise");
-    refuse_unless(!ignores_merges(), "model.ignore_merges", "is set");
-    refuse_unless(has_bytes() || (unknown && model_.find_bool("fuse_unk").value_or(false)), "model.vocab",
-                  "lacks tokens of bytes, without which characters vanish");
     vocabulary_.normalizer.clear();
     vocabulary_.rewrites.clear();
     vocabulary_.splits->clear();
@@ -103,6 +110,20 @@ class Rebuilt {
         {legacy ? Rewrite::prepend_missing : Rewrite::prepend_first, {}, std::string(kMark)});
     vocabulary_.add_space_prefix = true;
     vocabulary_.space_after_special = legacy;
+  }
+
+  // Marks spaces and puts none first; then there is nothing to cut at.
+  void gemma() {
+    characters(true);
+    const std::vector<RewriteStep> marks = {{Rewrite::replace, " ", std::string(kMark)}};
+    const auto is_of_spaces = [](const SplitStep& step) {
+      return step.pattern == quoted_pattern(" ") && !step.invert;
+    };
+    refuse_unless(vocabulary_.normalizer == marks, "normalizer", "does not just mark spaces");
+    refuse_unless(vocabulary_.rewrites.empty(), "pre_tokenizer", "marks spaces");
+    refuse_unless(std::all_of(vocabulary_.splits->begin(), vocabulary_.splits->end(), is_of_spaces),
+                  "pre_tokenizer", "cuts words otherwise");
+    vocabulary_.splits->clear();
   }
 
   // Of a folder that does not ask for the class only text that is not in NFC is read otherwise: what else its
@@ -118,26 +139,67 @@ class Rebuilt {
     byte_level();
     refuse_unless(!prefix, "pre_tokenizer", "or add_prefix_space puts a space first");
     refuse_unless(cuts, "pre_tokenizer", "cuts words otherwise");
-    refuse_unless(normal, "normalizer", "is not NFC");
-    vocabulary_.normalizer = nfc;
+    take_nfc();
   }
 
   // A file that also cuts digits apart is known: the class does not do that.
   void gpt2() {
     byte_level();
-    const bool prefix = words_.find_bool("add_prefix_space").value_or(false);
-    refuse_unless(prefix != vocabulary_.rewrites.empty(), "pre_tokenizer",
-                  "and the class differ in add_prefix_space");
+    refuse_other_prefix();
     refuse_unless(vocabulary_.normalizer.empty(), "normalizer", "is there");
     std::vector<SplitStep>& splits = *vocabulary_.splits;
     if (splits.size() == 2 && (splits[0].pattern == "\\p{N}" || splits[0].pattern == "\\p{N}+"))
       splits.erase(splits.begin());
-    refuse_unless(same_splits(splits, {{std::string(kGpt2Pattern), Behavior::isolated, false}}),
-                  "pre_tokenizer", "cuts words otherwise");
+    refuse_other_splits({{std::string(kGpt2Pattern), Behavior::isolated, false}});
+  }
+
+  void gpt_neox() { nfc_of_gpt2({{std::string(kGpt2Pattern), Behavior::isolated, false}}); }
+
+  void cohere() {
+    nfc_of_gpt2(
+        {{"\\p{N}", Behavior::isolated, false}, {std::string(kGpt2Pattern), Behavior::isolated, false}});
+  }
+
+  void unknown() const {
+    check(false, WI_E_UNSUPPORTED, kConfigFile, ": tokenizer_class: transformers would build ", name_,
+          " from the tokens alone, which is not implemented; ", kKept);
   }
 
  private:
   static constexpr const char* kNoSpaceMarks = "does more than mark spaces";
+  static constexpr const char* kKept = "with PreTrainedTokenizerFast there the file is taken as it is";
+
+  // Behind NFC, which a file may leave out.
+  void nfc_of_gpt2(const std::vector<SplitStep>& splits) {
+    byte_level();
+    refuse_other_prefix();
+    refuse_other_splits(splits);
+    take_nfc();
+  }
+
+  void take_nfc() {
+    const std::vector<RewriteStep> nfc = {{Rewrite::nfc, {}, {}}};
+    refuse_unless(vocabulary_.normalizer.empty() || vocabulary_.normalizer == nfc, "normalizer",
+                  "is not NFC");
+    vocabulary_.normalizer = nfc;
+  }
+
+  void refuse_other_prefix() const {
+    refuse_unless(words_.find_bool("add_prefix_space").value_or(false) != vocabulary_.rewrites.empty(),
+                  "pre_tokenizer", "and the class differ in add_prefix_space");
+  }
+
+  void refuse_other_splits(const std::vector<SplitStep>& wanted) const {
+    refuse_unless(same_splits(*vocabulary_.splits, wanted), "pre_tokenizer", "cuts words otherwise");
+  }
+
+  // unknown: characters that have no bytes become unknown tokens, of which transformers fuses those beside each other.
+  void characters(bool unknown) const {
+    refuse_unless(vocabulary_.model == Vocabulary::Model::char_bpe, "pre_tokenizer", "is ByteLevel");
+    refuse_unless(!ignores_merges(), "model.ignore_merges", "is set");
+    refuse_unless(has_bytes() || (unknown && model_.find_bool("fuse_unk").value_or(false)), "model.vocab",
+                  "lacks tokens of bytes, without which characters vanish");
+  }
 
   void byte_level() const {
     refuse_unless(vocabulary_.model == Vocabulary::Model::byte_bpe, "pre_tokenizer", "is no ByteLevel");
@@ -159,8 +221,7 @@ class Rebuilt {
 
   void refuse_unless(bool holds, const char* what, const char* how) const {
     check(holds, WI_E_UNSUPPORTED, kConfigFile, ": tokenizer_class: transformers would build ", name_,
-          " from the tokens alone, but ", kTokenizerFile, "'s ", what, ' ', how,
-          "; with PreTrainedTokenizerFast there the file is taken as it is");
+          " from the tokens alone, but ", kTokenizerFile, "'s ", what, ' ', how, "; ", kKept);
   }
 
   const std::string name_;
@@ -171,18 +232,26 @@ class Rebuilt {
 
 }  // namespace
 
-bool apply_tokenizer_class(const TokenizerTexts& texts, const Json& root, const JsonFields& model,
-                           Vocabulary* vocabulary) {
+BuiltByClass apply_tokenizer_class(const TokenizerTexts& texts, const Json& root, const JsonFields& model,
+                                   Vocabulary* vocabulary) {
   const JsonTree words = parse_or_empty(texts.tokenizer_config, kConfigFile);
   const JsonTree config = parse_or_empty(texts.config, "config.json");
   const JsonFields fields(*words, kConfigFile);
   const auto [name, asked] = class_of(fields, JsonFields(*config, "config.json"), root);
   Rebuilt rebuilt(name, fields, model, vocabulary);
-  const bool code = name == "CodeLlamaTokenizer", llama = code || name == "LlamaTokenizer";
+  const bool code = name == "CodeLlamaTokenizer", gemma = name == "GemmaTokenizer",
+             llama = code || name == "LlamaTokenizer";
   if (llama) rebuilt.llama(code);
+  if (gemma) rebuilt.gemma();
   if (name == "Qwen2Tokenizer") rebuilt.qwen2(asked);
-  if (name == "GPT2Tokenizer") rebuilt.gpt2();
-  return llama;
+  if (name == "GPT2Tokenizer" || name == "CodeGenTokenizer") rebuilt.gpt2();
+  if (name == "GPTNeoXTokenizer") rebuilt.gpt_neox();
+  if (name == "CohereTokenizer") rebuilt.cohere();
+  if (std::find(kOtherRebuilt.begin(), kOtherRebuilt.end(), name) != kOtherRebuilt.end()) rebuilt.unknown();
+  std::optional<bool> bos_first;
+  if (code) bos_first = true;
+  if (name == "GPTNeoXTokenizer") bos_first = false;
+  return {llama || gemma, bos_first};
 }
 
 }  // namespace wi

@@ -33,13 +33,13 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
   VocabularyFile file;
   Vocabulary& vocabulary = file.vocabulary;
   read_tokenizer_steps(root, &vocabulary);
-  const bool byte_fallback = apply_tokenizer_class(texts, root, model, &vocabulary) ||
-                             model.find_bool("byte_fallback").value_or(false);
+  const BuiltByClass built = apply_tokenizer_class(texts, root, model, &vocabulary);
+  const bool byte_fallback = built.byte_fallback || model.find_bool("byte_fallback").value_or(false);
   TokenIds ids = read_tokens(model, vocab, byte_fallback, &vocabulary);
   vocabulary.merges = read_merges(model);
   vocabulary.ignore_merges = model.find_bool("ignore_merges").value_or(false);
   vocabulary.fuse_unknown = model.find_bool("fuse_unk").value_or(false);
-  read_special_tokens(texts, root, vocab, &ids, &vocabulary);
+  read_special_tokens(texts, root, vocab, built.bos_first, &ids, &vocabulary);
   read_unknown(model, ids, &vocabulary);
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
     if (vocabulary.kinds[id] == TokenKind::unused) vocabulary.tokens[id] = concat("[PAD", id, "]");

@@ -4,6 +4,7 @@
 // tokenizer_class_json.cpp what the folder's tokenizer_class changes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -29,18 +30,24 @@ std::vector<const Json*> tokenizer_steps(const Json& root, const char* key, cons
 // Fills normalizer, rewrites, splits and the model's kind; refuses by name whatever is none of these.
 void read_tokenizer_steps(const Json& root, Vocabulary* vocabulary);
 
+// What a tokenizer_class does whatever the file says.
+struct BuiltByClass {
+  bool byte_fallback = false;     // characters that are no tokens become bytes
+  std::optional<bool> bos_first;  // the post-processor is its own
+};
+
 // Behind read_tokenizer_steps: what tokenizer_class makes of the steps, where it says more than the file.
-// model is the file's. True: characters that are no tokens fall back to bytes, whatever the file says.
-bool apply_tokenizer_class(const TokenizerTexts& texts, const Json& root, const JsonFields& model,
-                           Vocabulary* vocabulary);
+// model is the file's.
+BuiltByClass apply_tokenizer_class(const TokenizerTexts& texts, const Json& root, const JsonFields& model,
+                                   Vocabulary* vocabulary);
 
 // The token that the post-processor puts first; -1: none. Refuses one that puts several there.
 int32_t post_processor_first(const Json& root, const TokenIds& ids);
 
 // Places the added tokens of all files, and reads which of the tokens begin a text and end an answer. vocab
-// is config.json's vocab_size; tokens beyond it do not exist.
-void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab, TokenIds* ids,
-                         Vocabulary* vocabulary);
+// is config.json's vocab_size; tokens beyond it do not exist. bos_first: instead of what the post-processor says.
+void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab,
+                         std::optional<bool> bos_first, TokenIds* ids, Vocabulary* vocabulary);
 
 // Gives a token its id; throws WI_E_FORMAT if either is taken.
 void place_token(const std::string& where, const std::string& text, int64_t id, TokenKind kind, TokenIds* ids,
