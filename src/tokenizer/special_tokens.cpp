@@ -104,6 +104,7 @@ bool SpecialTokens::accept(std::string_view text, bool parse_special, size_t don
     if (is_word_character(text.substr(match->end, 4))) return false;
   }
   if (flags.lstrip) {
+    match->begin = std::max(match->begin, done);
     while (match->begin > done) {
       const size_t begin = character_begin(text, match->begin);
       if (begin < done || space_length(text, begin) == 0) break;
@@ -115,7 +116,7 @@ bool SpecialTokens::accept(std::string_view text, bool parse_special, size_t don
     while (const size_t length = space_length(text, match->end)) match->end += length;
     *spaces_end = match->end;
   }
-  return true;
+  return match->begin < match->end;  // else one before took it along
 }
 
 bool SpecialTokens::is_word_character(std::string_view character) const {

@@ -3,6 +3,7 @@
 // special_tokens_map.json. They are added in the order in which transformers adds them, since the library
 // tokenizers gives ids by that order. And which of all tokens begin a text and end an answer.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <unordered_set>
 
@@ -13,8 +14,8 @@ namespace wi {
 namespace {
 
 const std::string kConfigFile = "tokenizer_config.json";
-constexpr const char* kNamed[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                  "pad_token", "cls_token", "mask_token"};
+constexpr std::array kNamed = {"bos_token", "eos_token", "unk_token", "sep_token",
+                               "pad_token", "cls_token", "mask_token"};
 
 // The vocabulary of added tokens, as tokenizers keeps it.
 class AddedTokens {
@@ -32,37 +33,32 @@ class AddedTokens {
           ", but tokenizers, which gives ids in order, would give it ", id);
     if (declared < 0 && id >= static_cast<int64_t>(vocabulary_.tokens.size())) return;
     token.token = static_cast<int32_t>(id);
-    const bool new_special = token.special && specials_.insert(text).second;
-    if (new_special) special_entries_.push_back(token);
+    if (token.special) specials_.insert(text);
     const auto [held, fresh] = flags_.emplace(token.token, token);
+    if (fresh) order_.push_back(token.token);
     if (!fresh && held->second == token) return;
     held->second = token;
     last_ = std::max(last_, id);
     const bool special = specials_.count(text) > 0;
     place_token(where, text, id, special ? TokenKind::control : TokenKind::user_defined, &ids_, &vocabulary_);
-    if (!special) word_entries_.push_back(token);
   }
 
-  bool holds(const std::string& text) const {
+  const AddedToken* find(const std::string& text) const {
     const auto known = ids_.find(text);
-    return known != ids_.end() && flags_.count(known->second) > 0;
-  }
-  const AddedToken* find(int64_t id, const std::string& text) const {
-    const auto known = ids_.find(text);
-    if (known == ids_.end() || known->second != id) return nullptr;
+    if (known == ids_.end()) return nullptr;
     const auto held = flags_.find(known->second);
     return held == flags_.end() ? nullptr : &held->second;
   }
+  bool holds(const std::string& text) const { return find(text) != nullptr; }
 
-  // A token stays among those of its first flags, normalised or not; what it takes along its last ones say.
+  // The last flags hold, but what was special once stays so. Of two that are one text the first special one counts.
   void finish() {
     vocabulary_.added.emplace();
-    for (const std::vector<AddedToken>* entries : {&special_entries_, &word_entries_}) {
-      for (const AddedToken& entry : *entries) {
-        AddedToken token = flags_.at(entry.token);
-        token.normalized = entry.normalized;
-        token.special = specials_.count(vocabulary_.tokens[static_cast<size_t>(entry.token)]) > 0;
-        vocabulary_.added->push_back(token);
+    for (const bool special : {true, false}) {
+      for (const int32_t id : order_) {
+        AddedToken token = flags_.at(id);
+        token.special = specials_.count(vocabulary_.tokens[static_cast<size_t>(id)]) > 0;
+        if (token.special == special) vocabulary_.added->push_back(token);
       }
     }
   }
@@ -75,7 +71,7 @@ class AddedTokens {
   Vocabulary& vocabulary_;
   int64_t last_ = -1;                    // highest id of an added token
   std::map<int32_t, AddedToken> flags_;  // by id, the last that were given
-  std::vector<AddedToken> special_entries_, word_entries_;
+  std::vector<int32_t> order_;           // ids, as they were added first
   std::unordered_set<std::string> specials_;
 };
 
@@ -99,10 +95,11 @@ std::string token_text(const JsonFields& fields, const char* key) {
 struct NamedToken {
   std::string where, text;
   AddedToken flags;
+  bool has_name = false;  // bos_token and the like; else one of a list, which is added where it is missing
 };
 
-NamedToken read_named(const Json& value, const std::string& where) {
-  NamedToken named{where, {}, {}};
+NamedToken read_named(const Json& value, const std::string& where, bool has_name) {
+  NamedToken named{where, {}, {}, has_name};
   if (value.is_object()) {
     const JsonFields fields(value, where);
     named.text = fields.text("content");
@@ -122,17 +119,21 @@ JsonTree with_map(JsonTree config, std::string_view map) {
   return config;
 }
 
-// The named tokens, then those without a name.
+// The named tokens, also those under names of a model's own, then those without a name.
 std::vector<NamedToken> read_named_tokens(const Json& config) {
   std::vector<NamedToken> list;
+  const auto read = [&](const std::string& key, const Json& value, bool has_name) {
+    list.push_back(read_named(value, kConfigFile + ": " + key, has_name));
+  };
   for (const char* key : kNamed)
-    if (config.contains(key) && !config[key].is_null())
-      list.push_back(read_named(config[key], kConfigFile + ": " + key));
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
-    if (!config.contains(key)) continue;
-    if (config[key].is_array() || config[key].is_object())
-      for (const Json& value : config[key]) list.push_back(read_named(value, kConfigFile + ": " + key));
-  }
+    if (config.contains(key) && !config[key].is_null()) read(key, config[key], true);
+  for (const auto& [key, value] : config.items())
+    if (key.ends_with("_token") && value.is_string() &&
+        std::find(kNamed.begin(), kNamed.end(), key) == kNamed.end())
+      read(key, value, true);
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
+    if (config.contains(key) && (config[key].is_array() || config[key].is_object()))
+      for (const Json& value : config[key]) read(key, value, config[key].is_object());
   return list;
 }
 
@@ -201,23 +202,31 @@ void read_ends(const TokenizerTexts& texts, Vocabulary* vocabulary) {
 }  // namespace
 
 void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab,
-                         std::optional<bool> bos_first, TokenIds* ids, Vocabulary* vocabulary) {
+                         const BuiltByClass& built, TokenIds* ids, Vocabulary* vocabulary) {
   AddedTokens added(ids, vocabulary);
   add_tokenizer_tokens(root, &added);
   const JsonTree tree =
       with_map(parse_or_empty(texts.tokenizer_config, kConfigFile), texts.special_tokens_map);
   const Json& config = *tree;
-  const std::vector<NamedToken> named = read_named_tokens(config);
+  std::vector<NamedToken> named = read_named_tokens(config);
+  for (const auto& [key, text] : built.names)
+    if (!config.contains(key) && added.holds(text)) named.push_back({kConfigFile, text, {}, true});
   for (auto& [id, token] : read_declared(config, texts.added_tokens, named, added)) {
-    const AddedToken* held = added.find(id, token.text);
+    const AddedToken* held = added.find(token.text);
     AddedToken flags = token.flags;
     flags.token = static_cast<int32_t>(id);
     if (held && *held == flags) continue;
-    for (const NamedToken& one : named) flags.special = flags.special || one.text == token.text;
+    for (const NamedToken& one : named)
+      flags.special = flags.special || (one.has_name && one.text == token.text);
     added.add(token.where, token.text, flags, id);
   }
-  for (const NamedToken& one : named)
-    if (!added.holds(one.text)) added.add(one.where, one.text, one.flags, -1);
+  for (const NamedToken& one : named) {
+    const AddedToken* held = added.find(one.text);
+    AddedToken flags = held && !built.plain_names ? *held : one.flags;
+    if (built.plain_names) flags = {};
+    flags.special = true;  // what has a name is, whatever the files say of it
+    if (!held || one.has_name || built.plain_names) added.add(one.where, one.text, flags, -1);
+  }
   added.finish();
 
   const auto id_of = [&](const JsonFields& fields, const char* key) {
@@ -236,12 +245,12 @@ void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t 
         JsonFields(*model, "config.json").find_integer("bos_token_id", 0, vocab - 1).value_or(-1));
   }
   // Not add_bos_token's to say, beside a tokenizer.json: transformers passes over it.
-  const int32_t first = bos_first ? -1 : post_processor_first(root, *ids);
+  const int32_t first = built.bos_first ? -1 : post_processor_first(root, *ids);
   if (vocabulary->bos < 0) vocabulary->bos = first;
   check(first < 0 || first == vocabulary->bos, WI_E_UNSUPPORTED, kTokenizerFile, ": post_processor puts '",
         vocabulary->tokens[static_cast<size_t>(std::max(first, 0))],
         "' first, which is not the bos_token of ", kConfigFile);
-  vocabulary->add_bos = vocabulary->bos >= 0 && bos_first.value_or(first >= 0);
+  vocabulary->add_bos = vocabulary->bos >= 0 && built.bos_first.value_or(first >= 0);
   read_ends(texts, vocabulary);
 }
 

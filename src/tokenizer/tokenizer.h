@@ -54,8 +54,7 @@ struct Vocabulary {
   std::vector<float> scores;        // sentencepiece
   std::vector<TokenKind> kinds;     // (tokens)
   std::vector<std::string> merges;  // both kinds of BPE: "left right", best first
-  // Nothing: every control, unknown and user-defined token, without flags. A token may stand here twice, as
-  // normalised and not; its last flags hold.
+  // Nothing: every control, unknown and user-defined token, without flags.
   std::optional<std::vector<AddedToken>> added;
   int32_t bos = -1, eos = -1, unknown = -1;
   std::vector<int32_t> end_of_generation;  // every token that ends an answer (eos, <|im_end|>, <|eot_id|>, …)

@@ -73,6 +73,31 @@ bool same_splits(std::vector<SplitStep> file, const std::vector<SplitStep>& want
   return file == wanted;
 }
 
+// The names that a class gives where the folder does not.
+std::vector<std::pair<const char*, std::string>> own_names(const std::string& name) {
+  if (name == "LlamaTokenizer" || name == "CodeLlamaTokenizer")
+    return {{"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  if (name == "GemmaTokenizer")
+    return {{"unk_token", "<unk>"},
+            {"bos_token", "<bos>"},
+            {"eos_token", "<eos>"},
+            {"pad_token", "<pad>"},
+            {"mask_token", "<mask>"}};
+  if (name == "CohereTokenizer")
+    return {
+        {"unk_token", "<UNK>"},        {"bos_token", "<BOS_TOKEN>"}, {"eos_token", "<|END_OF_TURN_TOKEN|>"},
+        {"pad_token", "<PAD>"},        {"cls_token", "<CLS>"},       {"sep_token", "<SEP>"},
+        {"mask_token", "<MASK_TOKEN>"}};
+  if (name == "GPTNeoXTokenizer")
+    return {{"unk_token", "<|endoftext|>"},
+            {"bos_token", "<|endoftext|>"},
+            {"eos_token", "<|endoftext|>"},
+            {"pad_token", "<|padding|>"}};
+  if (name == "GPT2Tokenizer" || name == "CodeGenTokenizer" || name == "Qwen2Tokenizer")
+    return {{"unk_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}};  // and others, by the same
+  return {};
+}
+
 class Rebuilt {
  public:
   Rebuilt(std::string name, const JsonFields& words, const JsonFields& model, Vocabulary* vocabulary)
@@ -248,10 +273,13 @@ BuiltByClass apply_tokenizer_class(const TokenizerTexts& texts, const Json& root
   if (name == "GPTNeoXTokenizer") rebuilt.gpt_neox();
   if (name == "CohereTokenizer") rebuilt.cohere();
   if (std::find(kOtherRebuilt.begin(), kOtherRebuilt.end(), name) != kOtherRebuilt.end()) rebuilt.unknown();
-  std::optional<bool> bos_first;
-  if (code) bos_first = true;
-  if (name == "GPTNeoXTokenizer") bos_first = false;
-  return {llama || gemma, bos_first};
+  BuiltByClass built;
+  built.byte_fallback = llama || gemma;
+  built.names = own_names(name);
+  if (code) built.bos_first = true;
+  if (name == "GPTNeoXTokenizer") built.bos_first = false;
+  built.plain_names = name == "Qwen2Tokenizer";
+  return built;
 }
 
 }  // namespace wi

@@ -39,7 +39,7 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
   vocabulary.merges = read_merges(model);
   vocabulary.ignore_merges = model.find_bool("ignore_merges").value_or(false);
   vocabulary.fuse_unknown = model.find_bool("fuse_unk").value_or(false);
-  read_special_tokens(texts, root, vocab, built.bos_first, &ids, &vocabulary);
+  read_special_tokens(texts, root, vocab, built, &ids, &vocabulary);
   read_unknown(model, ids, &vocabulary);
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
     if (vocabulary.kinds[id] == TokenKind::unused) vocabulary.tokens[id] = concat("[PAD", id, "]");

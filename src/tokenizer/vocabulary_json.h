@@ -34,6 +34,9 @@ void read_tokenizer_steps(const Json& root, Vocabulary* vocabulary);
 struct BuiltByClass {
   bool byte_fallback = false;     // characters that are no tokens become bytes
   std::optional<bool> bos_first;  // the post-processor is its own
+  bool plain_names = false;       // tokens with names have no flags
+  std::vector<std::pair<const char*, std::string>>
+      names;  // special where tokenizer_config.json lacks the key
 };
 
 // Behind read_tokenizer_steps: what tokenizer_class makes of the steps, where it says more than the file.
@@ -45,9 +48,9 @@ BuiltByClass apply_tokenizer_class(const TokenizerTexts& texts, const Json& root
 int32_t post_processor_first(const Json& root, const TokenIds& ids);
 
 // Places the added tokens of all files, and reads which of the tokens begin a text and end an answer. vocab
-// is config.json's vocab_size; tokens beyond it do not exist. bos_first: instead of what the post-processor says.
+// is config.json's vocab_size; tokens beyond it do not exist.
 void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab,
-                         std::optional<bool> bos_first, TokenIds* ids, Vocabulary* vocabulary);
+                         const BuiltByClass& built, TokenIds* ids, Vocabulary* vocabulary);
 
 // Gives a token its id; throws WI_E_FORMAT if either is taken.
 void place_token(const std::string& where, const std::string& text, int64_t id, TokenKind kind, TokenIds* ids,
