@@ -204,10 +204,11 @@ void read_ends(const TokenizerTexts& texts, Vocabulary* vocabulary) {
 void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab,
                          const BuiltByClass& built, TokenIds* ids, Vocabulary* vocabulary) {
   AddedTokens added(ids, vocabulary);
-  add_tokenizer_tokens(root, &added);
   const JsonTree tree =
       with_map(parse_or_empty(texts.tokenizer_config, kConfigFile), texts.special_tokens_map);
   const Json& config = *tree;
+  // A class that builds all from the tokens takes those that are added from one file.
+  if (!built.rebuilt || !config.contains("added_tokens_decoder")) add_tokenizer_tokens(root, &added);
   std::vector<NamedToken> named = read_named_tokens(config);
   for (const auto& [key, text] : built.names)
     if (!config.contains(key) && added.holds(text)) named.push_back({kConfigFile, text, {}, true});
@@ -239,6 +240,11 @@ void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t 
   const JsonFields words(config, kConfigFile);
   vocabulary->bos = id_of(words, "bos_token");
   vocabulary->eos = id_of(words, "eos_token");
+  for (const auto& [key, text] : built.names)
+    if (const auto found = ids->find(text); found != ids->end() && !config.contains(key)) {
+      if (key == std::string_view("bos_token")) vocabulary->bos = found->second;
+      if (key == std::string_view("eos_token")) vocabulary->eos = found->second;
+    }
   if (texts.tokenizer_config.empty() && vocabulary->bos < 0) {
     const JsonTree model = parse_or_empty(texts.config, "config.json");
     vocabulary->bos = static_cast<int32_t>(

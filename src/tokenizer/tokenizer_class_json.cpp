@@ -21,6 +21,8 @@ constexpr std::string_view kMark = "\u2581";
 constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+constexpr const char* kKept = "with PreTrainedTokenizerFast there the file is taken as it is";
+
 // The other classes of transformers (5.23) that build a BPE from the tokens alone.
 constexpr std::array<std::string_view, 17> kOtherRebuilt = {
     "BlenderbotTokenizer", "CLIPTokenizer",        "DebertaTokenizer", "EsmcTokenizer",
@@ -93,8 +95,10 @@ std::vector<std::pair<const char*, std::string>> own_names(const std::string& na
             {"bos_token", "<|endoftext|>"},
             {"eos_token", "<|endoftext|>"},
             {"pad_token", "<|padding|>"}};
-  if (name == "GPT2Tokenizer" || name == "CodeGenTokenizer" || name == "Qwen2Tokenizer")
-    return {{"unk_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}};  // and others, by the same
+  if (name == "GPT2Tokenizer" || name == "CodeGenTokenizer")
+    return {{"unk_token", "<|endoftext|>"}, {"bos_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}};
+  if (name == "Qwen2Tokenizer")
+    return {{"unk_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}, {"pad_token", "<|endoftext|>"}};
   return {};
 }
 
@@ -153,18 +157,19 @@ class Rebuilt {
 
   // Of a folder that does not ask for the class only text that is not in NFC is read otherwise: what else its
   // file says the model was trained with.
-  void qwen2(bool asked) {
+  bool qwen2(bool asked) {
     const std::vector<RewriteStep> nfc = {{Rewrite::nfc, {}, {}}};
     const bool whole = vocabulary_.model == Vocabulary::Model::byte_bpe && !ignores_merges();
     const bool prefix = words_.find_bool("add_prefix_space").value_or(false) || !vocabulary_.rewrites.empty();
     const bool cuts =
         same_splits(*vocabulary_.splits, {{std::string(kQwen2Pattern), Behavior::isolated, false}});
     const bool normal = vocabulary_.normalizer.empty() || vocabulary_.normalizer == nfc;
-    if (!asked && (!whole || prefix || !cuts || !normal)) return;
+    if (!asked && (!whole || prefix || !cuts || !normal)) return false;
     byte_level();
     refuse_unless(!prefix, "pre_tokenizer", "or add_prefix_space puts a space first");
     refuse_unless(cuts, "pre_tokenizer", "cuts words otherwise");
     take_nfc();
+    return true;
   }
 
   // A file that also cuts digits apart is known: the class does not do that.
@@ -185,14 +190,8 @@ class Rebuilt {
         {{"\\p{N}", Behavior::isolated, false}, {std::string(kGpt2Pattern), Behavior::isolated, false}});
   }
 
-  void unknown() const {
-    check(false, WI_E_UNSUPPORTED, kConfigFile, ": tokenizer_class: transformers would build ", name_,
-          " from the tokens alone, which is not implemented; ", kKept);
-  }
-
  private:
   static constexpr const char* kNoSpaceMarks = "does more than mark spaces";
-  static constexpr const char* kKept = "with PreTrainedTokenizerFast there the file is taken as it is";
 
   // Behind NFC, which a file may leave out.
   void nfc_of_gpt2(const std::vector<SplitStep>& splits) {
@@ -263,22 +262,33 @@ BuiltByClass apply_tokenizer_class(const TokenizerTexts& texts, const Json& root
   const JsonTree config = parse_or_empty(texts.config, "config.json");
   const JsonFields fields(*words, kConfigFile);
   const auto [name, asked] = class_of(fields, JsonFields(*config, "config.json"), root);
+  if (std::find(kOtherRebuilt.begin(), kOtherRebuilt.end(), name) != kOtherRebuilt.end())
+    fail(WI_E_UNSUPPORTED, kConfigFile, ": tokenizer_class: transformers would build ", name,
+         " from the tokens alone, which is not implemented; ", kKept);
   Rebuilt rebuilt(name, fields, model, vocabulary);
-  const bool code = name == "CodeLlamaTokenizer", gemma = name == "GemmaTokenizer",
-             llama = code || name == "LlamaTokenizer";
-  if (llama) rebuilt.llama(code);
-  if (gemma) rebuilt.gemma();
-  if (name == "Qwen2Tokenizer") rebuilt.qwen2(asked);
-  if (name == "GPT2Tokenizer" || name == "CodeGenTokenizer") rebuilt.gpt2();
-  if (name == "GPTNeoXTokenizer") rebuilt.gpt_neox();
-  if (name == "CohereTokenizer") rebuilt.cohere();
-  if (std::find(kOtherRebuilt.begin(), kOtherRebuilt.end(), name) != kOtherRebuilt.end()) rebuilt.unknown();
   BuiltByClass built;
-  built.byte_fallback = llama || gemma;
+  built.rebuilt = true;
+  if (name == "LlamaTokenizer" || name == "CodeLlamaTokenizer") {
+    rebuilt.llama(name == "CodeLlamaTokenizer");
+    built.byte_fallback = true;
+    if (name == "CodeLlamaTokenizer") built.bos_first = true;
+  } else if (name == "GemmaTokenizer") {
+    rebuilt.gemma();
+    built.byte_fallback = true;
+  } else if (name == "Qwen2Tokenizer") {
+    if (!rebuilt.qwen2(asked)) return {};
+    built.plain_names = true;
+  } else if (name == "GPT2Tokenizer" || name == "CodeGenTokenizer") {
+    rebuilt.gpt2();
+  } else if (name == "GPTNeoXTokenizer") {
+    rebuilt.gpt_neox();
+    built.bos_first = false;
+  } else if (name == "CohereTokenizer") {
+    rebuilt.cohere();
+  } else {
+    return {};
+  }
   built.names = own_names(name);
-  if (code) built.bos_first = true;
-  if (name == "GPTNeoXTokenizer") built.bos_first = false;
-  built.plain_names = name == "Qwen2Tokenizer";
   return built;
 }
 

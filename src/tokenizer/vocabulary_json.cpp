@@ -17,7 +17,8 @@ TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback,
 std::vector<std::string> read_merges(const JsonFields& model);
 void read_unknown(const JsonFields& model, const TokenIds& ids, Vocabulary* vocabulary);
 void refuse_unsupported(const JsonFields& model);
-void read_chat_templates(const TokenizerTexts& texts, VocabularyFile* file);
+void read_chat_templates(const TokenizerTexts& texts, const BuiltByClass& built, const TokenIds& ids,
+                         VocabularyFile* file);
 
 }  // namespace
 
@@ -43,7 +44,7 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
   read_unknown(model, ids, &vocabulary);
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
     if (vocabulary.kinds[id] == TokenKind::unused) vocabulary.tokens[id] = concat("[PAD", id, "]");
-  read_chat_templates(texts, &file);
+  read_chat_templates(texts, built, ids, &file);
   return file;
 }
 
@@ -142,7 +143,8 @@ void read_unknown(const JsonFields& model, const TokenIds& ids, Vocabulary* voca
 
 // The file chat_template.jinja (the one for tools is a file beside it), or tokenizer_config.json's
 // chat_template: a text, or a list of named ones.
-void read_chat_templates(const TokenizerTexts& texts, VocabularyFile* file) {
+void read_chat_templates(const TokenizerTexts& texts, const BuiltByClass& built, const TokenIds& ids,
+                         VocabularyFile* file) {
   const JsonTree json = parse_or_empty(texts.tokenizer_config, "tokenizer_config.json");
   const JsonFields config(*json, "tokenizer_config.json");
   const Json* value = config.find("chat_template");
@@ -169,6 +171,8 @@ void read_chat_templates(const TokenizerTexts& texts, VocabularyFile* file) {
         token->is_object() ? JsonFields(*token, config.at(name)).text("content") : config.text(name);
     file->special_texts.emplace_back(name, text);
   }
+  for (const auto& [key, text] : built.names)
+    if (!json->contains(key) && ids.count(text) > 0) file->special_texts.emplace_back(key, text);
   const Vocabulary& vocabulary = file->vocabulary;
   const auto add_by_id = [&](const char* name, int32_t id) {
     if (id >= 0 && texts.tokenizer_config.empty())

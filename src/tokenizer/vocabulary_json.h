@@ -32,6 +32,7 @@ void read_tokenizer_steps(const Json& root, Vocabulary* vocabulary);
 
 // What a tokenizer_class does whatever the file says.
 struct BuiltByClass {
+  bool rebuilt = false;           // from the tokens alone
   bool byte_fallback = false;     // characters that are no tokens become bytes
   std::optional<bool> bos_first;  // the post-processor is its own
   bool plain_names = false;       // tokens with names have no flags
