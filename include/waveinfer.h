@@ -564,11 +564,12 @@ WI_API wi_status wi_model_token_info(wi_model* model, int32_t token, wi_token_in
 
 /* Text to token ids: those that the model was trained with. A tokenizer.json gives what the library
  * tokenizers gives, set up by transformers where other files have a say: normal form, white space that added
- * tokens take along, Metaspace, what a tokenizer_class (Llama's, Qwen2's, GPT2's) builds itself; and BOS where its
- * post-processor puts it, whatever add_bos_token says beside it. The rest was
- * refused by wi_model_open. A GGUF file says nothing of normal forms: text is taken as it is, as by llama.cpp,
- * so that Qwen's ids of text not in NFC differ from its tokenizer.json's; a host that wants those normalises
- * first. Nothing but BOS is ever put before or behind the text.
+ * tokens take along, Metaspace, what a tokenizer_class (Llama's, Qwen2's, GPT2's) builds itself; and BOS where
+ * its post-processor puts it, whatever add_bos_token says beside it. The rest was refused by wi_model_open. In a
+ * GGUF file <|im_end|> and others that llama.cpp knows by their text are control tokens whatever type the file
+ * gives them. It says nothing of normal forms: text is taken as it is, as by llama.cpp, so that Qwen's ids of
+ * text not in NFC differ from its tokenizer.json's; a host that wants those normalises first. Nothing but BOS is
+ * ever put before or behind the text.
  *   text, length  bytes; NULL only if length is 0
  *   flags         WI_TOKENIZE_*, or-ed
  *   tokens        out: (capacity) ids, or NULL with capacity 0

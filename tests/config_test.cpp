@@ -277,6 +277,36 @@ static void bos_comes_by_default_where_llama_cpp_puts_it(void**) {
   assert_true(count >= 40);
 }
 
+// Converters gave <|im_end|> and the like any type.
+static void tokens_that_llama_cpp_knows_by_their_text_are_known(void**) {
+  const TempFolder folder;
+  std::ifstream known(WI_TEST_DATA "/fixtures/llama_cpp/kinds.txt");
+  int count = 0;
+  std::string text;
+  for (int kind, plain, special, end; known >> text >> kind >> plain >> special >> end; ++count) {
+    GgufBuilder file = tiny_gguf();
+    std::vector<std::string> tokens = tiny_tokens();
+    const auto same = static_cast<size_t>(std::find(tokens.begin(), tokens.end(), text) - tokens.begin());
+    const size_t at = same < tokens.size() ? same : 2;
+    const auto id = static_cast<int32_t>(at);
+    std::vector<int32_t> kinds(kTinyVocab, 1);
+    tokens[at] = text, kinds[at] = kind;
+    file.texts("tokenizer.ggml.tokens", tokens);
+    file.numbers("tokenizer.ggml.token_type", GgufType::i32, kinds);
+    const auto model = Model::open(folder.write("kinds.gguf", file.bytes()));
+    const auto is_token = [&](bool parsed) {
+      return model->tokenizer->encode(text, false, parsed) == std::vector<int32_t>{id};
+    };
+    const auto& ends = model->tokenizer->vocabulary().end_of_generation;
+    const bool ends_answer = std::find(ends.begin(), ends.end(), id) != ends.end();
+    if (is_token(false) != plain || is_token(true) != special || ends_answer != end)
+      std::printf("%s of type %d: plain %d, special %d, end %d; llama.cpp %d, %d, %d\n", text.c_str(), kind,
+                  is_token(false), is_token(true), ends_answer, plain, special, end);
+    assert_true(is_token(false) == plain && is_token(true) == special && ends_answer == end);
+  }
+  assert_true(count >= 150);
+}
+
 int main() {
   const CMUnitTest tests[] = {cmocka_unit_test(frequencies_equal_those_of_transformers),
                               cmocka_unit_test(both_formats_give_one_config),
@@ -289,6 +319,7 @@ int main() {
                               cmocka_unit_test(missing_kv_heads_mean_what_they_mean_in_the_family),
                               cmocka_unit_test(heads_of_odd_sizes_are_refused),
                               cmocka_unit_test(an_empty_rope_scaling_is_none),
-                              cmocka_unit_test(bos_comes_by_default_where_llama_cpp_puts_it)};
+                              cmocka_unit_test(bos_comes_by_default_where_llama_cpp_puts_it),
+                              cmocka_unit_test(tokens_that_llama_cpp_knows_by_their_text_are_known)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

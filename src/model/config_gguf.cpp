@@ -107,10 +107,11 @@ RopeScaling rope_scaling(const Gguf& gguf, const std::string& prefix, int64_t ma
   const auto old_factor = gguf.find_number(prefix + "rope.scale_linear");
   const std::string_view type = gguf.find_text(key + "type").value_or("linear");
   rope.factor = factor.value_or(old_factor.value_or(0));
-  // llama.cpp multiplies cos and sin by both, whatever the type.
-  double times = 1;
-  for (const char* name : {"attn_factor", "yarn_attn_factor"})
-    times *= gguf.find_number(key + name).value_or(1);
+  // llama.cpp multiplies cos and sin by it, whatever the type; yarn_attn_factor is Grok's, elsewhere it is passed over.
+  const double times = gguf.find_number(key + "attn_factor").value_or(1);
+  const double groks = gguf.find_number(key + "yarn_attn_factor").value_or(1);
+  check(groks == 1, WI_E_UNSUPPORTED, gguf.where(key + "yarn_attn_factor"), " is ", groks,
+        ", supported in this architecture is 1");
   const double mix = gguf.find_number(key + "yarn_ext_factor").value_or(-1);  // below 0: what the type says
   if (type != "yarn") {
     check(times == 1, WI_E_UNSUPPORTED, gguf.where(key + "attn_factor"), " is ", times,

@@ -12,6 +12,7 @@ namespace {
 void read_kinds(const Gguf& gguf, Vocabulary* vocabulary);
 void read_scores(const Gguf& gguf, Vocabulary* vocabulary);
 void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary);
+void know_by_text(Vocabulary* vocabulary);
 void read_chat_templates(const Gguf& gguf, VocabularyFile* file);
 
 }  // namespace
@@ -48,6 +49,8 @@ VocabularyFile vocabulary_from_gguf(const Gguf& gguf) {
   }
   vocabulary.add_bos = gguf.find_bool("tokenizer.ggml.add_bos_token").value_or(vocabulary.add_bos);
   read_special_ids(gguf, &vocabulary);
+  know_by_text(&vocabulary);
+  add_known_ends(&vocabulary);
   read_chat_templates(gguf, &file);
   return file;
 }
@@ -107,7 +110,36 @@ void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary) {
     if (gguf.find(key)) vocabulary->end_of_generation.push_back(id(key, -1));
   check(!vocabulary->add_bos || vocabulary->bos >= 0, WI_E_FORMAT, gguf.where("tokenizer.ggml.bos_token_id"),
         " is missing, but add_bos_token is true");
-  add_known_ends(vocabulary);
+}
+
+// Converters gave many files' <|im_end|> and the like the type of an ordinary token: a template's would then be text, and
+// an answer go on behind it, or a message's text would be that token. llama.cpp goes by their text, whatever their type.
+void know_by_text(Vocabulary* vocabulary) {
+  constexpr std::string_view ends[] = {
+      "<|eot_id|>",      "<|im_end|>",    "<|end|>",       "<|return|>", "<|call|>",
+      "<|flush|>",       "<|calls|>",     "<end_of_turn>", "</s>",       "<|endoftext|>",
+      "<|eom_id|>",      "<EOT>",         "_<EOT>",        "[EOT]",      "[EOS]",
+      "<|end_of_text|>", "<eos>",         "<turn|>",       "[e~[",       "<end_of_utterance>",
+      "<|fim_pad|>",     "<fim-pad>",     "<fim_pad>",     "<PAD>",      "<|tool_response>",
+      "<|fim_repo|>",    "<|repo_name|>", "<fim-repo>",    "<REPO>",     "<｜end▁of▁sentence｜>",
+      "<reponame>",      "<|file_sep|>",  "[PAD]"};
+  constexpr std::string_view infill[] = {
+      "<|fim_prefix|>", "<fim-prefix>",    "<fim_prefix>",    "<｜fim▁begin｜>", "<PRE>",
+      "▁<PRE>",         "<|code_prefix|>", "<|prefix|>",      "<|fim_suffix|>",  "<fim-suffix>",
+      "<fim_suffix>",   "<｜fim▁hole｜>",  "<SUF>",           "▁<SUF>",          "<|code_suffix|>",
+      "<|suffix|>",     "<|fim_middle|>",  "<fim-middle>",    "<fim_middle>",    "<｜fim▁end｜>",
+      "<MID>",          "▁<MID>",          "<|code_middle|>", "<|middle|>"};
+  const auto holds = [](const auto& list, const std::string& text) {
+    return std::find(std::begin(list), std::end(list), text) != std::end(list);
+  };
+  for (size_t id = 0; id < vocabulary->tokens.size(); ++id) {
+    const std::string& text = vocabulary->tokens[id];
+    if (text.empty() || std::string_view("<[_\xE2").find(text[0]) == std::string_view::npos) continue;
+    const bool end = holds(ends, text);
+    if (!end && !holds(infill, text)) continue;
+    if (vocabulary->kinds[id] != TokenKind::unknown) vocabulary->kinds[id] = TokenKind::control;
+    if (end) vocabulary->end_of_generation.push_back(static_cast<int32_t>(id));
+  }
 }
 
 // tokenizer.chat_template is the default, tokenizer.chat_template.NAME another one.
