@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # This library against llama.cpp, transformers and the tokenizer libraries, in one command: builds, then compares
-# the distributions of models that llama.cpp quantised, the logits of models with sliding windows and of folders with
-# random config.json files, the ids of hard strings, also of folders with random tokenizer files, and rendered conversations.
+# the distributions of models that llama.cpp quantised, the logits of models with sliding windows, of folders with random
+# config.json files and of GGUF files with random keys, the ids of hard strings, also of folders with random tokenizer files, and rendered conversations.
 #
-#   tests/correctness/run.sh [models|windows|configs|tokenizers|folders|chat]... [--seed N] [--record]
+#   tests/correctness/run.sh [models|windows|configs|gguf|tokenizers|folders|chat]... [--seed N] [--record]
 #
 # --record: what is printed also goes to docs/results/correctness.md.
 # The chat templates are those of the source package of llama-cpp-python, which is fetched for them.
@@ -17,14 +17,14 @@ build=${BUILD_DIR:-$top/build}
 parts=() options=() record= command="tests/correctness/run.sh $*"
 while [ $# -gt 0 ]; do
   case $1 in
-    models | windows | configs | tokenizers | folders | chat) parts+=("$1") ;;
+    models | windows | configs | gguf | tokenizers | folders | chat) parts+=("$1") ;;
     --seed) options+=(--seed "${2:?--seed needs a number}"); shift ;;
     --record) record=$top/docs/results/correctness.md ;;
-    *) echo "tests/correctness/run.sh: unknown argument $1; known: models, windows, configs, tokenizers, folders, chat, --seed N, --record" >&2; exit 1 ;;
+    *) echo "tests/correctness/run.sh: unknown argument $1; known: models, windows, configs, gguf, tokenizers, folders, chat, --seed N, --record" >&2; exit 1 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(models windows configs tokenizers folders chat)
+[ ${#parts[@]} -gt 0 ] || parts=(models windows configs gguf tokenizers folders chat)
 
 set_up "${build_packages[@]}" python3-venv python3-dev
 configure "$build"

@@ -50,9 +50,12 @@ class Model:
             raise RuntimeError(f"llama_tokenize returned {count}")
         return list(ids[:count])
 
-    def context(self, tokens, batch=512, threads=None, flash=False):
-        """A context for so many tokens; None if llama.cpp refuses. flash: flash attention on or off, never auto"""
+    def context(self, tokens, batch=512, threads=None, flash=False, kv_type=None):
+        """A context for so many tokens; None if llama.cpp refuses. flash: flash attention on or off, never auto. kv_type: of
+        ggml's, else f16 as is llama.cpp's default"""
         params = llama_cpp.llama_context_default_params()
+        if kv_type is not None:
+            params.type_k = params.type_v = kv_type
         params.n_ctx = tokens
         params.n_batch = params.n_ubatch = batch
         if threads:
@@ -63,9 +66,9 @@ class Model:
             params.flash_attn = flash
         return llama_cpp.llama_init_from_model(self.handle, params)
 
-    def logits(self, tokens, vocab):
-        """(tokens, vocab) f32: what follows each token; f16 KV as is llama.cpp's default"""
-        ctx = self.context(len(tokens) + 8)
+    def logits(self, tokens, vocab, kv_type=None):
+        """(tokens, vocab) f32: what follows each token"""
+        ctx = self.context(len(tokens) + 8, kv_type=kv_type)
         out = np.empty((len(tokens), vocab), dtype=np.float32)
         batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
         batch.n_tokens = len(tokens)
