@@ -41,8 +41,9 @@ std::shared_ptr<Session> session_of(const TiersWorld& world, const char* policy 
 }
 
 uint64_t segment_bytes() { return uint64_t{kSegment} * kv_shape_of(*model(), DType::f16).token_bytes(); }
-// Of each kind of case so many, and so many of a disk's calls that fail. With a sanitizer one takes twenty times as long.
-#ifdef WI_SANITIZED
+// Of each kind of case so many, and so many of a disk's calls that fail. With a sanitizer or on an emulated processor one
+// takes twenty times as long.
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
 constexpr size_t kCases = 1, kFaults = 1;
 #else
 constexpr size_t kCases = 3, kFaults = 3;
