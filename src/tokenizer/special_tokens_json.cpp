@@ -112,13 +112,6 @@ NamedToken read_named(const Json& value, const std::string& where, bool has_name
   return named;
 }
 
-// tokenizer_config.json with what special_tokens_map.json says in its place, if that is read at all.
-JsonTree with_map(JsonTree config, std::string_view map) {
-  if (!config->contains("added_tokens_decoder") && !map.empty())
-    config.merge(parse_json(map, "special_tokens_map.json"));
-  return config;
-}
-
 // The named tokens, also those under names of a model's own, then those without a name.
 std::vector<NamedToken> read_named_tokens(const Json& config) {
   std::vector<NamedToken> list;
@@ -201,17 +194,22 @@ void read_ends(const TokenizerTexts& texts, Vocabulary* vocabulary) {
 
 }  // namespace
 
+JsonTree tokenizer_words(const TokenizerTexts& texts, const BuiltByClass& built) {
+  JsonTree words(built.names);
+  words.merge(parse_or_empty(texts.tokenizer_config, kConfigFile));
+  if (!words->contains("added_tokens_decoder") && !texts.special_tokens_map.empty())
+    words.merge(parse_json(texts.special_tokens_map, "special_tokens_map.json"));
+  return words;
+}
+
 void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab,
                          const BuiltByClass& built, TokenIds* ids, Vocabulary* vocabulary) {
   AddedTokens added(ids, vocabulary);
-  const JsonTree tree =
-      with_map(parse_or_empty(texts.tokenizer_config, kConfigFile), texts.special_tokens_map);
+  const JsonTree tree = tokenizer_words(texts, built);
   const Json& config = *tree;
   // A class that builds all from the tokens takes those that are added from one file.
   if (!built.rebuilt || !config.contains("added_tokens_decoder")) add_tokenizer_tokens(root, &added);
-  std::vector<NamedToken> named = read_named_tokens(config);
-  for (const auto& [key, text] : built.names)
-    if (!config.contains(key) && added.holds(text)) named.push_back({kConfigFile, text, {}, true});
+  const std::vector<NamedToken> named = read_named_tokens(config);
   for (auto& [id, token] : read_declared(config, texts.added_tokens, named, added)) {
     const AddedToken* held = added.find(token.text);
     AddedToken flags = token.flags;
@@ -223,10 +221,10 @@ void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t 
   }
   for (const NamedToken& one : named) {
     const AddedToken* held = added.find(one.text);
-    AddedToken flags = held && !built.plain_names ? *held : one.flags;
-    if (built.plain_names) flags = {};
+    if (held && !one.has_name && !built.plain_names) continue;
+    AddedToken flags = built.plain_names ? AddedToken{} : held ? *held : one.flags;
     flags.special = true;  // what has a name is, whatever the files say of it
-    if (!held || one.has_name || built.plain_names) added.add(one.where, one.text, flags, -1);
+    added.add(one.where, one.text, flags, -1);
   }
   added.finish();
 
@@ -234,17 +232,13 @@ void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t 
     const std::string text = token_text(fields, key);
     if (text.empty()) return -1;
     const auto found = ids->find(text);
+    if (found == ids->end() && built.names.contains(key) && built.names[key] == text) return -1;
     check(found != ids->end(), WI_E_FORMAT, fields.at(key), " is '", text, "', which is no token");
     return found->second;
   };
   const JsonFields words(config, kConfigFile);
   vocabulary->bos = id_of(words, "bos_token");
   vocabulary->eos = id_of(words, "eos_token");
-  for (const auto& [key, text] : built.names)
-    if (const auto found = ids->find(text); found != ids->end() && !config.contains(key)) {
-      if (key == std::string_view("bos_token")) vocabulary->bos = found->second;
-      if (key == std::string_view("eos_token")) vocabulary->eos = found->second;
-    }
   if (texts.tokenizer_config.empty() && vocabulary->bos < 0) {
     const JsonTree model = parse_or_empty(texts.config, "config.json");
     vocabulary->bos = static_cast<int32_t>(

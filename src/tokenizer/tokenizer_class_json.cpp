@@ -76,7 +76,7 @@ bool same_splits(std::vector<SplitStep> file, const std::vector<SplitStep>& want
 }
 
 // The names that a class gives where the folder does not.
-std::vector<std::pair<const char*, std::string>> own_names(const std::string& name) {
+Json own_names(const std::string& name) {
   if (name == "LlamaTokenizer" || name == "CodeLlamaTokenizer")
     return {{"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
   if (name == "GemmaTokenizer")
@@ -99,7 +99,7 @@ std::vector<std::pair<const char*, std::string>> own_names(const std::string& na
     return {{"unk_token", "<|endoftext|>"}, {"bos_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}};
   if (name == "Qwen2Tokenizer")
     return {{"unk_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}, {"pad_token", "<|endoftext|>"}};
-  return {};
+  return Json::object();
 }
 
 class Rebuilt {

@@ -17,8 +17,7 @@ TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback,
 std::vector<std::string> read_merges(const JsonFields& model);
 void read_unknown(const JsonFields& model, const TokenIds& ids, Vocabulary* vocabulary);
 void refuse_unsupported(const JsonFields& model);
-void read_chat_templates(const TokenizerTexts& texts, const BuiltByClass& built, const TokenIds& ids,
-                         VocabularyFile* file);
+void read_chat_templates(const TokenizerTexts& texts, const Json& words, VocabularyFile* file);
 
 }  // namespace
 
@@ -44,7 +43,7 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
   read_unknown(model, ids, &vocabulary);
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
     if (vocabulary.kinds[id] == TokenKind::unused) vocabulary.tokens[id] = concat("[PAD", id, "]");
-  read_chat_templates(texts, built, ids, &file);
+  read_chat_templates(texts, *tokenizer_words(texts, built), &file);
   return file;
 }
 
@@ -143,10 +142,8 @@ void read_unknown(const JsonFields& model, const TokenIds& ids, Vocabulary* voca
 
 // The file chat_template.jinja (the one for tools is a file beside it), or tokenizer_config.json's
 // chat_template: a text, or a list of named ones.
-void read_chat_templates(const TokenizerTexts& texts, const BuiltByClass& built, const TokenIds& ids,
-                         VocabularyFile* file) {
-  const JsonTree json = parse_or_empty(texts.tokenizer_config, "tokenizer_config.json");
-  const JsonFields config(*json, "tokenizer_config.json");
+void read_chat_templates(const TokenizerTexts& texts, const Json& words, VocabularyFile* file) {
+  const JsonFields config(words, "tokenizer_config.json");
   const Json* value = config.find("chat_template");
   const auto add = [&](std::string name, std::string text) {
     if (!text.empty()) file->chat_templates.emplace_back(std::move(name), std::move(text));
@@ -171,8 +168,6 @@ void read_chat_templates(const TokenizerTexts& texts, const BuiltByClass& built,
         token->is_object() ? JsonFields(*token, config.at(name)).text("content") : config.text(name);
     file->special_texts.emplace_back(name, text);
   }
-  for (const auto& [key, text] : built.names)
-    if (!json->contains(key) && ids.count(text) > 0) file->special_texts.emplace_back(key, text);
   const Vocabulary& vocabulary = file->vocabulary;
   const auto add_by_id = [&](const char* name, int32_t id) {
     if (id >= 0 && texts.tokenizer_config.empty())

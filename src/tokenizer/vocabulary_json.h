@@ -36,14 +36,17 @@ struct BuiltByClass {
   bool byte_fallback = false;     // characters that are no tokens become bytes
   std::optional<bool> bos_first;  // the post-processor is its own
   bool plain_names = false;       // tokens with names have no flags
-  std::vector<std::pair<const char*, std::string>>
-      names;  // special where tokenizer_config.json lacks the key
+  Json names = Json::object();    // bos_token and the like, of its own
 };
 
 // Behind read_tokenizer_steps: what tokenizer_class makes of the steps, where it says more than the file.
 // model is the file's.
 BuiltByClass apply_tokenizer_class(const TokenizerTexts& texts, const Json& root, const JsonFields& model,
                                    Vocabulary* vocabulary);
+
+// What names tokens, as one object: tokenizer_config.json with what special_tokens_map.json says in its place, if that
+// is read at all, over the class's own names.
+JsonTree tokenizer_words(const TokenizerTexts& texts, const BuiltByClass& built);
 
 // The token that the post-processor puts first; -1: none. Refuses one that puts several there.
 int32_t post_processor_first(const Json& root, const TokenIds& ids);
