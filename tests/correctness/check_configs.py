@@ -1,6 +1,6 @@
 """Folders with random config.json files, here and in transformers: the same logits, or refused by name.
 
-    check_configs.py --library build/lib/libwaveinfer.so [--seed N] [--configs N]
+    check_configs.py --library build/lib/libwaveinfer.so [--seed N] [--cases N]
 
 Each is a tiny model of an architecture that is supported, with random weights and with whatever its config.json may say or
 leave out: heads, biases, RoPE scalings in the old place and in the new, sliding windows, tied embeddings, keys that mean
@@ -8,14 +8,10 @@ nothing, and keys that would change arithmetic and are not implemented. Of those
 computes the same (both in f32; a logit's distance is at most 2e-3 of the largest) or opens none. The last tokens are
 decoded, so that both ways of attention are seen. What was refused is printed with how often.
 """
-import argparse
-import collections
 import json
 import os
 import pathlib
-import random
 import sys
-import tempfile
 
 import numpy as np
 import torch
@@ -24,7 +20,7 @@ from safetensors.torch import save_file
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS / "support")]
-import waveinfer
+import random_cases
 
 VOCAB, TOLERANCE = 272, 2e-3
 CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -89,7 +85,8 @@ def random_config(rng):
 
 
 def reference(folder, rng, tokens):
-    """The logits (tokens, vocab) of a model whose weights it writes; None where transformers makes or runs none."""
+    """The logits (tokens, vocab) of a model whose weights it writes; None where transformers makes or runs none, or none that are
+    finite."""
     try:
         config = transformers.AutoConfig.from_pretrained(folder)
         config._attn_implementation = "eager"
@@ -106,44 +103,25 @@ def reference(folder, rng, tokens):
     if config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
     save_file(weights, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
-    return logits
+    return logits if np.isfinite(logits).all() else None
+
+
+def random_case(rng, folder):
+    config = random_config(rng)
+    pathlib.Path(folder, "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        pathlib.Path(folder, name).write_bytes((TESTS / "fixtures/models" / name).read_bytes())
+    tokens = [0] + [rng.randrange(4, VOCAB) for _ in range(rng.choice([4, 19, 39, 99]))]
+
+    def compare(model, wanted):
+        distance = random_cases.distance(model.logits(tokens, VOCAB, decoded=4), wanted)
+        return f"{len(tokens)} tokens, distance {distance:.1e}: {json.dumps(config)}" if distance > TOLERANCE else None
+    return reference(folder, rng, tokens), folder, compare
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--library", required=True)
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
-    parser.add_argument("--configs", type=int, default=300)
-    args = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    print(f"configs: seed {args.seed}, torch {torch.__version__}, transformers {transformers.__version__}")
-    library, rng = waveinfer.Library(args.library), random.Random(args.seed)
-    results, refused = collections.Counter(), collections.Counter()
-    for number in range(args.configs):
-        with tempfile.TemporaryDirectory() as folder:
-            config = random_config(rng)
-            pathlib.Path(folder, "config.json").write_text(json.dumps(config))
-            for name in ("tokenizer.json", "tokenizer_config.json"):
-                pathlib.Path(folder, name).write_bytes((TESTS / "fixtures/models" / name).read_bytes())
-            tokens = [0] + [rng.randrange(4, VOCAB) for _ in range(rng.choice([4, 19, 39, 99]))]
-            wanted = reference(folder, rng, tokens)
-            if wanted is None or not np.isfinite(wanted).all():
-                results["without reference"] += 1
-                continue
-            try:
-                model = library.open(folder)
-            except waveinfer.Failure as failure:
-                results["refused"] += 1
-                refused[str(failure).split("config.json: ")[-1]] += 1
-                continue
-            distance = np.abs(model.logits(tokens, VOCAB, decoded=4) - wanted).max() / max(1, np.abs(wanted).max())
-            results["same" if distance <= TOLERANCE else "other"] += 1
-            if distance > TOLERANCE:
-                print(f"FAILED configuration {number}, {len(tokens)} tokens, distance {distance:.1e}: {json.dumps(config)}", flush=True)
-    for message, times in refused.most_common():
-        print(f"{times:4} refused: {message}")
-    print("configs:", ", ".join(f"{count} {result}" for result, count in sorted(results.items())))
-    return results["other"] > 0 or results["same"] == 0
+    return random_cases.run("configs", f"torch {torch.__version__}, transformers {transformers.__version__}", random_case)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Folders with random tokenizer files, here and in transformers: the same ids, or refused by name.
 
-    check_folders.py --library build/lib/libwaveinfer.so [--seed N] [--folders N]
+    check_folders.py --library build/lib/libwaveinfer.so [--seed N] [--cases N]
 
 Each has a tokenizer.json over one of the two small vocabularies of tests/fixtures/tokenizer_files.json with a random pipeline,
 added tokens with random flags and perhaps a post-processor; a tokenizer_config.json with a class, names of tokens, their flags
@@ -8,16 +8,12 @@ again, and keys that mean nothing; a config.json with a model_type; and one rand
 ids must be those of transformers' AutoTokenizer, special tokens parsed and not parsed, and BOS first where it has it.
 
 Left out is where this library differs and says so: a Qwen2 folder that does not ask for the class keeps its file's pipeline;
-with ignore_merges the text of a control token is still text; tokens to which no file gives an id.
+with ignore_merges the text of a control token is still text.
 """
-import argparse
-import collections
 import json
 import os
 import pathlib
-import random
 import sys
-import tempfile
 
 import numpy as np
 import transformers
@@ -27,13 +23,14 @@ TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "fixtures")]
 import make_tokenizer_files as files
 import make_tokenizers as fixtures
-import waveinfer
+import random_cases
 from make_tokenizer_files import MARK, added, byte_level, metaspace, replace, sequence, split
 
 CLASSES = [None, "LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast",
            "GPTNeoXTokenizerFast", "GemmaTokenizerFast", "CohereTokenizerFast", "CodeGenTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend",
            "PreTrainedTokenizer", "BloomTokenizerFast", "SomebodysTokenizer", "RobertaTokenizerFast"]
 PATTERNS = [fixtures.QWEN2, fixtures.LLAMA3, r"\p{N}{1,3}", r"\s+"]
+MODELS = json.loads((TESTS / "fixtures/tokenizer_files.json").read_text())["models"]
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
@@ -59,7 +56,7 @@ def with_random_flags(rng, text, id=None):
 
 
 def random_folder(rng, models):
-    """(tokenizer.json, the other files by name, its tokens)"""
+    """(tokenizer.json, the other files by name, the size of the vocabulary)"""
     kind = rng.choice(list(models))
     size, model_type = len(models[kind]["vocab"]), rng.choice(["llama", "llama", "llama", "mistral", "qwen2", "qwen3"])
     tokens = [with_random_flags(rng, text, id) if rng.random() < 0.3 else added(text, id) for id, text in enumerate(files.SPECIALS)]
@@ -125,43 +122,26 @@ def difference(model, reference, texts):
     return None if first == wanted else ("bos", first)
 
 
+def random_case(rng, folder):
+    tokenizer, companions, vocab = random_folder(rng, MODELS)
+    texts = files.HARD + files.texts(30, rng)
+    files.write_folder(pathlib.Path(folder), tokenizer, companions)
+    write_model(folder, vocab)
+    try:
+        reference = transformers.AutoTokenizer.from_pretrained(folder).backend_tokenizer
+        reference.encode("a")
+    except Exception:  # whatever it may be: there is nothing to compare with
+        reference = None
+
+    def compare(model, reference):
+        found = difference(model, reference, texts)
+        return f"{found}\n    {json.dumps(companions)}\n    {json.dumps(tokenizer | {'model': {}})}" if found else None
+    return reference, folder, compare
+
+
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--library", required=True)
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
-    parser.add_argument("--folders", type=int, default=300)
-    args = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    print(f"folders: seed {args.seed}, transformers {transformers.__version__}")
-    library, rng = waveinfer.Library(args.library), random.Random(args.seed)
-    models = json.loads((TESTS / "fixtures/tokenizer_files.json").read_text())["models"]
-    results, refused = collections.Counter(), collections.Counter()
-    for number in range(args.folders):
-        tokenizer, companions, vocab = random_folder(rng, models)
-        texts = files.HARD + files.texts(30, rng)
-        with tempfile.TemporaryDirectory() as folder:
-            files.write_folder(pathlib.Path(folder), tokenizer, companions)
-            write_model(folder, vocab)
-            try:
-                reference = transformers.AutoTokenizer.from_pretrained(folder).backend_tokenizer
-                reference.encode("a")
-            except Exception:  # whatever it may be: there is nothing to compare with
-                results["without reference"] += 1
-                continue
-            try:
-                model = library.open(folder)
-            except waveinfer.Failure as failure:
-                results["refused"] += 1
-                refused[str(failure)] += 1
-                continue
-            found = difference(model, reference, texts)
-            results["other" if found else "same"] += 1
-            if found:
-                print(f"FAILED folder {number}: {found}\n    {json.dumps(companions)}\n    {json.dumps(tokenizer | {'model': {}})}", flush=True)
-    for message, times in refused.most_common():
-        print(f"{times:4} refused: {message}")
-    print("folders:", ", ".join(f"{count} {result}" for result, count in sorted(results.items())))
-    return results["other"] > 0 or results["same"] == 0
+    return random_cases.run("folders", f"transformers {transformers.__version__}", random_case)
 
 
 if __name__ == "__main__":

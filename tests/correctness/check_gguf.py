@@ -1,6 +1,6 @@
 """GGUF files with random keys, here and in llama.cpp: the same logits, or refused by name.
 
-    check_gguf.py --library build/lib/libwaveinfer.so [--seed N] [--files N]
+    check_gguf.py --library build/lib/libwaveinfer.so [--seed N] [--cases N]
 
 Each is a tiny model of an architecture that is supported, with random weights in f32 and whatever its keys may say or leave
 out: heads and their sizes, numbers for all layers or for each, RoPE scalings, a tensor of frequencies, biases, keys that mean
@@ -8,15 +8,10 @@ nothing, and keys of other architectures that llama.cpp may or may not read in t
 f32; in a process of its own, since it ends its process over some) this library computes the same, within 4e-3 of the largest
 logit, or opens none. What was refused is printed with how often.
 """
-import argparse
-import collections
 import json
 import os
 import pathlib
-import random
-import re
 import sys
-import tempfile
 
 import gguf
 import numpy as np
@@ -24,7 +19,7 @@ import numpy as np
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS / "support")]
 import llama
-import waveinfer
+import random_cases
 
 TOLERANCE = 4e-3  # llama.cpp's softmax and SwiGLU are of f16 tables' precision in places
 VOCABULARY = json.loads((TESTS / "fixtures/tokenizers/gpt-2.json").read_text())
@@ -114,7 +109,7 @@ def write(path, architecture, keys, tensors):
 
 
 def reference(path, tokens):
-    """llama.cpp's logits (tokens, vocab), or None where it computes none."""
+    """llama.cpp's logits (tokens, vocab), or None where it computes none that are finite."""
     out = path + ".npy"
     child = os.fork()
     if child == 0:
@@ -124,42 +119,24 @@ def reference(path, tokens):
             os._exit(0)
         except BaseException:  # whatever it may be: there is nothing to compare with
             os._exit(1)
-    return np.load(out) if os.waitpid(child, 0)[1] == 0 else None
+    logits = np.load(out) if os.waitpid(child, 0)[1] == 0 else None
+    return logits if logits is not None and np.isfinite(logits).all() else None
+
+
+def random_case(rng, folder):
+    path = os.path.join(folder, "model.gguf")
+    architecture, sizes, keys = random_keys(rng)
+    write(path, architecture, keys, random_tensors(rng, architecture, sizes))
+    tokens = [0] + [rng.randrange(4, VOCAB) for _ in range(rng.choice([4, 19, 39, 89]))]
+
+    def compare(model, wanted):
+        distance = random_cases.distance(model.logits(tokens, VOCAB, decoded=3), wanted)
+        return f"{len(tokens)} tokens, distance {distance:.1e}: {architecture} {json.dumps(keys)}" if distance > TOLERANCE else None
+    return reference(path, tokens), path, compare
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--library", required=True)
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
-    parser.add_argument("--files", type=int, default=300)
-    args = parser.parse_args()
-    print(f"gguf: seed {args.seed}, llama-cpp-python {llama.VERSION}")
-    library, rng = waveinfer.Library(args.library), random.Random(args.seed)
-    results, refused = collections.Counter(), collections.Counter()
-    for number in range(args.files):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "model.gguf")
-            architecture, sizes, keys = random_keys(rng)
-            write(path, architecture, keys, random_tensors(rng, architecture, sizes))
-            tokens = [0] + [rng.randrange(4, VOCAB) for _ in range(rng.choice([4, 19, 39, 89]))]
-            wanted = reference(path, tokens)
-            if wanted is None or not np.isfinite(wanted).all():
-                results["without reference"] += 1
-                continue
-            try:
-                model = library.open(path)
-            except waveinfer.Failure as failure:
-                results["refused"] += 1
-                refused[re.sub(r" \(byte \d+\)", "", str(failure).split("model.gguf: ")[-1])] += 1
-                continue
-            distance = np.abs(model.logits(tokens, VOCAB, decoded=3) - wanted).max() / max(1, np.abs(wanted).max())
-            results["same" if distance <= TOLERANCE else "other"] += 1
-            if distance > TOLERANCE:
-                print(f"FAILED file {number}, {len(tokens)} tokens, distance {distance:.1e}: {architecture} {json.dumps(keys)}", flush=True)
-    for message, times in refused.most_common():
-        print(f"{times:4} refused: {message}")
-    print("gguf:", ", ".join(f"{count} {result}" for result, count in sorted(results.items())))
-    return results["other"] > 0 or results["same"] == 0
+    return random_cases.run("gguf", f"llama-cpp-python {llama.VERSION}", random_case)
 
 
 if __name__ == "__main__":
