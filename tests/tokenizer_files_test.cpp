@@ -2,6 +2,7 @@
 // and transformers give (tests/fixtures/make_tokenizer_files.py), and everything else refused by name.
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "src/tokenizer/tokenizer.h"
@@ -203,6 +204,22 @@ void what_is_not_implemented_is_refused_by_name(void**) {
   });
 }
 
+// What chat templates call bos_token: of the folder, of its special_tokens_map.json, of the class's own.
+void names_of_tokens_reach_templates_wherever_they_stand(void**) {
+  const std::string file = tokenizer_json(fixture("llama-2")).dump();
+  const auto named = [&](const json& config, const std::string& map) {
+    const std::string text = config.dump();
+    const VocabularyFile read =
+        vocabulary_from_json({file, text, R"({"model_type": "llama"})", {}, {}, {}, map}, 600);
+    return std::map<std::string, std::string>(read.special_texts.begin(), read.special_texts.end());
+  };
+  using Names = std::map<std::string, std::string>;
+  assert_true((named({{"bos_token", "<unk>"}}, "") == Names{{"bos_token", "<unk>"}}));
+  assert_true((named({{"bos_token", "<unk>"}}, R"({"bos_token": "<s>"})") == Names{{"bos_token", "<s>"}}));
+  assert_true((named({{"tokenizer_class", "LlamaTokenizer"}, {"bos_token", nullptr}, {"eos_token", "<s>"}},
+                     "") == Names{{"unk_token", "<unk>"}, {"eos_token", "<s>"}}));
+}
+
 // A class of transformers that builds its own pipeline, over a file of which that would make something else.
 void a_tokenizer_class_that_is_not_the_files_is_refused_by_name(void**) {
   const auto expect = [](const char* name, const char* class_name, const char* what,
@@ -314,6 +331,7 @@ int main() {
       cmocka_unit_test(ends_come_from_every_file),
       cmocka_unit_test(bos_is_what_the_template_puts_first),
       cmocka_unit_test(what_is_not_implemented_is_refused_by_name),
+      cmocka_unit_test(names_of_tokens_reach_templates_wherever_they_stand),
       cmocka_unit_test(a_tokenizer_class_that_is_not_the_files_is_refused_by_name),
       cmocka_unit_test(a_long_text_is_given_up_when_cancelled),
       cmocka_unit_test(a_long_text_is_given_up_within_100_ms),
