@@ -1,5 +1,6 @@
 // What a test goes through whose every turn is a session's life. Where a step takes twenty times as long, those that do
-// most: under ASan two of the policies, and one under TSan, to which what differs between them is nothing.
+// most: under ASan two of the policies, and one under TSan, to which what differs between them is nothing, and where the
+// processor is emulated.
 #pragma once
 
 #include <vector>
@@ -7,7 +8,7 @@
 namespace wi::test {
 
 inline std::vector<const char*> policies() {
-#if defined(WI_THREAD_SANITIZED)
+#if defined(WI_THREAD_SANITIZED) || defined(WI_EMULATED)
   return {"wave"};
 #elif defined(WI_SANITIZED)
   return {"wave", "full"};
@@ -18,7 +19,7 @@ inline std::vector<const char*> policies() {
 
 // Of sealed keys and values in fast memory.
 inline std::vector<float> fast_shares() {
-#if defined(WI_THREAD_SANITIZED)
+#if defined(WI_THREAD_SANITIZED) || defined(WI_EMULATED)
   return {0.1f};
 #else
   return {0.01f, 0.1f, 0.6f};
