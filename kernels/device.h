@@ -99,6 +99,9 @@ struct DeviceTable {
   // A step begins that uses this cache, as no other does before it has ended: forgets what is gone, and puts the frames
   // in the order in which they are to go.
   void (*order_hot_pages)(DeviceQueue* queue, const HotPages& pages);
+  // What the queue is asked for from now on until finish() is a step, likely to be asked for again with the same arguments
+  // and other data: it may be begun no earlier than finish(), and is then told to the device in one call.
+  void (*begin_step)(DeviceQueue* queue);
   // Waits for everything in the queue. False, and why: something of it since the last call failed, in which
   // case what it should have written is unspecified.
   bool (*finish)(DeviceQueue* queue, DeviceError* error);

@@ -56,6 +56,14 @@ struct HotPageCounts {
   uint32_t misses;                   // of the pass, listed or not
 };
 
+// What is another from step to step.
+struct HotPageStep {
+  uint64_t step = 0;                   // > kHotPageBuckets, and more than the last one's
+  uint64_t passes = 0;                 // before it
+  const HotPageRange* gone = nullptr;  // since the last step
+  int32_t gone_count = 0;
+};
+
 // All of it in the device's memory.
 struct HotPages {
   uint64_t* pages;      // (frames) number of the page in it; 0: none
@@ -64,12 +72,10 @@ struct HotPages {
   int32_t* order;       // (frames) of the step, the first to go first
   HotPageMiss* misses;  // (most_misses) of the pass
   HotPageCounts* counts;
-  const HotPageRange* gone = nullptr;  // since the last step
-  int32_t gone_count = 0;
+  HotPageStep* now;  // as it is when the step's operations run
   int32_t frames = 0, most_misses = 0;
   size_t frame_bytes = 0;
-  uint64_t step = 0;  // > kHotPageBuckets, and more than the last one's
-  uint64_t pass = 0;  // more than the last one's
+  uint64_t pass = 0;  // of the step, more than the last one's
 };
 
 }  // namespace wi

@@ -86,6 +86,8 @@ struct AppendArgs {
   // out (run_count): the bits of the largest magnitude among a run's keys and values, as an f32; a NaN's are
   // larger than infinity's. kv_holds() says whether all that was written is finite.
   uint32_t* largest;
+  // Of a device: the runs, each of a few rows, in its memory until the queue is finished; null: they are sent along.
+  const AppendRun* runs_there = nullptr;
 };
 
 // A part of a chunk's keys (AttendChunkArgs) begins at a multiple of this many tokens.

@@ -64,6 +64,9 @@ namespace {
 // All that changes from step to step comes in here.
 void begin(const Step& step, std::span<const Row> rows) {
   Workspace& work = step.work;
+  // Of many rows a device has enough to do while the host goes on.
+  constexpr size_t kMostInOneCall = 8;
+  if (work.queue() && rows.size() <= kMostInOneCall) work.queue()->begin_step();
   work.prepare(step.model.config, static_cast<int64_t>(rows.size()));
   for (size_t i = 0; i < rows.size(); ++i) {
     work.tokens[i] = rows[i].token;
@@ -72,18 +75,23 @@ void begin(const Step& step, std::span<const Row> rows) {
   work.send(step.model.config, static_cast<int64_t>(rows.size()));
   work.attention.begin(rows, step.model.config.group(), step.buffer ? &work.retrieval : nullptr,
                        work.queue());
-  work.append.largest.resize(rows.size() * static_cast<size_t>(step.model.config.layers));
+  AppendRoom& room = work.append;
+  room.runs.clear();
+  for (int32_t layer = 0; layer < step.model.config.layers; ++layer)
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i].sequence->places(layer, rows[i].position, 1, static_cast<int64_t>(i), room.runs);
+  room.runs_there = work.queue() ? work.queue()->stage(room.runs.data(), room.runs.size()) : nullptr;
+  room.largest.resize(room.runs.size());
 }
 
 // Keys and values join the tail before anybody attends: a token sees itself.
 void append(const Step& step, std::span<const Row> rows, int32_t layer) {
   const int64_t width = int64_t{step.model.config.kv_heads} * step.model.config.head_dim;
   AppendRoom& room = step.work.append;
-  room.runs.clear();
-  for (size_t i = 0; i < rows.size(); ++i)
-    rows[i].sequence->places(layer, rows[i].position, 1, static_cast<int64_t>(i), room.runs);
-  append(step.backend, step.stream, rows[0].sequence->shape(), step.work.k, step.work.v, width, room.runs,
-         room.largest.data() + static_cast<size_t>(layer) * rows.size());
+  const size_t first = static_cast<size_t>(layer) * rows.size();
+  append(step.backend, step.stream, rows[0].sequence->shape(), step.work.k, step.work.v, width,
+         {room.runs.data() + first, rows.size()}, room.largest.data() + first,
+         room.runs_there ? room.runs_there + first : nullptr);
 }
 
 // Runs of rows that want logits, each straight to its place where places are consecutive.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "kernels/cuda/cuda.h"
 #include "tests/support/device_memory.h"
@@ -111,7 +112,14 @@ struct Scene {
     hot.counts = counts;
     hot.frames = frames;
     hot.most_misses = most_misses;
-    hot.step = kHotPageBuckets;
+    now.step = kHotPageBuckets;
+    begin(stream);
+  }
+
+  // With `now`.
+  void begin(DeviceStream& stream) {
+    now_there = DeviceArray<HotPageStep>(stream, std::vector<HotPageStep>{now});
+    hot.now = now_there;
   }
 
   // What the device has in frames that its tables lead to: page -> step of last use.
@@ -192,6 +200,8 @@ struct Scene {
   DeviceArray<int32_t> order;
   DeviceArray<HotPageMiss> misses;
   DeviceArray<HotPageCounts> counts;
+  DeviceArray<HotPageStep> now_there;
+  HotPageStep now;
   HotPages hot;
 };
 
@@ -257,7 +267,9 @@ void follows_the_plain_model(void**) {
     Model model{{}, static_cast<size_t>(frames), static_cast<size_t>(scene.hot.most_misses)};
     uint64_t hits = 0;
     for (int step = 0; step < 12; ++step) {
-      scene.hot.step += random() % 4 ? 1 : static_cast<uint64_t>(draw(random, 2, 40));
+      scene.now.step += random() % 4 ? 1 : static_cast<uint64_t>(draw(random, 2, 40));
+      scene.now.passes += std::exchange(scene.hot.pass, 0);
+      scene.begin(stream);
       assert_cuda(cuda::order_hot_pages(stream, scene.hot));
       for (int64_t pass = draw(random, 1, 3); pass > 0; --pass) {
         ++scene.hot.pass;
@@ -314,7 +326,7 @@ void follows_the_plain_model(void**) {
           for (const bool values : {false, true})
             assert_true(scene.in_runs(own, values) == scene.at_home(lists[i], values));
         }
-        model.check_pass(looked_up, scene.hot.step, scene.held());
+        model.check_pass(looked_up, scene.now.step, scene.held());
         assert_true(cuda_emulation::report().empty());
       }
     }
@@ -330,7 +342,7 @@ void frames_are_ordered_by_bucket(void**) {
     Scene scene(stream, random, frames, 1);
     const auto count = static_cast<size_t>(frames);
     std::vector<uint64_t> used(count), in(count);
-    scene.hot.step = 1000;
+    scene.now.step = 1000;
     for (size_t i = 0; i < count; ++i) {
       used[i] = random() % 3 ? 1000 - static_cast<uint64_t>(draw(random, 1, 80)) : 0;
       in[i] = 1 + i;
@@ -342,8 +354,9 @@ void frames_are_ordered_by_bucket(void**) {
     DeviceArray<HotPageRange> gone_there(stream, gone);
     scene.hot.last_use = scene.last_use;
     scene.hot.pages = scene.pages;
-    scene.hot.gone = gone_there;
-    scene.hot.gone_count = 2;
+    scene.now.gone = gone_there;
+    scene.now.gone_count = 2;
+    scene.begin(stream);
     assert_cuda(cuda::order_hot_pages(stream, scene.hot));
     for (size_t i = 0; i < count; ++i) {
       if (!(in[i] >= 3 && in[i] < 5) && !(in[i] >= 100 && in[i] < 300)) continue;
@@ -372,9 +385,6 @@ void other_caches_are_refused(void**) {
   DeviceStream stream;
   Scene scene(stream, random, 4, 4);
   HotPages hot = scene.hot;
-  assert_true(cuda::order_hot_pages(stream, hot) ==
-              cudaErrorInvalidValue);  // before the first step that may be
-  hot.step = kHotPageBuckets + 1;
   hot.frames = 0;
   assert_true(cuda::order_hot_pages(stream, hot) == cudaErrorInvalidValue);
   LookupArgs args{};

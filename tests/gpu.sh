@@ -79,7 +79,7 @@ find_programs() {
 
 # ---- what is run
 
-kernel_tests=(twins attend_chunk attend wave matmul_dense matmul elementwise session index wave_index hot_pages hot_cache pinned)
+kernel_tests=(twins attend_chunk attend wave matmul_dense matmul elementwise step session index wave_index hot_pages hot_cache pinned)
 
 all_steps() {
   local test
@@ -91,6 +91,7 @@ all_steps() {
   step "decode, 120K" 110 bench_log "${llama[@]}" --context 122880 --batch 1,6 --steps 10 --no-check
   step "decode, 128K in host memory" 60 bench_log "${llama[@]}" --policy wave --context 131072 --steps 20 --kv-budget 4000 --no-check
   step "decode, 8K, batches" 60 bench_log "${llama[@]}" --context 8192 --batch 1,8,32 --steps 10
+  step "decode, 8K, launch by launch" 40 bench_log "${llama[@]}" --context 8192 --batch 1 --steps 10 --no-graphs --no-check
   step "prefill, 8K" 40 bench_log "${llama[@]}" --fill prefill --context 8192 --steps 3 --no-check
   local tool
   for test in twins attend_chunk wave attend matmul_dense; do

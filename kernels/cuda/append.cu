@@ -67,23 +67,33 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(AppendArgs args)
   }
 }
 
-// Few and short runs, which come with the launch; a block takes one.
-struct FewRuns {
-  AppendArgs args;
-  AppendRun runs[kFewRuns];
-};
-__global__ void __launch_bounds__(kAppendThreads) append_few_kernel(const __grid_constant__ FewRuns few) {
-  in_turn();
+// Short runs; a block takes one.
+__device__ __forceinline__ void append_by_block(const AppendArgs& args, const AppendRun& run) {
   __shared__ unsigned of_warps[kAppendThreads / kWarp];
-  const unsigned largest =
-      append_run(few.args, few.runs[blockIdx.x], static_cast<int64_t>(threadIdx.x), int64_t{kAppendThreads});
+  const unsigned largest = append_run(args, run, static_cast<int64_t>(threadIdx.x), int64_t{kAppendThreads});
   const unsigned of_warp = __reduce_max_sync(kAllLanes, largest);
   if (lane_of() == 0) of_warps[warp_of()] = of_warp;
   __syncthreads();
   if (threadIdx.x != 0) return;
   unsigned all = 0;
   for (const unsigned warp : of_warps) all = max(all, warp);
-  few.args.largest[blockIdx.x] = all;
+  args.largest[blockIdx.x] = all;
+}
+
+// Few of them, which come with the launch.
+struct FewRuns {
+  AppendArgs args;
+  AppendRun runs[kFewRuns];
+};
+__global__ void __launch_bounds__(kAppendThreads) append_few_kernel(const __grid_constant__ FewRuns few) {
+  in_turn();
+  append_by_block(few.args, few.runs[blockIdx.x]);
+}
+
+// Those of a step, which are there before its first layer.
+__global__ void __launch_bounds__(kAppendThreads) append_short_kernel(AppendArgs args) {
+  in_turn();
+  append_by_block(args, args.runs[blockIdx.x]);
 }
 
 cudaError_t append_few(cudaStream_t stream, const AppendArgs& args) {
@@ -93,10 +103,15 @@ cudaError_t append_few(cudaStream_t stream, const AppendArgs& args) {
   return launch(append_few_kernel, static_cast<unsigned>(args.run_count), kAppendThreads, 0, stream, few);
 }
 
+cudaError_t append_short(cudaStream_t stream, const AppendArgs& args) {
+  if (args.head_dim % 8 || args.stride % 4) return cudaErrorInvalidValue;
+  return launch(append_short_kernel, static_cast<unsigned>(args.run_count), kAppendThreads, 0, stream, args);
+}
+
 cudaError_t append(cudaStream_t stream, const AppendArgs& args) {
   if (args.head_dim % 8 || args.stride % 4) return cudaErrorInvalidValue;
   if (args.run_count == 0) return cudaSuccess;
-  const cudaError_t error = cudaMemsetAsync(args.largest, 0, static_cast<size_t>(args.run_count) * 4, stream);
+  const cudaError_t error = fill(args.largest, 0, static_cast<size_t>(args.run_count) * 4, stream);
   if (error != cudaSuccess) return error;
   // How long runs are is data of the device's: blocks share them, few runs among many.
   const unsigned runs = static_cast<unsigned>(args.run_count < 65535 ? args.run_count : 65535);

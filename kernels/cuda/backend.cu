@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/policy/full.h"
 #include "kernels/cuda/policy/wave.h"
 #include "kernels/cuda/policy/wave_build.h"
@@ -43,7 +44,7 @@ class Lists {
 template <class Launch>
 static void enqueue(const Stream& stream, Launch&& launch) {
   DeviceQueue& queue = *stream.queue;
-  const OnDevice on(queue.index);
+  const Asking asking(queue);
   if (!queue.failed()) queue.note(launch(queue));
 }
 
@@ -76,13 +77,19 @@ static void swiglu(const Stream& stream, const SwigluArgs& args) {
 
 static void append(const Stream& stream, const AppendArgs& args) {
   DeviceQueue& queue = *stream.queue;
-  const OnDevice on(queue.index);
+  const Asking asking(queue);
   const auto count = static_cast<size_t>(args.run_count);
   AppendArgs there = args;
   there.largest = reinterpret_cast<uint32_t*>(queue.left(count * sizeof(uint32_t), args.largest, count,
                                                          [](const std::byte* from, void* to, size_t numbers) {
                                                            std::memcpy(to, from, numbers * sizeof(uint32_t));
                                                          }));
+  if (args.runs_there) {
+    there.runs = args.runs_there;
+    there.runs_there = nullptr;
+    if (!queue.failed()) queue.note(append_short(queue.stream, there));
+    return;
+  }
   constexpr int64_t kFewRows = 4;
   if (args.run_count <= kFewRuns &&
       std::all_of(args.runs, args.runs + count, [](const AppendRun& run) { return run.rows <= kFewRows; })) {
@@ -151,7 +158,7 @@ static size_t index_workspace(const PolicyParams& params, int32_t tokens, int32_
 static void index_planes(const Stream& stream, const IndexArgs* planes, int32_t count, void* workspace,
                          IndexResult* results) {
   DeviceQueue& queue = *stream.queue;
-  const OnDevice on(queue.index);
+  const Asking asking(queue);
   const IndexArgs& shape = planes[0];
   WaveIndexArgs args = wave_index_args(*shape.params, shape.tokens, shape.head_dim, shape.kv);
   const size_t each = args.layout.bytes, row = row_bytes(shape.kv, shape.head_dim),
@@ -179,7 +186,7 @@ static void index_planes(const Stream& stream, const IndexArgs* planes, int32_t 
     }
     list.host[i] = {planes[i].keys, planes[i].values, planes[i].places,
                     static_cast<std::byte*>(planes[i].index)};
-    if (!queue.failed()) queue.note(cudaMemsetAsync(planes[i].index, 0, capacity, queue.stream));
+    if (!queue.failed()) queue.note(fill(planes[i].index, 0, capacity, queue.stream));
   }
   queue.send(room, there.offset);
   args.planes = list.device;
@@ -202,7 +209,7 @@ static size_t no_workspace(const PolicyParams&, int32_t, int32_t, DType) { retur
 static void lay_out_planes(const Stream& stream, const IndexArgs* planes, int32_t count, void*,
                            IndexResult* results) {
   DeviceQueue& queue = *stream.queue;
-  const OnDevice on(queue.index);
+  const Asking asking(queue);
   const size_t row = row_bytes(planes[0].kv, planes[0].head_dim), number = static_cast<size_t>(count);
   size_t runs = 0;
   for (size_t i = 0; i < number; i++) runs += static_cast<size_t>(planes[i].run_count);
@@ -232,7 +239,7 @@ static void lay_out_planes(const Stream& stream, const IndexArgs* planes, int32_
 
 static void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
   DeviceQueue& queue = *stream.queue;
-  const OnDevice on(queue.index);
+  const Asking asking(queue);
   const auto heads = static_cast<size_t>(args.kv_heads);
   size_t run_count = 0;
   for (size_t head = 0; head < heads; head++) run_count += static_cast<size_t>(args.run_count[head]);

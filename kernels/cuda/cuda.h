@@ -40,6 +40,8 @@ constexpr size_t kLeastShared = size_t{99} << 10;
 // The same of few runs of few rows each, in the host's memory: they go along with the launch.
 constexpr int64_t kFewRuns = 32;
 [[nodiscard]] cudaError_t append_few(cudaStream_t stream, const AppendArgs& args);
+// The same of runs of few rows each, however many.
+[[nodiscard]] cudaError_t append_short(cudaStream_t stream, const AppendArgs& args);
 
 // What the blocks of an output leave each other where many rows are shared by more of them. matmul_workspace()
 // says how large each is; `arrived` is zero before the first call, and after each.

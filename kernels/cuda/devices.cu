@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/queue.h"
 
 namespace wi::cuda {
@@ -221,12 +222,12 @@ static DeviceQueue* open_queue(int32_t index, DeviceError* error) {
 static void close_queue(DeviceQueue* queue) { delete queue; }
 
 static void upload(DeviceQueue* queue, void* to, const void* from, size_t bytes) {
-  const OnDevice on(queue->index);
+  const Asking asking(*queue);
   queue->send(to, from, bytes);
 }
 
 static void* stage(DeviceQueue* queue, const void* from, size_t bytes) {
-  const OnDevice on(queue->index);
+  const Asking asking(*queue);
   const DeviceQueue::Room room = queue->room(bytes);
   if (!room) return nullptr;
   std::memcpy(room.host, from, bytes);
@@ -235,11 +236,13 @@ static void* stage(DeviceQueue* queue, const void* from, size_t bytes) {
 }
 
 static void download(DeviceQueue* queue, void* to, const void* from, size_t bytes) {
-  const OnDevice on(queue->index);
+  const Asking asking(*queue);
   constexpr size_t kMostStaged = size_t{8} << 20;
   // Straight there: what more is, at the pace of memory that is not pinned.
-  if (bytes > kMostStaged || queue->is_download_room(to, bytes))
-    return queue->note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue->stream));
+  const bool has_room = queue->is_download_room(to, bytes);
+  if (!has_room && bytes > kMostStaged) queue->go_on_without_step();
+  if (has_room || bytes > kMostStaged)
+    return queue->note(copy(to, from, bytes, cudaMemcpyDeviceToHost, queue->stream));
   const DeviceQueue::Room staged = queue->room(bytes);
   if (!staged) return;
   queue->bring_back({staged.host, const_cast<std::byte*>(static_cast<const std::byte*>(from))}, 0, bytes,
@@ -249,22 +252,22 @@ static void download(DeviceQueue* queue, void* to, const void* from, size_t byte
 }
 
 static void* download_room(DeviceQueue* queue, size_t bytes) {
-  const OnDevice on(queue->index);
+  const Asking asking(*queue);
   return queue->download_room(bytes);
 }
 
 static void fetch(DeviceQueue* queue, void* to, const void* from, size_t bytes) {
-  const OnDevice on(queue->index);
+  const Asking asking(*queue);
   queue->fetch(to, from, bytes);
 }
 
 static void fetch_after(DeviceQueue* queue) {
-  const OnDevice on(queue->index);
+  const Asking asking(*queue);
   queue->fetch_after();
 }
 
 static void await_fetched(DeviceQueue* queue) {
-  const OnDevice on(queue->index);
+  const Asking asking(*queue);
   queue->await_fetched();
 }
 
@@ -273,12 +276,14 @@ static QueueBytes queue_bytes(const DeviceQueue* queue) { return queue->bytes();
 static uint64_t take_refused_pins(DeviceQueue* queue) { return queue->take_refused_pins(); }
 
 static void order_hot_pages(DeviceQueue* queue, const HotPages& pages) {
-  const OnDevice on(queue->index);
+  const Asking asking(*queue);
   if (!queue->failed()) queue->note(order_hot_pages(queue->stream, pages));
 }
 
+static void begin_step(DeviceQueue* queue) { queue->begin_step(); }
+
 static bool finish(DeviceQueue* queue, DeviceError* error) {
-  const OnDevice on(queue->index);
+  const Asking asking(*queue);
   return report(queue->finish(), "a step", error);
 }
 
@@ -305,6 +310,7 @@ const DeviceTable device_table = {
     .work_bytes = work_bytes,
     .take_refused_pins = take_refused_pins,
     .order_hot_pages = order_hot_pages,
+    .begin_step = begin_step,
     .finish = finish,
 };
 

@@ -20,31 +20,32 @@ using Wide = unsigned long long;
 // ---- the order of a step
 
 // 63 would be: used in this step. Frames that nobody used for 63 steps and more are alike.
-__device__ __forceinline__ int bucket_of(const HotPages& hot, int32_t frame) {
-  const uint64_t age = hot.step - hot.last_use[frame];
+__device__ __forceinline__ int bucket_of(const HotPages& hot, uint64_t step, int32_t frame) {
+  const uint64_t age = step - hot.last_use[frame];
   return kHotPageBuckets - 1 - static_cast<int>(min(age, uint64_t{kHotPageBuckets - 1}));
 }
 
-__device__ __forceinline__ bool is_gone(const HotPages& hot, uint64_t page) {
-  for (int32_t i = 0; i < hot.gone_count; i++)
-    if (page >= hot.gone[i].first && page < hot.gone[i].end) return true;
+__device__ __forceinline__ bool is_gone(const HotPageStep& now, uint64_t page) {
+  for (int32_t i = 0; i < now.gone_count; i++)
+    if (page >= now.gone[i].first && page < now.gone[i].end) return true;
   return false;
 }
 
 __global__ void __launch_bounds__(kOrderThreads) count_frames_kernel(HotPages hot) {
   in_turn();
   __shared__ uint32_t counts[kHotPageBuckets];
+  const HotPageStep now = *hot.now;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kHotPageBuckets) counts[thread] = 0;
   __syncthreads();
   const int32_t stride = static_cast<int32_t>(gridDim.x) * kOrderThreads;
   for (int32_t frame = static_cast<int32_t>(blockIdx.x) * kOrderThreads + thread; frame < hot.frames;
        frame += stride) {
-    if (hot.gone_count > 0 && is_gone(hot, hot.pages[frame])) {
+    if (now.gone_count > 0 && is_gone(now, hot.pages[frame])) {
       hot.pages[frame] = 0;
       hot.last_use[frame] = 0;
     }
-    atomicAdd(&counts[bucket_of(hot, frame)], 1u);
+    atomicAdd(&counts[bucket_of(hot, now.step, frame)], 1u);
   }
   __syncthreads();
   if (thread < kHotPageBuckets && counts[thread] > 0) atomicAdd(&hot.counts->frames[thread], counts[thread]);
@@ -54,6 +55,7 @@ __global__ void __launch_bounds__(kOrderThreads) count_frames_kernel(HotPages ho
 __global__ void __launch_bounds__(kOrderThreads) order_frames_kernel(HotPages hot) {
   in_turn();
   __shared__ uint32_t counts[kHotPageBuckets], places[kHotPageBuckets], begins[kHotPageBuckets];
+  const uint64_t step = hot.now->step;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kHotPageBuckets) {
     uint32_t before = 0;
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(kOrderThreads) order_frames_kernel(HotPages ho
     __syncthreads();
     for (int i = 0; i < kFramesEach; i++) {
       const int32_t frame = tile + i * kOrderThreads + thread;
-      if (frame < hot.frames) atomicAdd(&counts[bucket_of(hot, frame)], 1u);
+      if (frame < hot.frames) atomicAdd(&counts[bucket_of(hot, step, frame)], 1u);
     }
     __syncthreads();
     if (thread < kHotPageBuckets)
@@ -74,15 +76,15 @@ __global__ void __launch_bounds__(kOrderThreads) order_frames_kernel(HotPages ho
     __syncthreads();
     for (int i = 0; i < kFramesEach; i++) {
       const int32_t frame = tile + i * kOrderThreads + thread;
-      if (frame < hot.frames) hot.order[atomicAdd(&places[bucket_of(hot, frame)], 1u)] = frame;
+      if (frame < hot.frames) hot.order[atomicAdd(&places[bucket_of(hot, step, frame)], 1u)] = frame;
     }
     __syncthreads();
   }
 }
 
 cudaError_t order_hot_pages(cudaStream_t stream, const HotPages& hot) {
-  if (hot.frames < 1 || hot.step <= kHotPageBuckets) return cudaErrorInvalidValue;
-  const cudaError_t error = cudaMemsetAsync(hot.counts, 0, sizeof(HotPageCounts), stream);
+  if (hot.frames < 1) return cudaErrorInvalidValue;
+  const cudaError_t error = fill(hot.counts, 0, sizeof(HotPageCounts), stream);
   if (error != cudaSuccess) return error;
   const unsigned tiles = static_cast<unsigned>((hot.frames + kOrderTile - 1) / kOrderTile);
   const unsigned blocks = tiles < 256 ? tiles : 256;
@@ -130,7 +132,8 @@ __global__ void __launch_bounds__(kLookUpThreads) look_up_kernel(LookupArgs args
   in_turn();
   const Lookup& lookup = args.lookups[blockIdx.x];
   const size_t row = row_bytes(args.kv, args.head_dim);
-  const int32_t claim = -1 - static_cast<int32_t>(hot.pass & 0x3FFFFFFF);
+  const uint64_t step = hot.now->step;
+  const int32_t claim = -1 - static_cast<int32_t>((hot.now->passes + hot.pass) & 0x3FFFFFFF);
   int32_t missing = 0;  // partitions
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < lookup.retrieved_count; i += kLookUpThreads) {
     const PartitionRef ref = lookup.retrieved[i];
@@ -143,7 +146,7 @@ __global__ void __launch_bounds__(kLookUpThreads) look_up_kernel(LookupArgs args
       const uint64_t page = pages.first_page + static_cast<uint64_t>(j);
       const int32_t entry = entry_at(slot);
       if (has_page(hot, entry, page)) {
-        atomicExch(reinterpret_cast<Wide*>(hot.last_use + entry), static_cast<Wide>(hot.step));
+        atomicExch(reinterpret_cast<Wide*>(hot.last_use + entry), static_cast<Wide>(step));
         continue;
       }
       found_all = false;
@@ -163,12 +166,12 @@ __global__ void __launch_bounds__(kLookUpThreads) look_up_kernel(LookupArgs args
 }
 
 // The next frame that this step has not used; none: -1.
-__device__ __forceinline__ int32_t take_frame(const HotPages& hot) {
+__device__ __forceinline__ int32_t take_frame(const HotPages& hot, uint64_t step) {
   for (;;) {
     const uint32_t at = atomicAdd(&hot.counts->taken, 1u);
     if (at >= static_cast<uint32_t>(hot.frames)) return -1;
     const int32_t frame = hot.order[at];
-    if (hot.last_use[frame] != hot.step) return frame;
+    if (hot.last_use[frame] != step) return frame;
   }
 }
 
@@ -200,6 +203,7 @@ __device__ __forceinline__ void copy_page(const HotPageMiss& miss, std::byte* fr
 
 __global__ void __launch_bounds__(kCopyThreads) copy_misses_kernel(HotPages hot) {
   in_turn();
+  const uint64_t step = hot.now->step;
   const uint32_t count = min(hot.counts->misses, static_cast<uint32_t>(hot.most_misses));
   const uint32_t warps = gridDim.x * (kCopyThreads / kWarp);
   for (uint32_t i = blockIdx.x * (kCopyThreads / kWarp) + static_cast<uint32_t>(warp_of()); i < count;
@@ -207,10 +211,10 @@ __global__ void __launch_bounds__(kCopyThreads) copy_misses_kernel(HotPages hot)
     const HotPageMiss miss = hot.misses[i];
     int32_t frame = -1;
     if (lane_of() == 0) {
-      frame = take_frame(hot);
+      frame = take_frame(hot, step);
       if (frame >= 0) {
         hot.pages[frame] = miss.page;
-        hot.last_use[frame] = hot.step;
+        hot.last_use[frame] = step;
         *miss.slot = frame;
       }
     }

@@ -6,7 +6,10 @@
 // of which the device would do nothing for a microsecond or two.
 #pragma once
 
+#include <cstring>
 #include <cuda_runtime.h>
+
+#include "kernels/cuda/step.h"
 
 namespace wi::cuda {
 
@@ -18,26 +21,97 @@ constexpr size_t kSharedWithoutAsking = size_t{48} << 10;
 // the kernel's, and another thread may be about to launch it with more.
 cudaError_t allow_shared(const void* kernel);
 
-// Arguments are copied when this is called. Nothing is waited for.
-template <class... Params, class... Args>
-[[nodiscard]] cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
-                                 cudaStream_t stream, Args&&... args) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return cudaSuccess;  // nothing to do is no error here
-  if (shared_bytes > kSharedWithoutAsking) {
-    const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel));
+// A step is told from others by the bytes of its launches, of which those between a struct's members are of no meaning and
+// whatever they happen to be. Where the compiler does not clear them, steps that are alike may not be seen to be.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+#define WI_CLEARS_PADDING 1
+#endif
+#endif
+#ifdef WI_CLEARS_PADDING
+inline constexpr bool kClearsPadding = true;
+template <class T>
+void clear_padding(T& value) {
+  if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
+}
+#else
+inline constexpr bool kClearsPadding = false;
+template <class T>
+void clear_padding(T&) {}
+#endif
+
+// A kernel's parameters, one behind the other.
+template <class... Params>
+struct Parameters {
+  template <class Use, class... Before>
+  cudaError_t with(Use&& use, const Before&... before) const {
+    return use(before...);
+  }
+};
+template <class First, class... Rest>
+struct Parameters<First, Rest...> {
+  First first;
+  Parameters<Rest...> rest;
+  template <class Use, class... Before>
+  cudaError_t with(Use&& use, const Before&... before) const {
+    return rest.with(use, before..., first);
+  }
+  template <class Value, class... Values>
+  void set(Value&& value, Values&&... values) {
+    first = static_cast<First>(value);
+    clear_padding(first);
+    if constexpr (sizeof...(Values) > 0) rest.set(static_cast<Values&&>(values)...);
+  }
+};
+template <class... Params>
+struct KernelCall {
+  void (*kernel)(Params...);
+  dim3 grid, block;
+  size_t shared_bytes;
+  Parameters<Params...> parameters;
+};
+
+template <class... Params>
+cudaError_t launch_now(const std::byte* given, cudaStream_t stream) {
+  const auto& call = *reinterpret_cast<const KernelCall<Params...>*>(given);
+  if (call.shared_bytes > kSharedWithoutAsking) {
+    const cudaError_t error = allow_shared(reinterpret_cast<const void*>(call.kernel));
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
+  config.gridDim = call.grid;
+  config.blockDim = call.block;
+  config.dynamicSmemBytes = call.shared_bytes;
   config.stream = stream;
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &early;
   config.numAttrs = launches_early() ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+  return call.parameters.with(
+      [&](const auto&... each) { return cudaLaunchKernelEx(&config, call.kernel, each...); });
 }
+
+// Arguments are copied when this is called. Nothing is waited for.
+template <class... Params, class... Args>
+[[nodiscard]] cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                                 cudaStream_t stream, Args&&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return cudaSuccess;  // nothing to do is no error here
+  using Call = KernelCall<Params...>;
+  alignas(16)
+      std::byte room[sizeof(Call)] = {};  // a step is told from others by its bytes: none is left as it was
+  Call& call = *reinterpret_cast<Call*>(room);
+  call.kernel = kernel;
+  call.grid = grid;
+  call.block = block;
+  call.shared_bytes = shared_bytes;
+  call.parameters.set(static_cast<Args&&>(args)...);
+  return noting() ? noting()->note(launch_now<Params...>, call, stream) : launch_now<Params...>(room, stream);
+}
+
+// The same of a few bytes of the device's memory, and of copies, which the queue's own functions ask for.
+[[nodiscard]] cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t stream);
+[[nodiscard]] cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                               cudaStream_t stream);
 
 }  // namespace wi::cuda

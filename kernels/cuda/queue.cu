@@ -161,6 +161,7 @@ DeviceQueue::~DeviceQueue() {
   const OnDevice on(index);
   for (cudaStream_t each : {stream, fetching_})
     if (each) (void)cudaStreamSynchronize(each);
+  step.forget();
   for (const Pieces* pieces : {&going_, &left_})
     for (const Piece& piece : pieces->list) free_piece(piece);
   free_piece(downloads_);
@@ -232,7 +233,7 @@ std::byte* DeviceQueue::grown(Kept* kept, size_t bytes) {
   void* data = nullptr;
   const size_t room = kept_bytes(bytes);
   cudaError_t error = cudaMalloc(&data, room);
-  if (error == cudaSuccess) error = cudaMemsetAsync(data, 0, room, stream);
+  if (error == cudaSuccess) error = wi::cuda::fill(data, 0, room, stream);
   try {
     if (error == cudaSuccess && kept->data) outgrown_.push_back(kept->data);
   } catch (const std::bad_alloc&) {
@@ -248,14 +249,14 @@ std::byte* DeviceQueue::grown(Kept* kept, size_t bytes) {
 }
 
 void DeviceQueue::send(const Room& room, size_t bytes) {
-  if (room && bytes) note(cudaMemcpyAsync(room.device, room.host, bytes, cudaMemcpyHostToDevice, stream));
+  if (room && bytes) note(wi::cuda::copy(room.device, room.host, bytes, cudaMemcpyHostToDevice, stream));
 }
 
 void DeviceQueue::send(void* to, const void* from, size_t bytes) {
   const Room staged = room(bytes);
   if (!staged || !bytes) return;
   std::memcpy(staged.host, from, bytes);
-  note(cudaMemcpyAsync(to, staged.host, bytes, cudaMemcpyHostToDevice, stream));
+  note(wi::cuda::copy(to, staged.host, bytes, cudaMemcpyHostToDevice, stream));
 }
 
 void DeviceQueue::bring_back(const Room& room, size_t offset, size_t bytes, const Return& then) {
@@ -265,7 +266,7 @@ void DeviceQueue::bring_back(const Room& room, size_t offset, size_t bytes, cons
   } catch (const std::bad_alloc&) {
     return note(cudaErrorMemoryAllocation);
   }
-  note(cudaMemcpyAsync(room.host + offset, room.device + offset, bytes, cudaMemcpyDeviceToHost, stream));
+  note(wi::cuda::copy(room.host + offset, room.device + offset, bytes, cudaMemcpyDeviceToHost, stream));
 }
 
 std::byte* DeviceQueue::download_room(size_t bytes) {
@@ -297,6 +298,8 @@ cudaError_t DeviceQueue::allocate_host(Piece& piece, size_t bytes) {
     (void)cudaGetLastError();
     host = std::aligned_alloc(256, aligned(bytes));
     refused_pins_++;
+    pins_ = false;
+    if (step.recording()) go_on_without_step();
     if (host) error = cudaSuccess;
   }
   piece.room.host = static_cast<std::byte*>(host);
@@ -325,7 +328,8 @@ cudaError_t DeviceQueue::finish() {
   if (!left_.list.empty()) left_.list.back().used = left_.used;
   for (const Piece& piece : left_.list)
     if (!failed() && piece.used)
-      note(cudaMemcpyAsync(piece.room.host, piece.room.device, piece.used, cudaMemcpyDeviceToHost, stream));
+      note(wi::cuda::copy(piece.room.host, piece.room.device, piece.used, cudaMemcpyDeviceToHost, stream));
+  note(step.end(stream));
   for (cudaStream_t each : {fetching_, stream}) note(cudaStreamSynchronize(each));
   if (first_error_ == cudaSuccess)
     for (const Return& back : returns_) back.use(back.from, back.to, back.count);
@@ -340,7 +344,8 @@ cudaError_t DeviceQueue::finish() {
 }
 
 wi::QueueBytes DeviceQueue::bytes() const {
-  QueueBytes all{.device = partials_.bytes + clusters_.bytes + arrived_.bytes, .host = downloads_.bytes};
+  QueueBytes all{.device = partials_.bytes + clusters_.bytes + arrived_.bytes,
+                 .host = downloads_.bytes + step.bytes()};
   for (const Pieces* pieces : {&going_, &left_})
     for (const Piece& piece : pieces->list) all.device += piece.bytes, all.host += piece.bytes;
   return all;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/step.h"
 #include "kernels/device.h"
 
 namespace wi::cuda {
@@ -69,8 +70,14 @@ struct wi::DeviceQueue {
   };
   // From pinned memory, on a stream of their own (kernels/device.h).
   void fetch(void* to, const void* from, size_t bytes);
-  void fetch_after() { order(asked_, stream, fetching_); }
-  void await_fetched() { order(fetched_, fetching_, stream); }
+  void fetch_after() {
+    go_on_without_step();
+    order(asked_, stream, fetching_);
+  }
+  void await_fetched() {
+    go_on_without_step();
+    order(fetched_, fetching_, stream);
+  }
   // Host memory, pinned where that is allowed, that stays from call to call. Null: there is none.
   std::byte* download_room(size_t bytes);
   // Whether a copy to it needs no other on the way.
@@ -79,6 +86,13 @@ struct wi::DeviceQueue {
   // Device memory for what operations leave for the host, who has it, through use(from, to, count), when the queue is
   // finished: all of it comes at once then. Null as above.
   std::byte* left(size_t bytes, void* to, size_t count, void (*use)(const std::byte*, void*, size_t));
+  // What is asked for from now on until finish() is a step (step.h), but where the system has no pinned memory: then
+  // copies are not what a graph may hold.
+  void begin_step() {
+    if (pins_) step.begin();
+  }
+  // Beside what a step notes, whatever it was asked for before that is done.
+  void go_on_without_step() { note(step.go_on_without(stream)); }
   // The first error since finish() is what it says; one that loses the device before all others.
   void note(cudaError_t error);
   bool failed() const { return first_error_ != cudaSuccess; }
@@ -88,6 +102,7 @@ struct wi::DeviceQueue {
 
   const int32_t index;
   cudaStream_t stream = nullptr;
+  wi::cuda::RecordedStep step;
 
  private:
   struct Piece {
@@ -119,8 +134,23 @@ struct wi::DeviceQueue {
   cudaError_t first_error_ = cudaSuccess;
   Pieces going_, left_;
   uint64_t refused_pins_ = 0;
+  bool pins_ = true;  // never refused so far
   std::vector<Return> returns_;
   std::vector<void*> outgrown_;
   Kept partials_, clusters_, arrived_;
   Piece downloads_;
 };
+
+namespace wi::cuda {
+
+// While one lives, the calling thread asks a queue for something: of its device, and of the step that it may be noting.
+class Asking {
+ public:
+  explicit Asking(DeviceQueue& queue) : on_(queue.index), noting_(&queue.step) {}
+
+ private:
+  const OnDevice on_;
+  const Noting noting_;
+};
+
+}  // namespace wi::cuda

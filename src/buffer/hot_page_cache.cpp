@@ -29,7 +29,7 @@ HostBuffer allocated(HostPool& pool, uint64_t bytes) {
 HotPageCache::HotPageCache(std::shared_ptr<HostPool> pool, size_t page_bytes, size_t slab_bytes)
     : pool_(std::move(pool)), page_bytes_(page_bytes), sizes_(std::max<size_t>(slab_bytes / page_bytes, 1)) {
   hot_.frame_bytes = page_bytes;
-  hot_.step = kHotPageBuckets;
+  now_.step = kHotPageBuckets;
   gone_.reserve(kMostGone);
   told_.reserve(kMostTold);
 }
@@ -107,9 +107,12 @@ void HotPageCache::order(Queue& queue) {
     told_.assign(gone_.end() - count, gone_.end());
     gone_.erase(gone_.end() - count, gone_.end());
   }
-  hot_.gone_count = static_cast<int32_t>(told_.size());
-  hot_.gone = told_.empty() ? nullptr : queue.stage(told_.data(), told_.size());
-  ++hot_.step;
+  now_.gone_count = static_cast<int32_t>(told_.size());
+  now_.gone = told_.empty() ? nullptr : queue.stage(told_.data(), told_.size());
+  ++now_.step;
+  now_.passes += hot_.pass;
+  hot_.pass = 0;
+  queue.upload(hot_.now, &now_, sizeof now_);
   queue.order_hot_pages(hot_);
 }
 
@@ -129,6 +132,7 @@ HotPageCache::Layout HotPageCache::layout(int32_t frames) {
   of.order = next(count * sizeof(int32_t));
   of.misses = next(static_cast<uint64_t>(std::min(frames, kMostMisses)) * sizeof(HotPageMiss));
   of.counts = next(sizeof(HotPageCounts));
+  of.now = next(sizeof(HotPageStep));
   return of;
 }
 
@@ -203,6 +207,7 @@ bool HotPageCache::make_room(int32_t frames) {
   next.order = reinterpret_cast<int32_t*>(notes.data() + at.order);
   next.misses = reinterpret_cast<HotPageMiss*>(notes.data() + at.misses);
   next.counts = reinterpret_cast<HotPageCounts*>(notes.data() + at.counts);
+  next.now = reinterpret_cast<HotPageStep*>(notes.data() + at.now);
   const size_t held = static_cast<size_t>(hot_.frames);
   const CopyPiece pieces[] = {{next.pages, hot_.pages, held * sizeof(uint64_t)},
                               {next.last_use, hot_.last_use, held * sizeof(uint64_t)},

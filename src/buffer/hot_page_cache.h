@@ -61,7 +61,7 @@ class HotPageCache {
  private:
   // Offsets in notes_.
   struct Layout {
-    uint64_t pages, last_use, memory, order, misses, counts, bytes;
+    uint64_t pages, last_use, memory, order, misses, counts, now, bytes;
   };
   static Layout layout(int32_t frames);
   int32_t frames_within(uint64_t bytes) const;
@@ -89,6 +89,7 @@ class HotPageCache {
   HostBuffer notes_;  // what HotPages points to
   int32_t room_ = 0;  // frames that notes_ has room for
   HotPages hot_{};
+  HotPageStep now_;                 // of which the device has a copy
   bool ordered_ = false;            // for this step
   int refused_ = 0;                 // steps until more memory is asked for
   std::vector<HotPageRange> told_;  // to the device, of gone_

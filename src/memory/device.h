@@ -81,6 +81,7 @@ class Queue {
   void fetch_after() { device_->table.fetch_after(queue_); }
   void await_fetched() { device_->table.await_fetched(queue_); }
   void order_hot_pages(const HotPages& pages) { device_->table.order_hot_pages(queue_, pages); }
+  void begin_step() { device_->table.begin_step(queue_); }
   void finish();          // waits; throws what went wrong since the last time
   void drain() noexcept;  // waits, whatever went wrong
 

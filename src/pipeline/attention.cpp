@@ -1,6 +1,7 @@
 #include "src/pipeline/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/hot_pages.h"
@@ -184,6 +185,11 @@ void Attention::fill(LaidOut& pass, const Lists& all, KvRun*& steady) {
       lookup->counters = counted_ + i * static_cast<size_t>(kv_heads_) + static_cast<size_t>(head);
     }
   }
+  if (queue_) {  // the same for many steps, so that they are alike
+    const auto unit = std::max<uint64_t>(std::bit_floor(static_cast<uint64_t>(args.usual_tokens)) / 8, 64);
+    args.usual_tokens =
+        static_cast<int64_t>((static_cast<uint64_t>(args.usual_tokens) + unit - 1) / unit * unit);
+  }
   args.count = static_cast<int32_t>(pass.count) * kv_heads_;
   args.group = group_;
   args.head_dim = head_dim_;
@@ -220,8 +226,13 @@ void Attention::stage(size_t lookups, size_t steady) {
   if (!runs) return;  // nothing of this step is launched any more, and its end says why
   std::vector<const WantedTokens*>& wanted = wanted_;
   wanted.assign(rows_.size(), nullptr);
-  for (size_t i = 0; i < rows_.size(); ++i)
-    if (!rows_[i].wanted.empty()) wanted[i] = queue_->stage(rows_[i].wanted.data(), rows_[i].wanted.size());
+  // Rows without any have as much room as others: what is staged after them is where it was in the last step.
+  const WantedTokens none{};
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const std::span<const WantedTokens> own = rows_[i].wanted;
+    if (rows_[i].policy->wants_repeats)
+      wanted[i] = own.empty() ? queue_->stage(&none, 1) : queue_->stage(own.data(), own.size());
+  }
   for (const LaidOut& pass : passes_)
     for (int32_t i = 0; i < pass.args.count; ++i) {
       Lookup& lookup = pass.args.lookups[i];

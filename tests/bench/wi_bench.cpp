@@ -36,7 +36,7 @@ struct Options {
   int64_t append = 0;  // of the context, read by a prefill of their own
   int32_t threads = 0;
   uint64_t seed = 1;
-  bool check = true, turns = false, serve = false, read_ahead = true;
+  bool check = true, turns = false, serve = false, read_ahead = true, graphs = true;
   float kv_fast = 0;      // > 0: that share of the cache in memory, the rest in a file in spill
   int64_t kv_budget = 0;  // > 0: that many bytes
   std::string spill = "/var/tmp", manager = "lru";
@@ -56,7 +56,7 @@ const char* const kUsage =
     "                [--threads N]\n"
     "                [--fill prefill|synthetic] [--append N] [--document FILE] [--kv f16|bf16|f32]\n"
     "                [--precision fast|high|f32|int8] [--simd SSSE3|AVX2|AVX2_VNNI|AVX3|AVX3_DL] [--seed N]\n"
-    "                [--no-check] [--turns]\n"
+    "                [--no-check] [--turns] [--no-graphs]\n"
     "                [--kv-fast SHARE | --kv-budget MB  [--spill FOLDER] [--manager lru|bucketed] "
     "[--no-read-ahead]]\n"
     "                [--saved FOLDER]\n"
@@ -82,6 +82,7 @@ const char* const kUsage =
     "the same as with all of them in memory, and gives that one's times too.\n"
     "--kv-budget: so many MB for keys, values, indexes and scratch, the rest in a file.\n"
     "With a device these two are of its memory, and the rest is in pinned memory.\n"
+    "--no-graphs: a device's steps launch by launch, not each by one call.\n"
     "--no-read-ahead: a prompt reads its past from the file when it wants it, not while it attends.\n"
     "--saved: saves each session into the folder (the file goes afterwards), loads it in a runtime whose "
     "slow "
@@ -263,11 +264,23 @@ int main(int argc, char** argv) {
   return 0;
 }
 
+// A device's backend that is told of no steps; null: the host's own processor.
+const Backend* launching_one_by_one(const Backend* backend) {
+  static DeviceTable table;
+  static Backend other;
+  if (!backend) return nullptr;
+  table = *backend->device;
+  table.begin_step = [](DeviceQueue*) {};
+  other = *backend;
+  other.device = &table;
+  return &other;
+}
+
 int run(const Options& given) {
   Options options = given;
   RuntimeParams params;
   const DeviceChoice device = find_device(options.device);
-  params.backend = device.backend;
+  params.backend = options.graphs ? device.backend : launching_one_by_one(device.backend);
   params.device = device.index;
   params.threads = options.threads;
   params.kv_budget_bytes = static_cast<uint64_t>(options.kv_budget);
@@ -641,6 +654,10 @@ Options parse(int argc, char** argv) {
     }
     if (name == "--serve") {
       options.serve = true;
+      continue;
+    }
+    if (name == "--no-graphs") {
+      options.graphs = false;
       continue;
     }
     if (name == "--no-check") {

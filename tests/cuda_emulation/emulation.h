@@ -31,10 +31,13 @@ inline constexpr bool kForgetsFaults = true;  // reset() is enough to go on afte
 bool sees_accesses();                         // whether the sources report their accesses
 uint64_t launches();                          // kernels run since reset()
 uint64_t api_calls();                         // calls to the runtime since reset()
+uint64_t graph_launches();                    // of them, of graphs
+int64_t graphs();                             // that there are, instantiated or not, whenever they were made
 uint64_t pins();                              // of them, to cudaMallocHost
 int last_pin_node();  // that the calling thread preferred at the last one; -1: none, -2: the system does not say
 
-// The nth call to cudaMalloc or cudaMallocHost from now on, and those after it, fail. Negative: none.
+// The nth call to cudaMalloc, cudaMallocHost or cudaGraphInstantiate from now on, and those after it, fail. Negative:
+// none.
 void fail_allocations_from(int64_t nth);
 
 // The machine, until reset(). Devices beyond the first are only there to be counted and chosen.
@@ -58,6 +61,9 @@ void enter_host_context();
 bool in_host_context();
 uint64_t calls_in_host_context();
 void leave_host_context();
+
+// Whether streams can be captured, until reset(); else each attempt is refused at its end.
+void allow_capture(bool allowed);
 
 // From the nth launch from now on a kernel faults, as one does that follows a wild pointer. Negative: none.
 void fail_launch(int64_t nth);

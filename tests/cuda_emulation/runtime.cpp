@@ -26,7 +26,9 @@ std::recursive_mutex api;
 std::string first_report;
 cudaError_t sticky = cudaSuccess;
 cudaError_t last_error = cudaSuccess;
-uint64_t launch_count, call_count, pin_count, host_context_calls;
+uint64_t launch_count, call_count, pin_count, host_context_calls, graph_count;
+int64_t graphs_alive;
+bool captures = true;
 thread_local std::vector<const void*>
     contexts;  // the driver's stack; a device's primary one is its number's address
 constexpr int kHostContext = -1, kPrimaryContexts[8] = {};
@@ -111,6 +113,7 @@ struct Operation {
   std::function<void()> run;
   CUevent_st* waits = nullptr;  // until this one is done as often as
   uint64_t until = 0;
+  bool alone = false;  // no graph holds it
 };
 
 }  // namespace
@@ -118,10 +121,18 @@ struct Operation {
 
 struct CUstream_st {
   std::deque<Operation> queue;
+  bool capturing = false, spoiled = false;  // by something that no graph holds
+  std::vector<Operation> captured;
   bool ready() const {
     return !queue.empty() && (!queue.front().waits || queue.front().waits->done >= queue.front().until);
   }
 };
+
+// What was captured; a graph that was instantiated has it too.
+struct CUgraph_st {
+  std::vector<Operation> operations;
+};
+struct CUgraphExec_st : CUgraph_st {};
 
 namespace cuda_emulation {
 namespace {
@@ -205,6 +216,11 @@ cudaError_t push(CUstream_st* given, Operation operation) {
   CUstream_st* const stream = named(given);
   if (sticky != cudaSuccess) return failed(sticky);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);  // the default stream is one of those
+  if (stream->capturing) {
+    stream->spoiled = stream->spoiled || operation.waits || operation.alone;
+    stream->captured.push_back(std::move(operation));
+    return cudaSuccess;
+  }
   stream->queue.push_back(std::move(operation));
   // Some work is done before the host has said more, most of it late.
   while (draw(4) == 0 && advance()) {
@@ -220,7 +236,8 @@ void reset(uint64_t seed) {
   drawn().seed(seed);
   first_report.clear();
   sticky = last_error = cudaSuccess;
-  launch_count = call_count = pin_count = 0;
+  launch_count = call_count = pin_count = graph_count = 0;
+  captures = true;
   allocations_left = launches_left = -1;
   machine = {};
   ++resets;
@@ -239,6 +256,9 @@ void reset(uint64_t seed) {
 const std::string& report() { return first_report; }
 uint64_t launches() { return launch_count; }
 uint64_t api_calls() { return call_count; }
+uint64_t graph_launches() { return graph_count; }
+int64_t graphs() { return graphs_alive; }
+void allow_capture(bool allowed) { captures = allowed; }
 uint64_t pins() {
   const Call call(api);
   return pin_count;
@@ -273,10 +293,10 @@ cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
   const auto allowed = shared_limits.find(launch.kernel);
   const size_t most = allowed == shared_limits.end() ? kPlainShared : static_cast<size_t>(allowed->second);
   if (config.dynamicSmemBytes > most) return failed(cudaErrorInvalidValue);
-  const bool faults = launches_left >= 0 && launches_left-- == 0;
   Operation operation;
-  operation.run = [config, faults, launch = std::make_shared<Launch>(std::move(launch))] {
-    if (faults) return note(cudaErrorIllegalAddress, "a launch that was to fault");
+  operation.run = [config, launch = std::make_shared<Launch>(std::move(launch))] {
+    if (launches_left >= 0 && launches_left-- == 0)
+      return note(cudaErrorIllegalAddress, "a launch that was to fault");
     run_grid(config, *launch);
   };
   return push(config.stream, std::move(operation));
@@ -440,6 +460,7 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   ++call_count;
   Operation operation;
   operation.run = [data] { forget_piece(static_cast<std::byte*>(data)); };
+  operation.alone = true;
   return push(stream, std::move(operation));
 }
 
@@ -480,6 +501,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     const Opening open;
     std::memcpy(to, from, bytes);
   };
+  for (const void* end : {static_cast<const void*>(to), from})
+    operation.alone = operation.alone || (!arena.holds(end) && !in_pinned(end, bytes));
   return push(stream, std::move(operation));
 }
 
@@ -514,11 +537,83 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return failed(sticky);
 }
 
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const Call call(api);
+  ++call_count;
+  if (sticky != cudaSuccess) return failed(sticky);
+  if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
+  if (stream->capturing) return failed(cudaErrorStreamCaptureUnsupported);
+  stream->capturing = true;
+  stream->spoiled = !captures;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* out) {
+  const Call call(api);
+  ++call_count;
+  *out = nullptr;
+  if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
+  if (!stream->capturing) return failed(cudaErrorInvalidValue);
+  stream->capturing = false;
+  std::vector<Operation> captured = std::move(stream->captured);
+  stream->captured.clear();
+  if (sticky != cudaSuccess) return failed(sticky);
+  if (stream->spoiled) return failed(cudaErrorStreamCaptureUnsupported);
+  ++graphs_alive;
+  *out = new CUgraph_st{std::move(captured)};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long) {
+  const Call call(api);
+  ++call_count;
+  *out = nullptr;
+  if (sticky != cudaSuccess) return failed(sticky);
+  if (allocations_left >= 0 && allocations_left-- <= 0) {
+    allocations_left = 0;
+    return failed(cudaErrorMemoryAllocation);
+  }
+  ++graphs_alive;
+  *out = new CUgraphExec_st{{graph->operations}};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  const Call call(api);
+  ++call_count;
+  --graphs_alive;
+  delete graph;
+  return cudaSuccess;
+}
+
+// One call, whatever is in it.
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  const Call call(api);
+  ++call_count;
+  ++graph_count;
+  cudaError_t error = sticky;
+  for (const Operation& each : graph->operations)
+    if (error == cudaSuccess) error = push(stream, each);
+  return failed(error);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  const Call call(api);
+  ++call_count;
+  --graphs_alive;
+  delete graph;
+  return cudaSuccess;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t given) {
   const Call call(api);
   ++call_count;
   CUstream_st* const stream = named(given);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
+  if (stream->capturing) {
+    stream->spoiled = true;
+    return failed(cudaErrorStreamCaptureUnsupported);
+  }
   return advance_until([&] { return stream->queue.empty(); });
 }
 
@@ -556,6 +651,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   ++call_count;
   Operation operation;
   operation.run = [event, turn = ++event->recorded] { event->done = std::max(event->done, turn); };
+  operation.alone = true;
   return push(stream, std::move(operation));
 }
 

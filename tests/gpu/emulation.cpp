@@ -9,6 +9,9 @@
 namespace {
 
 int64_t allocations_left = -1, launches_left = -1;  // until one fails; negative: none does
+uint64_t calls, graph_calls;
+int64_t alive;
+bool captures = true;
 
 }  // namespace
 
@@ -20,6 +23,14 @@ cudaError_t __real_cudaMallocHost(void** out, size_t bytes);
 cudaError_t __real_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
                                        void** arguments);
 
+cudaError_t __real_cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream);
+cudaError_t __real_cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t __real_cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t __real_cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t __real_cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t __real_cudaGraphExecDestroy(cudaGraphExec_t graph);
+
 static bool refused() { return allocations_left >= 0 && (allocations_left == 0 || allocations_left-- == 0); }
 
 cudaError_t __wrap_cudaMalloc(void** out, size_t bytes) {
@@ -30,8 +41,40 @@ cudaError_t __wrap_cudaMallocHost(void** out, size_t bytes) {
 }
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
                                        void** arguments) {
+  ++calls;
   if (launches_left >= 0 && launches_left-- == 0) wi::gpu_test::write_astray(config->stream);
   return __real_cudaLaunchKernelExC(config, kernel, arguments);
+}
+
+cudaError_t __wrap_cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream) {
+  ++calls;
+  return __real_cudaMemcpyAsync(to, from, bytes, kind, stream);
+}
+cudaError_t __wrap_cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  ++calls;
+  return __real_cudaMemsetAsync(to, value, bytes, stream);
+}
+cudaError_t __wrap_cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return captures ? __real_cudaStreamBeginCapture(stream, mode) : cudaErrorStreamCaptureUnsupported;
+}
+cudaError_t __wrap_cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long flags) {
+  const cudaError_t error =
+      refused() ? cudaErrorMemoryAllocation : __real_cudaGraphInstantiate(out, graph, flags);
+  alive += error == cudaSuccess;
+  return error;
+}
+cudaError_t __wrap_cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  ++calls, ++graph_calls;
+  if (launches_left >= 0) {
+    launches_left = -1;
+    wi::gpu_test::write_astray(stream);
+  }
+  return __real_cudaGraphLaunch(graph, stream);
+}
+cudaError_t __wrap_cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  --alive;
+  return __real_cudaGraphExecDestroy(graph);
 }
 
 }  // extern "C"
@@ -40,6 +83,7 @@ namespace cuda_emulation {
 
 void reset(uint64_t) {
   allocations_left = launches_left = -1;
+  captures = true;
   const cudaError_t error = cudaDeviceSynchronize();
   if (error == cudaSuccess) return;
   std::printf("the device is lost: %s\n", cudaGetErrorString(error));
@@ -56,6 +100,10 @@ const std::string& report() {
 
 void fail_allocations_from(int64_t nth) { allocations_left = nth; }
 void fail_launch(int64_t nth) { launches_left = nth; }
+uint64_t api_calls() { return calls; }
+uint64_t graph_launches() { return graph_calls; }
+int64_t graphs() { return alive; }
+void allow_capture(bool allowed) { captures = allowed; }
 
 void set_machine(const Machine&) { skip(); }
 

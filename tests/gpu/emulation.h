@@ -15,7 +15,12 @@ const std::string& report();
 inline constexpr bool kForgetsFaults = false;
 
 void fail_allocations_from(int64_t nth);  // as the emulation's
-void fail_launch(int64_t nth);            // the nth from now on follows a kernel with a wild pointer
+// The nth from now on follows a kernel with a wild pointer, and so does a graph that comes before.
+void fail_launch(int64_t nth);
+uint64_t api_calls();  // launches, of kernels and of graphs, copies and fills
+uint64_t graph_launches();
+int64_t graphs();  // that can be launched
+void allow_capture(bool allowed);
 
 // Other machines than this one: the test is skipped.
 struct Machine {

@@ -30,6 +30,7 @@ struct Shape {
   wi_log_callback log = nullptr;
   void* log_user = nullptr;
   size_t slab_bytes = kSlabBytes;
+  int32_t layers = 0;  // 0: few
 };
 
 // A backend with sessions of a model that it has to itself: a device takes the model's weights away.
@@ -47,6 +48,7 @@ struct World {
     ModelShape of = shape_named("tiny");
     of.kv_heads = shape.kv_heads;
     of.head_dim = shape.head_dim;
+    if (shape.layers) of.layers = shape.layers;
     model = random_model(of, shape.weights, 7, Precision::f32);
     if (runtime->device)
       move_weights(*std::const_pointer_cast<Model>(model), *backend.device, *runtime->device_weights_pool,

@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "kernels/cuda/launch.h"
+
+namespace wi::cuda {
+
+static thread_local RecordedStep* noting_now = nullptr;
+
+RecordedStep* noting() { return noting_now; }
+
+Noting::Noting(RecordedStep* step) : before_(noting_now) {
+  noting_now = step && step->recording() ? step : nullptr;
+}
+Noting::~Noting() { noting_now = before_; }
+
+struct FillCall {
+  void* to;
+  size_t bytes;
+  int64_t value;
+};
+cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t stream) {
+  if (!noting()) return cudaMemsetAsync(to, value, bytes, stream);
+  return noting()->note(
+      [](const std::byte* given, cudaStream_t in) {
+        const auto& call = *reinterpret_cast<const FillCall*>(given);
+        return cudaMemsetAsync(call.to, static_cast<int>(call.value), call.bytes, in);
+      },
+      FillCall{to, bytes, value}, stream);
+}
+
+struct CopyCall {
+  void* to;
+  const void* from;
+  size_t bytes;
+  int64_t kind;
+};
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (!noting()) return cudaMemcpyAsync(to, from, bytes, kind, stream);
+  return noting()->note(
+      [](const std::byte* given, cudaStream_t in) {
+        const auto& call = *reinterpret_cast<const CopyCall*>(given);
+        return cudaMemcpyAsync(call.to, call.from, call.bytes, static_cast<cudaMemcpyKind>(call.kind), in);
+      },
+      CopyCall{to, from, bytes, kind}, stream);
+}
+
+// In front of what each was given.
+struct NotedCall {
+  RecordedStep::Start start;
+  size_t bytes;  // up to the next one
+};
+
+void RecordedStep::forget() {
+  for (Graph& each : kept_)
+    if (each.graph) (void)cudaGraphExecDestroy(std::exchange(each.graph, nullptr));
+}
+
+cudaError_t RecordedStep::end(cudaStream_t stream) {
+  if (!std::exchange(recording_, false)) return cudaSuccess;
+  ++steps_;
+  cudaError_t error = cudaSuccess;
+  const auto kept = std::find_if(std::begin(kept_), std::end(kept_),
+                                 [&](const Graph& each) { return each.graph && each.step == now_; });
+  cudaGraphExec_t graph = nullptr;
+  if (kept != std::end(kept_)) {
+    kept->used = steps_;
+    error = cudaGraphLaunch(kept->graph, stream);
+  } else if (seen_lately() && (graph = captured(stream))) {
+    keep(graph);
+    error = cudaGraphLaunch(graph, stream);
+  } else {
+    error = start_all(stream);
+    std::swap(recent_[next_recent_++ % kRecent], now_);
+  }
+  now_.bytes.clear();
+  now_.count = 0;
+  return error;
+}
+
+cudaError_t RecordedStep::go_on_without(cudaStream_t stream) {
+  if (!std::exchange(recording_, false)) return cudaSuccess;
+  noting_now = nullptr;
+  const cudaError_t error = start_all(stream);
+  now_.bytes.clear();
+  now_.count = 0;
+  return error;
+}
+
+// Room for what it is given; null: there is none.
+std::byte* RecordedStep::add(Start start, size_t bytes) {
+  const NotedCall call = {start, (sizeof(NotedCall) + bytes + kAlign - 1) / kAlign * kAlign};
+  static_assert(sizeof(NotedCall) % kAlign == 0);
+  const size_t at = now_.bytes.size();
+  try {
+    now_.bytes.resize(at + call.bytes);  // zeros, where nothing is copied to
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  ++now_.count;
+  std::memcpy(now_.bytes.data() + at, &call, sizeof call);
+  return now_.bytes.data() + at + sizeof call;
+}
+
+cudaError_t RecordedStep::start_all(cudaStream_t stream) const {
+  const Noting none(nullptr);
+  for (size_t at = 0; at < now_.bytes.size();) {
+    NotedCall call;
+    std::memcpy(&call, now_.bytes.data() + at, sizeof call);
+    const cudaError_t error = call.start(now_.bytes.data() + at + sizeof call, stream);
+    if (error != cudaSuccess) return error;
+    at += call.bytes;
+  }
+  return cudaSuccess;
+}
+
+// Only then its kernels are loaded, which is not to happen while a stream is captured.
+bool RecordedStep::seen_lately() {
+  return now_.count >= kFewest && steps_ >= refused_until_ &&
+         std::find(std::begin(recent_), std::end(recent_), now_) != std::end(recent_);
+}
+
+// Null: there is none, for whatever reason; this step goes on as it comes, and so do the next ones for a while.
+cudaGraphExec_t RecordedStep::captured(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t made = nullptr;
+  cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
+  if (error == cudaSuccess) {
+    error = start_all(stream);
+    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+    if (error == cudaSuccess) error = ended;
+  }
+  if (error == cudaSuccess) error = cudaGraphInstantiate(&made, graph, 0);
+  if (graph) (void)cudaGraphDestroy(graph);
+  if (error == cudaSuccess) return made;
+  (void)cudaGetLastError();  // a fault of the device's shows with what comes next
+  refused_until_ = steps_ + kPatience;
+  return nullptr;
+}
+
+// In the place of the one that was used least recently.
+void RecordedStep::keep(cudaGraphExec_t graph) {
+  Graph& place = *std::min_element(std::begin(kept_), std::end(kept_),
+                                   [](const Graph& a, const Graph& b) { return a.used < b.used; });
+  if (place.graph) (void)cudaGraphExecDestroy(place.graph);
+  place.graph = graph;
+  place.used = steps_;
+  std::swap(place.step, now_);
+}
+
+size_t RecordedStep::bytes() const {
+  size_t all = now_.bytes.capacity();
+  for (const Graph& each : kept_) all += each.step.bytes.capacity();
+  for (const Noted& each : recent_) all += each.bytes.capacity();
+  return all;
+}
+
+}  // namespace wi::cuda

@@ -1,0 +1,274 @@
+// Steps of a device's queue as graphs (kernels/cuda/step.h): one call for what was asked for before, whatever is in it,
+// and the bits that one call after the other gives.
+#include <cuda_runtime.h>
+#include <set>
+#include <vector>
+
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/queue.h"
+#include "tests/cuda_emulation/tripling.h"
+#include "tests/support/device_world.h"
+
+using namespace wi;
+using namespace wi::test;
+
+namespace {
+
+int reset(void**) {
+  cuda_emulation::reset(test::seed());
+  return 0;
+}
+
+// Where the compiler leaves bytes between members as they are, steps may look different that are alike.
+void needs_padding_cleared() {
+  if (!cuda::kClearsPadding) skip();
+}
+
+// Of `count` steps: calls to the runtime, each step's, and the tokens that came.
+struct Steps {
+  std::vector<uint64_t> calls, graphs;
+  std::vector<int32_t> tokens;
+};
+Steps steps_of(Session& session, int count) {
+  Steps steps;
+  for (int i = 0; i < count; ++i) {
+    const uint64_t calls = cuda_emulation::api_calls(), graphs = cuda_emulation::graph_launches();
+    steps.tokens.push_back(session.decode(nullptr).token);
+    steps.calls.push_back(cuda_emulation::api_calls() - calls);
+    steps.graphs.push_back(cuda_emulation::graph_launches() - graphs);
+  }
+  return steps;
+}
+
+void a_step_that_comes_again_is_one_call(void**) {
+  needs_padding_cleared();
+  for (const Shape& shape :
+       {Shape{.policy = "full"}, Shape{.policy = "wave"}, Shape{.policy = "wave", .fast_share = 0.3f}}) {
+    cuda_emulation::reset(test::seed());
+    World device(cuda_backend(), shape);
+    const auto session = device.session();
+    session->prefill(prompt(300), {}, nullptr);
+    const Steps steps = steps_of(*session, 14);
+    // The first ones open what they need, and steps are alike until a block of tokens is full.
+    int graphs = 0;
+    for (size_t i = 6; i < 14; ++i) graphs += steps.graphs[i] == 1;
+    assert_true(graphs >= 6);
+    assert_string_equal(cuda_emulation::report().c_str(), "");
+  }
+}
+
+// Neither graphs nor what a step asks the runtime for besides.
+void calls_of_a_step_are_as_many_for_any_layers(void**) {
+  needs_padding_cleared();
+  for (const float share : {0.0f, 0.3f}) {
+    std::set<uint64_t> calls;
+    for (const int32_t layers : {2, 5, 9}) {
+      cuda_emulation::reset(test::seed());
+      World device(cuda_backend(), {.policy = "wave", .fast_share = share, .layers = layers});
+      const auto session = device.session();
+      session->prefill(prompt(300), {}, nullptr);
+      const Steps steps = steps_of(*session, 14);
+      assert_int_equal(steps.graphs.back(), 1);
+      calls.insert(steps.calls.back());
+    }
+    assert_int_equal(calls.size(), 1);
+  }
+}
+
+// Where graphs are refused, now and then or always, the same tokens come, one call after the other.
+void refused_graphs_change_no_bit(void**) {
+  needs_padding_cleared();
+  const Shape shape{.policy = "wave", .fast_share = 0.3f};
+  std::vector<float> wanted;
+  for (const bool allowed : {true, false}) {
+    cuda_emulation::reset(test::seed());
+    cuda_emulation::allow_capture(allowed);
+    World device(cuda_backend(), shape);
+    const auto session = device.session();
+    session->prefill(prompt(300), {}, nullptr);
+    const Steps steps = steps_of(*session, 20);
+    uint64_t graphs = 0;
+    for (const uint64_t each : steps.graphs) graphs += each;
+    assert_int_equal(graphs > 0, allowed);
+    const std::vector<float> logits = logits_of(*session);
+    if (allowed) wanted = logits;
+    assert_true(logits == wanted);
+  }
+  // No memory for the graph itself: a warm step asks for none but that.
+  cuda_emulation::reset(test::seed());
+  World device(cuda_backend(), shape);
+  const auto session = device.session();
+  session->prefill(prompt(300), {}, nullptr);
+  steps_of(*session, 3);  // the first of which has nothing to compute
+  cuda_emulation::fail_allocations_from(0);
+  steps_of(*session, 2);
+  cuda_emulation::fail_allocations_from(-1);
+  for (const uint64_t each : steps_of(*session, 15).graphs)
+    assert_int_equal(each, 0);  // nor is it tried again soon
+  assert_true(logits_of(*session) == wanted);
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
+// Two sessions that take turns, alone and in a batch, and one that grows past a segment: more kinds of steps than are
+// kept.
+void sessions_that_take_turns_say_what_they_say_alone(void**) {
+  needs_padding_cleared();
+  const Shape shape{.policy = "wave", .fast_share = 0.3f};
+  const auto life = [&](bool allowed) {
+    cuda_emulation::reset(test::seed());
+    cuda_emulation::allow_capture(allowed);
+    World device(cuda_backend(), shape);
+    const auto one = device.session(), other = device.session();
+    one->prefill(prompt(300), {}, nullptr);
+    other->prefill(prompt(110, 1), {}, nullptr);
+    const auto fork = one->fork();
+    Session* const pair[] = {one.get(), other.get()};
+    Session* const three[] = {fork.get(), other.get(), one.get()};
+    Event events[3];
+    std::vector<std::vector<float>> logits;
+    for (int round = 0; round < 24; ++round) {
+      if (round % 4 == 0) one->decode(nullptr);
+      if (round % 4 == 1) other->decode(nullptr);
+      if (round % 4 == 2) Session::decode_batch(pair, nullptr, events);
+      if (round % 4 == 3) Session::decode_batch(three, nullptr, events);
+      if (round % 6 == 5) logits.push_back(logits_of(*fork));
+    }
+    for (int i = 0; i < 70; ++i) other->decode(nullptr);  // seals a segment
+    for (Session* each : three) logits.push_back(logits_of(*each));
+    return std::pair(logits, cuda_emulation::graph_launches());
+  };
+  const auto [with, graphs] = life(true);
+  const auto [without, none] = life(false);
+  assert_true(with == without);
+  assert_true(graphs > 30 && none == 0);
+}
+
+void a_graph_that_faults_loses_the_device_and_not_the_process(void**) {
+  needs_padding_cleared();
+  World device(cuda_backend(), {.policy = "wave"});
+  const auto session = device.session();
+  session->prefill(prompt(300), {}, nullptr);
+  assert_int_equal(steps_of(*session, 10).graphs.back(), 1);
+  cuda_emulation::fail_launch(7);
+  assert_int_equal(status_of([&] { session->decode(nullptr), session->logits(nullptr); }), WI_E_DEVICE_LOST);
+  assert_int_equal(status_of([&] { session->logits(nullptr); }), WI_E_DEVICE_LOST);
+}
+
+void graphs_go_with_their_queue(void**) {
+  needs_padding_cleared();
+  const int64_t before = cuda_emulation::graphs();
+  {
+    World device(cuda_backend(), {.policy = "full"});
+    const auto session = device.session();
+    session->prefill(prompt(100), {}, nullptr);
+    steps_of(*session, 12);
+    assert_true(cuda_emulation::graphs() > before);
+  }
+  assert_int_equal(cuda_emulation::graphs(), before);
+}
+
+// ---- a queue by itself
+
+// Steps of one queue, each of which takes a number to the device, times three plus one some times, and back.
+struct Tripling {
+  Tripling() {
+    DeviceError error;
+    queue = cuda::device_table.open_queue(0, &error);
+    there = static_cast<unsigned*>(cuda::device_table.allocate(0, sizeof(unsigned), &error));
+  }
+  ~Tripling() {
+    cuda::device_table.close_queue(queue);
+    cuda::device_table.free(0, there);
+  }
+  unsigned run(unsigned number, int times, bool fetches = false) {
+    const DeviceTable& table = cuda::device_table;
+    table.begin_step(queue);
+    table.upload(queue, there, &number, sizeof number);
+    for (int i = 0; i < times; ++i) {
+      {
+        const cuda::Asking asking(*queue);
+        queue->note(cuda_test::triple_plus_one(queue->stream, there));
+      }
+      if (fetches && i == times / 2) table.fetch_after(queue);
+    }
+    unsigned out = 0;
+    table.download(queue, &out, there, sizeof out);
+    DeviceError error;
+    assert_true(table.finish(queue, &error));
+    return out;
+  }
+  static unsigned wanted(unsigned number, int times) {
+    for (int i = 0; i < times; ++i) number = number * 3 + 1;
+    return number;
+  }
+  DeviceQueue* queue;
+  unsigned* there;
+};
+
+// What a graph copies is what is there when it is launched, not what was there when it was made.
+void other_data_goes_through_the_same_graph(void**) {
+  Tripling tripling;
+  for (int round = 0; round < 12; ++round) {
+    const unsigned first = static_cast<unsigned>(test::seed() % 7) + static_cast<unsigned>(round);
+    const uint64_t before = cuda_emulation::graph_launches();
+    assert_int_equal(tripling.run(first, 16), Tripling::wanted(first, 16));
+    assert_int_equal(cuda_emulation::graph_launches() - before, round > 0);
+  }
+}
+
+void few_launches_are_worth_no_graph(void**) {
+  Tripling tripling;
+  for (int round = 0; round < 5; ++round) assert_int_equal(tripling.run(1, 3), Tripling::wanted(1, 3));
+  assert_int_equal(cuda_emulation::graph_launches(), 0);
+}
+
+// Kinds of steps that take turns have a graph each, as long as there are few of them.
+void steps_of_several_kinds_have_a_graph_each(void**) {
+  for (const int kinds : {3, 9}) {
+    Tripling tripling;
+    const uint64_t before = cuda_emulation::graph_launches();
+    for (int round = 0; round < 8 * kinds; ++round) {
+      const int times = 16 + round % kinds;
+      assert_int_equal(tripling.run(2, times), Tripling::wanted(2, times));
+    }
+    assert_int_equal(cuda_emulation::graph_launches() - before, kinds == 3 ? 7 * kinds : 0);
+  }
+}
+
+// What waits for another stream is in no graph: all before it is begun, and all after it comes as it is asked for.
+void a_step_that_fetches_goes_on_without(void**) {
+  Tripling tripling;
+  for (int round = 0; round < 5; ++round)
+    assert_int_equal(tripling.run(3, 20, true), Tripling::wanted(3, 20));
+  assert_int_equal(cuda_emulation::graph_launches(), 0);
+}
+
+// Where nothing can be pinned copies wait for the host, and a graph would hold other memory than is there later.
+void no_pinned_memory_means_no_graphs(void**) {
+  cuda_emulation::Machine machine;
+  machine.pins = false;
+  cuda_emulation::set_machine(machine);
+  Tripling tripling;
+  for (int round = 0; round < 5; ++round) assert_int_equal(tripling.run(4, 20), Tripling::wanted(4, 20));
+  assert_int_equal(cuda_emulation::graph_launches(), 0);
+}
+
+}  // namespace
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test_setup(a_step_that_comes_again_is_one_call, reset),
+      cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_layers, reset),
+      cmocka_unit_test_setup(refused_graphs_change_no_bit, reset),
+      cmocka_unit_test_setup(sessions_that_take_turns_say_what_they_say_alone, reset),
+      cmocka_unit_test_setup(graphs_go_with_their_queue, reset),
+      cmocka_unit_test_setup(other_data_goes_through_the_same_graph, reset),
+      cmocka_unit_test_setup(few_launches_are_worth_no_graph, reset),
+      cmocka_unit_test_setup(steps_of_several_kinds_have_a_graph_each, reset),
+      cmocka_unit_test_setup(a_step_that_fetches_goes_on_without, reset),
+      cmocka_unit_test_setup(no_pinned_memory_means_no_graphs, reset),
+      cmocka_unit_test_setup(a_graph_that_faults_loses_the_device_and_not_the_process, reset),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
