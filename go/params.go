@@ -44,7 +44,7 @@ type PolicyParams struct {
 	Name string
 	// Tokens of the longest segments: a multiple of 64 in [64, 1048576]. 0: 8192.
 	SegmentTokens int
-	// Tokens of the shortest segments, and of those sealed while decoding; range as above. 0: 1024.
+	// Tokens of the shortest segments, and of those sealed while decoding; range as above. 0: 256.
 	DecodeSegmentTokens int
 	// Mean cluster size, 1 to 1024. 0: 16.
 	TokensPerCentroid int

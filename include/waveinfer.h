@@ -660,10 +660,11 @@ typedef struct wi_policy_params {
   int32_t segment_tokens;
   /* NUL-terminated: "wave", "full", "streaming" or "blocks". NULL: "wave". Others are WI_E_UNSUPPORTED */
   const char* name;
-  /* Tokens of the shortest segments, and of those that are sealed while decoding; range as above. 0: 1024
-   * (5.5). While decoding, a segment is made beside the steps, a share of it with each, and takes its tokens'
-   * place when 384 tokens and local_window have come behind them: at a fixed token, so that neither threads
-   * nor timing change an answer (since 0.2) */
+  /* Tokens of the shortest segments, and of those that are sealed while decoding; range as above. 0: 256;
+   * what is not sealed yet is read exactly with each token, and with 1024 (5.5) that is most of what is read. While
+   * decoding, a segment is made beside the steps, a share of it with each, and takes its tokens' place when 384
+   * tokens and local_window have come behind them: at a fixed token, so that neither threads nor timing change an
+   * answer (since 0.2) */
   int32_t decode_segment_tokens;
   int32_t tokens_per_centroid; /* mean cluster size, 1 to 1024; much larger clusters are split. 0: 16 */
   int32_t kmeans_iterations;   /* spherical k-means, 1 to 100. 0: 10 */

@@ -12,7 +12,7 @@ namespace wi {
 
 struct PolicyParams {
   int32_t segment_tokens = 8192;
-  int32_t decode_segment_tokens = 1024;
+  int32_t decode_segment_tokens = 256;
   int32_t tokens_per_centroid = 16;
   int32_t kmeans_iterations = 10;
   int32_t local_window = 64;

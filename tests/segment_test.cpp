@@ -69,16 +69,16 @@ void the_grid_leaves_the_window_and_less_than_a_unit(void**) {
 
 void long_segments_stay_long_and_the_rest_is_halved(void**) {
   std::vector<int32_t> sizes;
-  for (const SegmentSpan& span : cut_of({}, 2 * 8192 + 7 * 1024 + 70)) sizes.push_back(span.tokens);
-  assert_true((sizes == std::vector<int32_t>{8192, 8192, 4096, 2048, 1024}));
+  for (const SegmentSpan& span : cut_of({}, 2 * 8192 + 7 * 1024 + 3 * 256 + 70)) sizes.push_back(span.tokens);
+  assert_true((sizes == std::vector<int32_t>{8192, 8192, 4096, 2048, 1024, 512, 256}));
 }
 
 void behind_a_cut_the_next_segment_goes_on_to_the_grid(void**) {
   const SegmentGrid grid(PolicyParams{});
-  for (int64_t first : {kSinkTokens + 64, kSinkTokens + 8128, kSinkTokens + 1024 + 960}) {
+  for (int64_t first : {kSinkTokens + 64, kSinkTokens + 8128, kSinkTokens + 256 + 192}) {
     const SegmentSpan span = grid.unit(first);
-    assert_int_equal((span.end() - kSinkTokens) % 1024, 0);
-    assert_true(span.tokens >= 1024 && span.tokens < 2048);
+    assert_int_equal((span.end() - kSinkTokens) % 256, 0);
+    assert_true(span.tokens >= 256 && span.tokens < 512);
     assert_int_equal(grid.longest(first, 1 << 20).tokens, span.tokens);
     assert_int_equal(grid.longest(first, span.end() - 1).tokens, 0);
   }

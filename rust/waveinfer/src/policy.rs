@@ -70,7 +70,7 @@ impl Policy {
     }
 
     /// Tokens of the shortest segments, and of those that are sealed while decoding; range as for
-    /// [`segment_tokens`](Self::segment_tokens). Default: 1024.
+    /// [`segment_tokens`](Self::segment_tokens). Default: 256.
     pub fn decode_segment_tokens(mut self, tokens: u32) -> Self {
         self.decode_segment_tokens = int(tokens);
         self

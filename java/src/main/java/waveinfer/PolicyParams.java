@@ -47,7 +47,7 @@ public final class PolicyParams {
   /**
    * Tokens of the shortest segments, and of those that are sealed while decoding.
    *
-   * @param decodeSegmentTokens a multiple of 64 in [64, 1048576]; 0: 1024
+   * @param decodeSegmentTokens a multiple of 64 in [64, 1048576]; 0: 256
    * @return this
    */
   public PolicyParams decodeSegmentTokens(int decodeSegmentTokens) {
