@@ -75,7 +75,7 @@ void begin(const Step& step, std::span<const Row> rows) {
   work.send(step.model.config, static_cast<int64_t>(rows.size()));
   work.attention.begin(rows, step.model.config.group(), step.buffer ? &work.retrieval : nullptr,
                        work.queue());
-  AppendRoom& room = work.append;
+  AppendRoom& room = work.append;  // where each layer's keys and values go
   room.runs.clear();
   for (int32_t layer = 0; layer < step.model.config.layers; ++layer)
     for (size_t i = 0; i < rows.size(); ++i)

@@ -18,11 +18,6 @@ namespace {
 
 constexpr size_t kSmallSlabs = 256;  // bytes: 16 times that are a few frames
 
-int reset(void**) {
-  cuda_emulation::reset(seed());
-  return 0;
-}
-
 PrefillParams chunks_of(int32_t tokens) {
   PrefillParams params;
   params.chunk_tokens = tokens;

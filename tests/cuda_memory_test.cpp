@@ -17,11 +17,6 @@ namespace {
 
 constexpr uint64_t kMega = uint64_t{1} << 20;
 
-int reset(void**) {
-  cuda_emulation::reset(seed());
-  return 0;
-}
-
 std::shared_ptr<const Device> device() { return std::make_shared<const Device>(*cuda_backend().device, 0); }
 
 // Until the thread that pins ahead has called so often.

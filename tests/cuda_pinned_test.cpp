@@ -15,11 +15,6 @@ using namespace wi::test;
 
 namespace {
 
-int reset(void**) {
-  cuda_emulation::reset(seed());
-  return 0;
-}
-
 // What a prompt has sealed leaves the device's memory beside the next steps: the first of them orders it, and the
 // last finds that it is done.
 void leave_the_device(World& world, Session& session) {

@@ -17,11 +17,6 @@ using namespace wi::test;
 
 namespace {
 
-int reset(void**) {
-  cuda_emulation::reset(test::seed());
-  return 0;
-}
-
 void sessions_answer_as_on_the_cpu(void**) {
   const Shape shapes[] = {{"full", DType::bf16, DType::f16, 2},
                           {"wave", DType::f16, DType::f16, 2},

@@ -15,11 +15,6 @@ using namespace wi::test;
 
 namespace {
 
-int reset(void**) {
-  cuda_emulation::reset(test::seed());
-  return 0;
-}
-
 // Where the compiler leaves bytes between members as they are, steps may look different that are alike.
 void needs_padding_cleared() {
   if (!cuda::kClearsPadding) skip();

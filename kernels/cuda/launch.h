@@ -6,8 +6,8 @@
 // of which the device would do nothing for a microsecond or two.
 #pragma once
 
-#include <cstring>
 #include <cuda_runtime.h>
+#include <type_traits>
 
 #include "kernels/cuda/step.h"
 

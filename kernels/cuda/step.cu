@@ -116,7 +116,7 @@ cudaError_t RecordedStep::start_all(cudaStream_t stream) const {
 }
 
 // Only then its kernels are loaded, which is not to happen while a stream is captured.
-bool RecordedStep::seen_lately() {
+bool RecordedStep::seen_lately() const {
   return now_.count >= kFewest && steps_ >= refused_until_ &&
          std::find(std::begin(recent_), std::end(recent_), now_) != std::end(recent_);
 }

@@ -56,7 +56,11 @@ class RecordedStep {
   struct Noted {
     std::vector<std::byte> bytes;  // of each: what it is, then what it was given
     size_t count = 0;
-    bool operator==(const Noted& other) const { return count == other.count && bytes == other.bytes; }
+    // All of a step's bytes, each step: by what reads some dozens of them at a time, as comparing vectors does not.
+    bool operator==(const Noted& other) const {
+      return bytes.size() == other.bytes.size() &&
+             std::memcmp(bytes.data(), other.bytes.data(), bytes.size()) == 0;
+    }
   };
   struct Graph {
     Noted step;
@@ -65,7 +69,7 @@ class RecordedStep {
   };
   std::byte* add(Start start, size_t bytes);
   cudaError_t start_all(cudaStream_t stream) const;
-  bool seen_lately();
+  bool seen_lately() const;
   cudaGraphExec_t captured(cudaStream_t stream);
   void keep(cudaGraphExec_t graph);
 

@@ -153,6 +153,14 @@ cudaError_t failed(cudaError_t error) {
   return error;
 }
 
+// Whether memory is to be refused now, as fail_allocations_from() said.
+bool refused() {
+  if (allocations_left < 0) return false;
+  if (allocations_left == 0) return true;
+  --allocations_left;
+  return false;
+}
+
 // One operation of one stream that can go on; false: there is none.
 bool advance() {
   std::vector<CUstream_st*> ready;
@@ -427,10 +435,7 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
   use_context();
   *out = nullptr;
   if (sticky != cudaSuccess) return failed(sticky);
-  if (allocations_left >= 0 && allocations_left-- <= 0) {
-    allocations_left = 0;
-    return failed(cudaErrorMemoryAllocation);
-  }
+  if (refused()) return failed(cudaErrorMemoryAllocation);
   if (bytes == 0) return cudaSuccess;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t mapped = (bytes + page - 1) / page * page;
@@ -471,10 +476,7 @@ cudaError_t cudaMallocHost(void** out, size_t bytes) {
   pin_node = preferred_node();
   *out = nullptr;
   if (sticky != cudaSuccess) return failed(sticky);
-  if (allocations_left >= 0 && allocations_left-- <= 0) {
-    allocations_left = 0;
-    return failed(cudaErrorMemoryAllocation);
-  }
+  if (refused()) return failed(cudaErrorMemoryAllocation);
   if (!machine.pins) return failed(cudaErrorMemoryAllocation);
   *out = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!*out) return failed(cudaErrorMemoryAllocation);
@@ -569,10 +571,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsign
   ++call_count;
   *out = nullptr;
   if (sticky != cudaSuccess) return failed(sticky);
-  if (allocations_left >= 0 && allocations_left-- <= 0) {
-    allocations_left = 0;
-    return failed(cudaErrorMemoryAllocation);
-  }
+  if (refused()) return failed(cudaErrorMemoryAllocation);
   ++graphs_alive;
   *out = new CUgraphExec_st{{graph->operations}};
   return cudaSuccess;

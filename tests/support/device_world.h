@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cuda_runtime.h>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -13,6 +14,12 @@
 #include "tests/test.h"
 
 namespace wi::test {
+
+// Before a test: what was asked of the device before is forgotten.
+inline int reset(void**) {
+  cuda_emulation::reset(seed());
+  return 0;
+}
 
 inline const Backend& cuda_backend() {
   static const BackendOnDevice both(cuda::backend());
