@@ -8,6 +8,7 @@
 #include "kernels/cpu/unpack.h"
 #include "src/memory/workers.h"
 #include "tests/support/dense.h"
+#include "tests/support/emulated.h"
 #include "tests/support/kernels.h"
 #include "tests/test.h"
 
@@ -140,7 +141,8 @@ void check_row(Problem& p, int64_t row, int32_t head, int32_t g) {
 void check(Workers& workers, std::mt19937_64& random, const Shape& shape) {
   Problem problem(random, shape);
   workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
-  for (int64_t row = 0; row < shape.rows; row += std::max<int64_t>(1, shape.rows / 24))  // a sample of rows
+  for (int64_t row = 0; row < shape.rows;
+       row += std::max<int64_t>(1, shape.rows / test::emulated_or(4, 24)))  // a sample of rows
     for (int32_t head = 0; head < shape.kv_heads; ++head)
       for (int32_t g = 0; g < shape.group; ++g) check_row(problem, row, head, g);
   for (int32_t head = 0; head < shape.kv_heads; ++head) check_row(problem, shape.rows - 1, head, 0);
@@ -166,8 +168,8 @@ void causal_edges_are_exact(void**) {
   Workers workers(2);
   std::mt19937_64 random(test::seed() + 1);
   for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
-    for (int64_t rows : {1, 2, 31, 33, 128, 129, 300})
-      for (int64_t past : {0, 1, 31, 511, 512, 513})
+    for (int64_t rows : test::some_of<int64_t>({1, 2, 31, 33, 128, 129, 300}))
+      for (int64_t past : test::some_of<int64_t>({0, 1, 31, 511, 512, 513}))
         check(workers, random, {rows, past, 1, 4, 32, DType::f16, precision});
     check(workers, random, {1, 0, 1, 1, 64, DType::bf16, precision});
     check(workers, random,
@@ -180,7 +182,7 @@ void windows_show_their_last_tokens_alone(void**) {
   Workers workers(2);
   std::mt19937_64 random(test::seed() + 8);
   for (Precision precision : {Precision::fast, Precision::f32, Precision::high})
-    for (int32_t window : {1, 2, 17, 64, 255, 512, 513, 900, 1300})
+    for (int32_t window : test::some_of({1, 2, 17, 64, 255, 512, 513, 900, 1300}))
       for (const auto& [rows, past] : {std::pair<int64_t, int64_t>{300, 0}, {33, 1000}, {1, 700}, {130, 515}})
         check(workers, random, {rows, past, 1, 4, 32, DType::f16, precision, 300, window});
   test::for_each_simd([&](const char*) {
@@ -320,7 +322,7 @@ void rows_that_see_nothing_of_a_part_keep_their_state(void**) {
 void runs_of_any_length_are_one_sequence(void**) {
   Workers workers(2);
   std::mt19937_64 random(test::seed() + 2);
-  for (int64_t longest : {1, 2, 64, 513, 100000})
+  for (int64_t longest : test::some_of<int64_t>({1, 2, 64, 513, 100000}))
     check(workers, random, {60, 2500, 2, 2, 64, DType::bf16, Precision::fast, longest});
 }
 

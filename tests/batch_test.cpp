@@ -4,6 +4,7 @@
 
 #include "src/pipeline/attention.h"
 #include "src/session.h"
+#include "tests/support/emulated.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
 
@@ -11,11 +12,7 @@ using namespace wi;
 
 namespace {
 
-#ifdef WI_EMULATED
-constexpr size_t kSessions = 18;  // each step takes a hundred times as long
-#else
-constexpr size_t kSessions = 64;
-#endif
+constexpr size_t kSessions = test::emulated_or(18, 64);
 
 SessionParams session_params(const std::shared_ptr<Runtime>& runtime, const char* policy) {
   SessionParams params;
@@ -40,7 +37,7 @@ void compare(DType type, Precision precision) {
   auto runtime = Runtime::create(runtime_params);
   test::ModelShape shape;
   shape.name = "batch";
-  shape.layers = 3;
+  shape.layers = test::emulated_or(2, 3);
   shape.hidden = shape.ffn = 256;
   shape.query_heads = 4;
   shape.kv_heads = 2;
@@ -65,7 +62,7 @@ void compare(DType type, Precision precision) {
     for (int step = 0; step < kSteps; ++step) tokens[i].push_back(alone->decode(nullptr).token);
     logits.push_back(logits_of(*alone));
   }
-  for (size_t company : {size_t{1}, size_t{2}, size_t{17}, kSessions}) {
+  for (size_t company : test::some_of({size_t{1}, size_t{2}, size_t{17}, kSessions})) {
     std::vector<std::shared_ptr<Session>> forks;
     std::vector<Session*> batch;
     for (size_t i = 0; i < company; ++i) {

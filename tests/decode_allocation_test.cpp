@@ -5,6 +5,7 @@
 
 #include "src/session.h"
 #include "tests/support/allocations.h"
+#include "tests/support/emulated.h"
 #include "tests/support/random_model.h"
 #include "tests/test.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 // Steps that open no new block and seal nothing: position 64 k + 4 + 2 up to a block's end.
 constexpr int kWarmUp = 8, kSteps = 40;
+constexpr size_t kPrompt = 4 + 64 * test::emulated_or(9, 20) + 2;
 
 int64_t allocations_of_a_run(const std::shared_ptr<const Model>& model, const char* policy, size_t batch_size,
                              float target_mass, const SamplingParams& sampling) {
@@ -30,7 +32,7 @@ int64_t allocations_of_a_run(const std::shared_ptr<const Model>& model, const ch
   std::vector<Session*> batch;
   for (size_t i = 0; i < batch_size; ++i) {
     sessions.push_back(Session::create(runtime, model, params));
-    std::vector<int32_t> ids(4 + 64 * 20 + 2);
+    std::vector<int32_t> ids(kPrompt);
     for (size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int32_t>((t * 7 + i) % 100);
     sessions.back()->prefill(ids, {}, nullptr);
     batch.push_back(sessions.back().get());

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
+#include "support/emulated.h"
 
 namespace {
 
@@ -472,7 +473,7 @@ void a_session_stays_within_its_budget(void**) {
 
 void a_runtime_stays_within_its_budget(void**) {
   auto params = sized<wi_runtime_params>();
-  params.kv_budget_bytes = 8 << 20;
+  params.kv_budget_bytes = emulated_or(4, 8) << 20;
   Runtime runtime = create_runtime(&params);
   Model model = open_sample_model(runtime.get());
   auto info = sized<wi_model_info>();
@@ -572,7 +573,7 @@ void opening_without_memory_leaves_nothing_behind(void**) {
 
 void handles_may_be_released_in_any_order(void**) {
   std::vector<int> order = {0, 1, 2, 3, 4};
-  const std::vector<int32_t> tokens = some_tokens(70);
+  const std::vector<int32_t> tokens = some_tokens(emulated_or(6, 70));
   do {
     wi_runtime* runtime = nullptr;
     wi_model* model = nullptr;

@@ -3,6 +3,7 @@
 // budget, and is as it was when the disk fails. The plan says beforehand what such a budget must be.
 #include "src/cancel.h"
 #include "src/memory_plan.h"
+#include "tests/support/emulated.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/tiers.h"
@@ -19,7 +20,8 @@ std::shared_ptr<const Model> model() {
   static const std::shared_ptr<const Model> shared = [] {
     ModelShape shape;
     shape.name = "straight";
-    shape.layers = shape.kv_heads = 4;
+    shape.layers = emulated_or(2, 4);
+    shape.kv_heads = 4;
     shape.query_heads = 8;
     shape.head_dim = 32;
     return random_model(shape, DType::f32, seed());
@@ -48,14 +50,9 @@ constexpr size_t kCases = 1, kFaults = 1;
 #else
 constexpr size_t kCases = 3, kFaults = 3;
 #endif
-// Of a plan that is held to its word. Emulated, the time of so many is hours.
-#ifdef WI_EMULATED
-constexpr size_t kPlanned = 4500;
-constexpr int kPlannedSteps = 300;
-#else
-constexpr size_t kPlanned = 12000;
-constexpr int kPlannedSteps = 600;
-#endif
+// Of a plan that is held to its word.
+constexpr size_t kPlanned = emulated_or(4500, 12000);
+constexpr int kPlannedSteps = emulated_or(300, 600);
 // A prompt in chunks of so many tokens is read with that.
 constexpr int32_t kChunk = 128;
 uint64_t budget() { return segment_bytes() * 9 / 10; }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/session.h"
+#include "tests/support/emulated.h"
 #include "tests/support/folder.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/policies.h"
@@ -19,7 +20,7 @@ using namespace wi;
 
 namespace {
 
-constexpr int kPrompt = 3000;
+constexpr int kPrompt = 3000, kOfALife = test::emulated_or(2000, kPrompt);
 
 test::ModelShape shape(const std::vector<int32_t>& windows) {
   test::ModelShape shape;
@@ -77,7 +78,7 @@ void add_logits(Session& session, std::vector<float>& all) {
 std::vector<float> life(World& world, const char* policy, float share) {
   std::vector<float> all;
   auto session = world.session(policy, share);
-  const std::vector<int32_t> ids = prompt(kPrompt);
+  const std::vector<int32_t> ids = prompt(kOfALife);
   for (size_t at = 0; at < ids.size(); at += 700) {
     PrefillParams params;
     params.chunk_tokens = 256;
@@ -216,7 +217,7 @@ void what_a_session_took_of_both_tiers_goes_with_it(void**) {
 // A session that outgrows what it may hold goes on.
 void a_session_that_outgrows_its_budget_goes_on(void**) {
   World fast(false), slow(true);
-  const std::vector<int32_t> ids = prompt(6000);
+  const std::vector<int32_t> ids = prompt(test::emulated_or(3000, 6000));
   std::vector<float> wanted, got;
   auto free = fast.session("wave", 0);
   free->prefill(ids, {}, nullptr);

@@ -6,6 +6,7 @@
 
 #include "src/pipeline/building.h"
 #include "src/session.h"
+#include "tests/support/emulated.h"
 #include "tests/support/random_model.h"
 #include "tests/support/runtime.h"
 #include "tests/test.h"
@@ -60,7 +61,7 @@ constexpr double kRounding = 2e-4;  // one row's products and sums instead of a 
 
 void logits_come_back_exact_under_wave(void**) {
   const auto ids = prompt(1800);
-  for (size_t kept : {size_t{1799}, size_t{1700}, size_t{1025}, size_t{600}, size_t{70}, size_t{1}}) {
+  for (size_t kept : test::some_of<size_t>({1799, 1700, 1025, 600, 70, 1})) {
     const auto fresh = wave_session(), session = wave_session();
     fresh->prefill({ids.data(), kept}, {}, nullptr);
     session->prefill(ids, {}, nullptr);

@@ -6,6 +6,7 @@
 #include "kernels/cpu/policy/wave.h"
 #include "lookups.h"
 #include "test.h"
+#include "tests/support/emulated.h"
 
 namespace {
 
@@ -120,7 +121,7 @@ void every_token_is_in_exactly_one_cluster_of_at_most_64(void**) {
   test::for_each_simd([](const char*) {
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
-        for (int32_t tokens : {1, 2, 15, 17, 64, 65, 700, 2048}) {
+        for (int32_t tokens : test::some_of({1, 2, 15, 17, 64, 65, 700, 2048})) {
           Cache cache(cpu::wave_policy, {}, kv, 64);
           cache.seal(drawn(kind, tokens, 64), drawn(Keys::uniform, tokens, 64, 1));
           check_index(cache);
@@ -130,7 +131,7 @@ void every_token_is_in_exactly_one_cluster_of_at_most_64(void**) {
 }
 
 void index_takes_any_head_dim_and_pieces_of_runs(void**) {
-  for (int32_t head_dim : {8, 40, 80, 128, 256}) {
+  for (int32_t head_dim : test::some_of({8, 40, 80, 128, 256})) {
     Cache whole(cpu::wave_policy, {}, DType::f16, head_dim),
         pieces(cpu::wave_policy, {}, DType::f16, head_dim);
     const std::vector<float> keys = drawn(Keys::clustered, 1000, head_dim);
@@ -158,7 +159,7 @@ void equal_inputs_give_equal_bytes(void**) {
 
 // On whatever worker, whatever was in the state and the scratch before.
 void pieces_write_what_index_writes(void**) {
-  for (int32_t tokens : {1, 64, 1000, 3000}) {
+  for (int32_t tokens : test::some_of({1, 64, 1000, 3000})) {
     const std::vector<float> keys = drawn(Keys::adversarial, tokens, 64);
     const std::vector<float> values = drawn(Keys::uniform, tokens, 64, 1);
     Cache whole(cpu::wave_policy, {}, DType::f16, 64), pieces(cpu::wave_policy, {}, DType::f16, 64);
@@ -181,7 +182,7 @@ void no_piece_takes_long(void**) {
   Cache cache(cpu::wave_policy, {}, DType::f16, kDim);
   cache.in_pieces = true;
   std::vector<double> quickest;
-  for (int run = 0; run < 5; run++) {
+  for (int run = 0; run < test::emulated_or(1, 5); run++) {
     cache.piece_ms.clear();
     cache.seal(drawn(Keys::clustered, kTokens, kDim), drawn(Keys::uniform, kTokens, kDim, 1), 64);
     quickest.resize(cache.piece_ms.size(), 1e9);

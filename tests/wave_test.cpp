@@ -8,6 +8,7 @@
 
 #include "lookups.h"
 #include "test.h"
+#include "tests/support/emulated.h"
 
 namespace {
 
@@ -66,7 +67,7 @@ void all_retrieved_equals_dense_attention(void**) {
     params.estimation = -1;
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
-        for (int32_t group : {1, 3, 4, 8}) {
+        for (int32_t group : test::some_of({1, 3, 4, 8})) {
           Scene scene(kind, group, kv, params, {2048, 700, 33});
           ThreadStream stream(2);
           decode_lookups(*stream, cpu::wave_policy, scene.args());
@@ -88,7 +89,7 @@ void estimate_merges_as_defined_and_bounds_hold(void**) {
     double off = 0, off_by_jensen = 0;  // of the estimated coverage; of one from the centroids alone
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
-        for (int32_t group : {1, 2, 3, 4, 7, 8}) {
+        for (int32_t group : test::some_of({1, 2, 3, 4, 7, 8})) {
           Scene scene(kind, group, kv, {}, {2048, 700, 33}, static_cast<uint64_t>(group));
           scene.lookup->lookup.coverage_head = group / 2;
           ThreadStream stream(1);
