@@ -59,7 +59,9 @@ else()
   set(WI_DISABLED_TARGETS "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
   # Highway asks for this of its functions one by one, and a compiler's own constructors would lack it. No kernel uses
   # it: it is not needed to run.
-  target_compile_options(wi_kernels PRIVATE -march=armv8-a+crypto)
+  # What is fused is said by MulAdd: where the compiler may choose, too, an index has other bits than one that a device
+  # makes of the same keys.
+  target_compile_options(wi_kernels PRIVATE -march=armv8-a+crypto -ffp-contract=off)
 endif()
 if(WAVEINFER_SANITIZE)
   # Instrumented SIMD templates take a compiler minutes a target, and each runs the same source: two will do, so that
