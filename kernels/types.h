@@ -60,12 +60,13 @@ constexpr size_t row_bytes(DType type, int64_t columns) {
   return static_cast<size_t>(columns / format_of(type).elements * format_of(type).bytes);
 }
 
-// A weight matrix as stored in a model file: row-major, a row per output.
+// A weight matrix as stored in a model file: row-major, a row per output; or turned (turned_rows.h).
 struct Matrix {
   const void* data = nullptr;
   DType type = DType::f32;
   int64_t rows = 0;  // outputs
   int64_t cols = 0;  // inputs
+  bool turned = false;
 };
 
 // A head's dimensions are a multiple of this: what attention's vectors leave over is at most one vector of 8.

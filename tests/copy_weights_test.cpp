@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "kernels/turned_rows.h"
 #include "src/session.h"
 #include "support/model_files.h"
 #include "support/runtime.h"
@@ -73,6 +74,20 @@ void copied_weights_give_the_same_logits(void**) {
     assert_true(copied->weights_hash(runtime()->workers) == mapped->weights_hash(runtime()->workers) &&
                 copied->weight_bytes == mapped->weight_bytes);
     assert_true(same_bits(logits_of(mapped), logits_of(copied)));
+  }
+}
+
+// Where a step of many rows is faster for it, and nobody else notices.
+void rows_of_quantised_matrices_are_turned(void**) {
+  for (const char* name : {"llama-quantised.gguf", "llama-f16.gguf"}) {
+    const auto mapped = Model::open(kModels + name), copied = open_copied(kModels + name);
+    int turned = 0;
+    for (const Matrix* matrix : matrices_of(mapped->weights)) assert_false(matrix->turned);
+    for (const Matrix* matrix : matrices_of(copied->weights)) {
+      assert_true(matrix->turned == (can_be_turned(*matrix) && turned_rows_pay()));
+      turned += matrix->turned;
+    }
+    assert_true((turned > 0) == (turned_rows_pay() && std::strcmp(name, "llama-f16.gguf") != 0));
   }
 }
 
@@ -165,6 +180,7 @@ void a_broken_file_copies_nothing(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(copied_weights_give_the_same_logits),
+      cmocka_unit_test(rows_of_quantised_matrices_are_turned),
       cmocka_unit_test(a_model_with_copied_weights_outlives_its_file),
       cmocka_unit_test(copied_matrices_are_aligned_and_tied_ones_stay_one),
       cmocka_unit_test(more_than_the_process_may_use_is_refused),

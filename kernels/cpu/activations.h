@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/turned_rows.h"
+
 namespace wi::cpu {
 
 constexpr int64_t kChunk = 256;  // columns
@@ -28,12 +30,14 @@ struct Activations {
   // Of quants; for weights with minima.
   int32_t* sums = nullptr;      // (chunks, rows, kChunkSums)
   float* group_sums = nullptr;  // (chunks, rows, kChunkGroups) those over 32 columns again, exact as they are
+  // (chunks, rows, kChunkGroups) what products with weights that have kTurnedBias too much begin with
+  int32_t* offsets = nullptr;
 
   static int64_t chunks_for(int64_t cols) { return (cols + kChunk - 1) / kChunk; }
   // as_stored: whether `ordered` and `bytes` are wanted too.
   static size_t bytes_for(int64_t rows, int64_t cols, bool as_stored) {
     return static_cast<size_t>(rows * chunks_for(cols)) *
-           ((as_stored ? 4 : 1) * kChunk * sizeof(int16_t) + kChunkSums * sizeof(int32_t) +
+           ((as_stored ? 4 : 1) * kChunk * sizeof(int16_t) + (kChunkSums + kChunkGroups) * sizeof(int32_t) +
             (kChunkGroups + 1) * sizeof(float));
   }
   // memory: 64-byte aligned, bytes_for(rows, cols, as_stored).
@@ -45,7 +49,8 @@ struct Activations {
     bytes = as_stored ? reinterpret_cast<int8_t*>(ordered + numbers) : nullptr;
     sums = reinterpret_cast<int32_t*>(quants + (as_stored ? 4 : 1) * numbers);
     group_sums = reinterpret_cast<float*>(sums + rows * chunks * kChunkSums);
-    scales = group_sums + rows * chunks * kChunkGroups;
+    offsets = reinterpret_cast<int32_t*>(group_sums + rows * chunks * kChunkGroups);
+    scales = reinterpret_cast<float*>(offsets + rows * chunks * kChunkGroups);
   }
   // Groups of 32 columns in a chunk; fewer than 8 only in the last one.
   int groups(int64_t chunk) const {

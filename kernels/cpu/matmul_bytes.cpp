@@ -41,13 +41,12 @@ HWY_INLINE void MultiplyStoredRows(const MatmulPart& part, int64_t begin, int64_
 }
 
 // A block of rows at a time, panel by panel, chunk by chunk.
-template <class Q, By kHow>
-void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, const ByteActivations& in,
-                        const Stream& stream, std::byte* scratch) {
+template <class Q, By kHow, class Panels>
+void MultiplyBytePanels(const MatmulPart& part, int64_t begin, const Panels& panels,
+                        const ByteActivations& in, const Stream& stream, std::byte* scratch) {
   constexpr int kRows = kBytePanelRows<kHow>;
   Panel& panel = *reinterpret_cast<Panel*>(scratch);
   float* const sums = reinterpret_cast<float*>(scratch + sizeof(Panel));  // (panel, row, kPanel)
-  const Panels<Q> panels = PanelsOf<Q>(part, begin, end);
   for (int64_t first = 0; first < in.rows && !stream.cancelled(); first += kByteRowBlock) {
     const int64_t count = HWY_MIN(in.rows - first, kByteRowBlock);
     panels.fetch_first();
@@ -56,8 +55,7 @@ void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, cons
       const ByteActivations rows = in.from(c, first);
       const int groups = panels.groups(c);
       for (int64_t p = 0; p < panels.count(); p++) {
-        FillBytePanel<Q, kHow>(panel.tail.whole(panels.at(c, p), panels.outputs_of(p), panels.bytes(c)),
-                               groups, panel);
+        FillBytePanel<Q, kHow>(panels.outputs_at(c, p, panel.tail), groups, panel);
         NextPanel next = panels.after(c, p, (count + kRows - 1) / kRows * groups);
         float* to = sums + p * count * kPanel;
         int64_t row = 0;
@@ -78,10 +76,13 @@ void MultiplyBytePanels(const MatmulPart& part, int64_t begin, int64_t end, cons
 template <class Q>
 void MultiplyByteQuants(const MatmulPart& part, int64_t begin, int64_t end, const ByteActivations& in,
                         const Stream& stream, std::byte* scratch) {
-  if constexpr (kMayHaveMore)
-    if (scratch && has_byte_extension())
-      return MultiplyBytePanels<Q, kBy<Q, true>>(part, begin, end, in, stream, scratch);
-  if (scratch) return MultiplyBytePanels<Q, kBy<Q, false>>(part, begin, end, in, stream, scratch);
+  if (scratch)
+    return WithPanelsOf<Q>(part, begin, end, [&](const auto& panels) HWY_ATTR {
+      if constexpr (kMayHaveMore)
+        if (has_byte_extension())
+          return MultiplyBytePanels<Q, kBy<Q, true>>(part, begin, panels, in, stream, scratch);
+      MultiplyBytePanels<Q, kBy<Q, false>>(part, begin, panels, in, stream, scratch);
+    });
   int64_t row = 0;
   MultiplyStoredRows<Q, 2>(part, begin, end, in, row);
   MultiplyStoredRows<Q, 1>(part, begin, end, in, row);
@@ -248,7 +249,7 @@ void matmul_bytes(const Stream& stream, const MatmulArgs& args) {
     const int64_t begin = (task - tasks_before[p]) * step[p];
     const int64_t end = std::min(begin + step[p], part.weight.rows);
     std::byte* scratch = nullptr;
-    if (args.rows > kDirectByteRows)
+    if (args.rows > kDirectByteRows || part.weight.turned)
       scratch = stream.worker_scratch(stream.self, worker,
                                       HWY_DYNAMIC_DISPATCH(BytePanelScratchBytes)(end - begin, in.rows));
     HWY_DYNAMIC_DISPATCH(MultiplyByteOutputs)(part, begin, end, in, stream, scratch);

@@ -77,22 +77,21 @@ HWY_INLINE void MultiplyQuantRows(const MatmulPart& part, int64_t begin, int64_t
 
 // A block of rows at a time, so that its activations stay in the second cache; panel by panel, chunk by
 // chunk.
-template <class Q>
-void MultiplyPanels(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in,
+template <class Q, class Panels>
+void MultiplyPanels(const MatmulPart& part, int64_t begin, const Panels& panels, const Activations& in,
                     const Stream& stream, std::byte* scratch) {
   Panel& panel = *reinterpret_cast<Panel*>(scratch);
   float* const sums = reinterpret_cast<float*>(scratch + sizeof(Panel));  // (panel, row, kPanel)
-  const Panels<Q> panels = PanelsOf<Q>(part, begin, end);
   for (int64_t first = 0; first < in.rows && !stream.cancelled(); first += kPanelRowBlock) {
     const int64_t count = HWY_MIN(in.rows - first, kPanelRowBlock);
     panels.fetch_first();
     std::memset(sums, 0, static_cast<size_t>(panels.count() * count * kPanel) * sizeof(float));
     for (int64_t c = 0; c < in.chunks; c++) {
       const int64_t at = c * in.rows + first;
-      const PanelRows rows = PanelRows{in.quants, in.sums, in.group_sums, in.scales}.from(at);
+      const PanelRows rows = PanelRows{in.quants, in.sums, in.group_sums, in.offsets, in.scales}.from(at);
       const int groups = panels.groups(c);
       for (int64_t p = 0; p < panels.count(); p++) {
-        FillPanel<Q>(panel.tail.whole(panels.at(c, p), panels.outputs_of(p), panels.bytes(c)), groups, panel);
+        FillPanel<Q>(panels.outputs_at(c, p, panel.tail), groups, count, panel);
         NextPanel next = panels.after(c, p, FetchesOfRows<Q>(count, groups));
         float* to = sums + p * count * kPanel;
         int64_t row = 0;
@@ -114,7 +113,10 @@ void MultiplyPanels(const MatmulPart& part, int64_t begin, int64_t end, const Ac
 template <class Q>
 void MultiplyQuants(const MatmulPart& part, int64_t begin, int64_t end, const Activations& in,
                     const Stream& stream, std::byte* scratch) {
-  if (scratch) return MultiplyPanels<Q>(part, begin, end, in, stream, scratch);
+  if (scratch)
+    return WithPanelsOf<Q>(part, begin, end, [&](const auto& panels) HWY_ATTR {
+      MultiplyPanels<Q>(part, begin, panels, in, stream, scratch);
+    });
   int64_t row = 0;
   MultiplyQuantRows<Q, 2>(part, begin, end, in, row);
   MultiplyQuantRows<Q, 1>(part, begin, end, in, row);
@@ -210,6 +212,7 @@ void QuantizeChunk(const Activations& in, int64_t row, int64_t chunk) {
   for (int g = 0; g < groups; g++) {
     sums32[g] = sums16[2 * g] + sums16[2 * g + 1];
     in.group_sums[at * kChunkGroups + g] = static_cast<float>(sums32[g]);
+    in.offsets[at * kChunkGroups + g] = -int32_t{kTurnedBias} * sums32[g];
   }
 }
 
@@ -239,7 +242,7 @@ constexpr int64_t kPanelOutputs = 64;  // of a task of many rows
 bool is_quantised(const MatmulPart& part) { return format_of(part.weight.type).elements > 1; }
 
 bool in_panels(const MatmulArgs& args, const MatmulPart& part) {
-  return args.rows > kDirectRows && is_quantised(part);
+  return (args.rows > kDirectRows && is_quantised(part)) || part.weight.turned;
 }
 
 Activations prepare(const Stream& stream, const MatmulArgs& args) {
@@ -259,7 +262,7 @@ Activations prepare(const Stream& stream, const MatmulArgs& args) {
 
 // Outputs of one task.
 int64_t task_outputs(const MatmulArgs& args, const MatmulPart& part) {
-  if (in_panels(args, part)) return kPanelOutputs;
+  if (args.rows > kDirectRows && in_panels(args, part)) return kPanelOutputs;
   const int64_t bytes = static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols));
   return std::max<int64_t>(kTaskBytes / std::max<int64_t>(bytes, 1) / kWholeTiles, 1) * kWholeTiles;
 }

@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/unpack.h"
+#include "kernels/turned_rows.h"
 
 namespace wi::cpu {
 namespace {
@@ -46,6 +47,7 @@ struct Products {
 void unpack_rows(const Stream& stream, Input* in);
 void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, int terms,
                     int64_t first);
+void widen_weights(const Matrix& weight, int64_t first, int64_t outputs, float* panel);
 void pack_weights(const Matrix& weight, int64_t first, const Products& products, uint16_t* stage,
                   uint16_t* panel);
 void store_tile(const float* tile, int64_t rows, int64_t columns, const MatmulPart& part, int64_t row,
@@ -118,14 +120,15 @@ void multiply_panel(const Stream& stream, int worker, const Input& in, const Mat
   uint16_t* stage = reinterpret_cast<uint16_t*>(scratch + panel_bytes);
   float* tile = reinterpret_cast<float*>(scratch + panel_bytes + stage_bytes);
 
-  const auto* stored = static_cast<const std::byte*>(weight.data) +
-                       row_bytes(weight.type, in.inputs) * static_cast<size_t>(first);
+  const std::byte* panel = scratch;
   if (terms) {
     pack_weights(weight, first, products, stage, reinterpret_cast<uint16_t*>(scratch));
   } else if (weight.type != DType::f32) {
-    dequantize(stored, weight.type, reinterpret_cast<float*>(scratch), outputs * in.inputs);
+    widen_weights(weight, first, outputs, reinterpret_cast<float*>(scratch));
+  } else {
+    panel = static_cast<const std::byte*>(weight.data) +
+            row_bytes(weight.type, in.inputs) * static_cast<size_t>(first);
   }
-  const std::byte* panel = weight.type != DType::f32 ? scratch : stored;
   for (int64_t row = 0; row < in.rows && !stream.cancelled(); row += kRowBlock) {
     const int64_t count = std::min(kRowBlock, in.rows - row);
     const std::byte* block = panel;
@@ -144,16 +147,24 @@ void multiply_panel(const Stream& stream, int worker, const Input& in, const Mat
   }
 }
 
+void widen_weights(const Matrix& weight, int64_t first, int64_t outputs, float* panel) {
+  RoomAsStored room;
+  for (int64_t output = first; output < first + outputs; output++, panel += weight.cols)
+    for (int64_t k = 0; k < weight.cols; k += kMostAsStored) {
+      const int64_t count = std::min(kMostAsStored, weight.cols - k);
+      dequantize(as_stored(weight, output, k, count, room), weight.type, panel + k, count);
+    }
+}
+
 // Sixteen outputs at a time through a stage that fits in the first-level cache. Of a block of inputs the
 // first parts of all numbers, then, if there is a term for them, the second ones.
 void pack_weights(const Matrix& weight, int64_t first, const Products& products, uint16_t* stage,
                   uint16_t* panel) {
-  const size_t row_size = row_bytes(weight.type, weight.cols);
+  RoomAsStored room;
   const bool two_parts = products.terms > 2;
   uint16_t* second_stage = stage + 16 * kStageStride;
   const int64_t padded_outputs = products.packing(0).padded_n();
   for (int64_t n = 0; n < padded_outputs; n += 16) {
-    const auto* rows = static_cast<const std::byte*>(weight.data) + static_cast<size_t>(first + n) * row_size;
     const int64_t row_count = std::clamp<int64_t>(products.outputs - n, 0, 16);
     uint16_t* block = panel;
     for (int64_t k = 0; k < products.inputs; k += kInputBlock) {
@@ -161,15 +172,16 @@ void pack_weights(const Matrix& weight, int64_t first, const Products& products,
       const int64_t padded = (packing.k + Packing::kRows - 1) / Packing::kRows * Packing::kRows;
       uint16_t* second_block = block + packing.elements();
       if (weight.type == DType::bf16 && row_count == 16 && packing.k == padded) {
-        pack_transposed(packing, n, padded, reinterpret_cast<const uint16_t*>(rows) + k, weight.cols, block);
+        const auto* rows = static_cast<const uint16_t*>(weight.data) + (first + n) * weight.cols;
+        pack_transposed(packing, n, padded, rows + k, weight.cols, block);
       } else {
         for (int64_t r = 0; r < 16; ++r) {
           uint16_t *out = stage + r * kStageStride, *second_out = second_stage + r * kStageStride;
           const int64_t filled = r < row_count ? packing.k : 0;
           const size_t empty_bytes = static_cast<size_t>(padded - filled) * sizeof(uint16_t);
           if (filled != 0)
-            unpack_parts(rows + static_cast<size_t>(r) * row_size + row_bytes(weight.type, k), weight.type,
-                         filled, out, two_parts ? second_out : nullptr);
+            unpack_parts(as_stored(weight, first + n + r, k, filled, room), weight.type, filled, out,
+                         two_parts ? second_out : nullptr);
           std::memset(out + filled, 0, empty_bytes);
           if (two_parts) std::memset(second_out + filled, 0, empty_bytes);
         }

@@ -27,11 +27,15 @@ HWY_INLINE const uint8_t* WeightRow(const MatmulPart& part, int64_t output) {
          static_cast<size_t>(output) * row_bytes(part.weight.type, part.weight.cols);
 }
 
-// Of outputs [begin, end).
-template <class Q>
-HWY_INLINE Panels<Q> PanelsOf(const MatmulPart& part, int64_t begin, int64_t end) {
-  return {WeightRow(part, begin), static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols)),
-          end - begin, part.weight.cols};
+// use(panels): those of outputs [begin, end).
+template <class Q, class Use>
+HWY_INLINE void WithPanelsOf(const MatmulPart& part, int64_t begin, int64_t end, const Use& use) {
+  const OutputRun run{WeightRow(part, begin),
+                      static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols)), end - begin,
+                      part.weight.cols};
+  if constexpr (kCanBeTurned<Q>)
+    if (part.weight.turned) return use(TurnedPanels<Q>{run});
+  use(Panels<Q>{run});
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE

@@ -31,7 +31,20 @@ struct Panel {
     Scales32<kPanel> scales32;
     Scales256<kPanel> scales256;
   };
+  // Weights as unsigned bytes (8 dwords of a group, kPanel outputs, 4), if they are to be multiplied as such, and from a
+  // group to the next one: in `weights`, or in the matrix itself.
+  const uint8_t* bytes;
+  int64_t group_bytes;
 };
+
+// Whether a matrix that is turned has bytes in a panel's own order.
+template <class Q, class Outputs>
+constexpr bool kInOrder =
+    std::is_same_v<Q, Q8_0>&& std::is_same_v<Outputs, TurnedOutputs>&& kPanel == kTurnedRows;
+
+// For so many rows bytes that are in order are widened as they are multiplied, once for each kPanelRows; for more rows,
+// once for all.
+constexpr int64_t kWidenedAtOnce = 2 * kPanelRows;
 
 template <class Q>
 HWY_INLINE void LoadScales(const PanelOutputs& outputs, int groups, Panel& panel) {
@@ -43,8 +56,29 @@ HWY_INLINE void LoadScales(const PanelOutputs& outputs, int groups, Panel& panel
 }
 
 template <class Q>
-HWY_INLINE void FillPanel(const PanelOutputs& outputs, int groups, Panel& panel) {
+HWY_INLINE void LoadScales(const TurnedOutputs& outputs, int groups, Panel& panel) {
+  const LF d;
+  for (int group = 0; group < groups; group++)
+    for (int v = 0; v < kPanelVecs; v++) {
+      const auto* halves =
+          reinterpret_cast<const hwy::float16_t*>(outputs.block + group * kTurnedRows * Q::kBytes) +
+          outputs.first + v * kLanes32;
+      hn::Store(LoadFloats(d, halves), d, panel.scales32.scale[group] + v * kLanes32);
+      if constexpr (Q::kHasMin)
+        hn::Store(LoadFloats(d, halves + kTurnedRows), d, panel.scales32.min[group] + v * kLanes32);
+    }
+}
+
+// For so many rows.
+template <class Q, class Outputs>
+HWY_INLINE void FillPanel(const Outputs& outputs, int groups, int64_t rows, Panel& panel) {
   LoadScales<Q>(outputs, groups, panel);
+  panel.bytes = nullptr;
+  if constexpr (kInOrder<Q, Outputs>) {
+    panel.group_bytes = kTurnedRows * Q::kBytes;
+    if (rows <= kWidenedAtOnce) panel.bytes = outputs.template quants<Q>(0);
+    if (panel.bytes) return;
+  }
   constexpr int kPair = kPanel * 2;
   EachDword<Q>(outputs, groups, panel.turned, [&](int group, int dword, int vec, auto weights) HWY_ATTR {
     if constexpr (Q::kLess > 0) weights = hn::Sub(weights, hn::Set(LB(), Q::kLess));
@@ -100,10 +134,12 @@ struct PanelRows {
   const int16_t* quants;
   const int32_t* sums;
   const float* group_sums;
+  const int32_t* offsets;
   const float* scales;
 
   PanelRows from(int64_t row) const {
-    return {quants + row * kChunk, sums + row * kChunkSums, group_sums + row * kChunkGroups, scales + row};
+    return {quants + row * kChunk, sums + row * kChunkSums, group_sums + row * kChunkGroups,
+            offsets + row * kChunkGroups, scales + row};
   }
 };
 
@@ -140,8 +176,37 @@ HWY_INLINE void MultiplyRun(const Panel& panel, const PanelRows& rows, int first
     MultiplyPairs<kLine, false, R>(w + pair * kPanel * 2, a + pair * 2, sums);
 }
 
+// sums (R, kPanelVecs) = R rows' products with a group of unsigned bytes, less what those have too much.
+template <int R>
+HWY_INLINE void MultiplyBytesOfGroup(const uint8_t* w, const PanelRows& rows, int group,
+                                     hn::Vec<L32> (&sums)[R][kPanelVecs]) {
+  const hn::Repartition<uint16_t, L32> du;
+  const int16_t* a = rows.quants + group * 32;
+  for (int r = 0; r < R; r++) {
+    sums[r][0] = hn::Set(L32(), rows.offsets[r * kChunkGroups + group]);
+    sums[r][1] = sums[r][0];
+    if constexpr (R == kPanelRows) __builtin_prefetch(a + (R + r) * kChunk, 0, 3);  // the next rows'
+  }
+#pragma GCC unroll 8
+  for (int dword = 0; dword < 8; dword++, w += 4 * kPanel, a += 2) {
+    const auto w0 = hn::BitCast(du, hn::Load(LB(), w)),
+               w1 = hn::BitCast(du, hn::Load(LB(), w + 4 * kLanes32));
+    const auto low = hn::Set(du, 0xFF);
+    const auto even0 = hn::BitCast(L16(), hn::And(w0, low)), even1 = hn::BitCast(L16(), hn::And(w1, low));
+    const auto odd0 = hn::BitCast(L16(), hn::ShiftRight<8>(w0)),
+               odd1 = hn::BitCast(L16(), hn::ShiftRight<8>(w1));
+    for (int r = 0; r < R; r++) {
+      const auto even = SpreadPair(a + r * kChunk), odd = SpreadPair(a + r * kChunk + 16);
+      AddPairProducts(even0, even, sums[r][0]);
+      AddPairProducts(even1, even, sums[r][1]);
+      AddPairProducts(odd0, odd, sums[r][0]);
+      AddPairProducts(odd1, odd, sums[r][1]);
+    }
+  }
+}
+
 // sums (R, kPanel) += panel · R rows, of blocks of 32.
-template <bool kHasMin, int R>
+template <bool kHasMin, bool kBytes, int R>
 void MultiplyPanel32(const Panel& panel, int groups, const PanelRows& rows, float* sums, NextPanel& next) {
   const LF d;
   const Scales32<kPanel>& scales = panel.scales32;
@@ -149,7 +214,11 @@ void MultiplyPanel32(const Panel& panel, int groups, const PanelRows& rows, floa
   for (int group = 0; group < groups; group++) {
     hn::Vec<L32> s[R][kPanelVecs];
     next.fetch();
-    MultiplyRun<16, R>(panel, rows, group * 16, s);
+    if constexpr (kBytes) {
+      MultiplyBytesOfGroup<R>(panel.bytes + group * panel.group_bytes, rows, group, s);
+    } else {
+      MultiplyRun<16, R>(panel, rows, group * 16, s);
+    }
     for (int v = 0; v < kPanelVecs; v++) {
       const auto scale = hn::Load(d, scales.scale[group] + v * kLanes32);
       for (int r = 0; r < R; r++) {
@@ -242,7 +311,12 @@ HWY_INLINE void MultiplyRowsOfPanel(const Panel& panel, int groups, int64_t coun
       MultiplyPanel256<SafePairs<Q>(), Q::kHasMin ? Q::kSub : 0, R>(panel, rows.from(row),
                                                                     sums + row * kPanel, next);
     } else {
-      MultiplyPanel32<Q::kHasMin, R>(panel, groups, rows.from(row), sums + row * kPanel, next);
+      if constexpr (kInOrder<Q, TurnedOutputs>)
+        if (panel.bytes) {
+          MultiplyPanel32<false, true, R>(panel, groups, rows.from(row), sums + row * kPanel, next);
+          continue;
+        }
+      MultiplyPanel32<Q::kHasMin, false, R>(panel, groups, rows.from(row), sums + row * kPanel, next);
     }
   }
 }

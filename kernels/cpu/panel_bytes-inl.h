@@ -107,12 +107,19 @@ HWY_INLINE void AddMatrixProduct(hn::Vec<LB> weights, hn::Vec<LB> rows, hn::Vec<
 
 // As bytes (group, 8 fours of inputs, output, 4), for matrices (group, 4 eights of inputs, 2 halves of a vector's outputs,
 // vector, output, 8).
-template <class Q, By kHow>
-HWY_INLINE void FillBytePanel(const PanelOutputs& outputs, int groups, Panel& panel) {
+template <class Q, By kHow, class Outputs>
+HWY_INLINE void FillBytePanel(const Outputs& outputs, int groups, Panel& panel) {
   if constexpr (kHow == By::widened) {
-    FillPanel<Q>(outputs, groups, panel);
+    FillPanel<Q>(outputs, groups, kWidenedAtOnce + 1, panel);
+  } else if constexpr (kHow == By::fours && kInOrder<Q, Outputs>) {
+    static_assert(kBias<kHow> == kTurnedBias);
+    LoadScales<Q>(outputs, groups, panel);
+    panel.bytes = outputs.template quants<Q>(0);
+    panel.group_bytes = kTurnedRows * Q::kBytes;
   } else {
     LoadScales<Q>(outputs, groups, panel);
+    panel.bytes = reinterpret_cast<const uint8_t*>(panel.weights);
+    panel.group_bytes = 32 * kPanel;
     constexpr uint8_t kLess = static_cast<uint8_t>(kIsSigned<Q> ? Q::kLess - kBias<kHow> : 0);
     uint8_t* const panel_bytes = reinterpret_cast<uint8_t*>(panel.weights);
     EachDword<Q>(outputs, groups, panel.turned, [&](int group, int dword, int vec, auto weights) HWY_ATTR {
@@ -130,7 +137,7 @@ HWY_INLINE void FillBytePanel(const PanelOutputs& outputs, int groups, Panel& pa
 }
 
 HWY_INLINE const uint8_t* PanelBytes(const Panel& panel, int group) {
-  return reinterpret_cast<const uint8_t*>(panel.weights) + group * 32 * kPanel;
+  return panel.bytes + group * panel.group_bytes;
 }
 
 // The sub-block's scales of a panel's outputs as numbers.
@@ -286,7 +293,7 @@ template <class Q, By kHow, int R>
 HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActivations& rows,
                                    hn::Vec<LF> (&products)[R][kPanelVecs]) requires(kHow == By::widened) {
   hn::Vec<L32> sums[R][kPanelVecs];
-  MultiplyRun<16, R>(panel, PanelRows{rows.quants, nullptr, nullptr, nullptr}, group * 16, sums);
+  MultiplyRun<16, R>(panel, PanelRows{rows.quants, nullptr, nullptr, nullptr, nullptr}, group * 16, sums);
   for (int r = 0; r < R; r++)
     for (int v = 0; v < kPanelVecs; v++) products[r][v] = hn::ConvertTo(LF(), sums[r][v]);
 }

@@ -1,6 +1,7 @@
 // What fills a panel: the weights of a chunk of kPanel outputs, lane by lane the outputs, in each lane a dword of four
 // inputs. Bytes are turned as they are stored, 16 of each output at a time, and unpacked in that order, by whole
-// vectors: the fewer bits a format has, the less there is to turn.
+// vectors: the fewer bits a format has, the less there is to turn. Of a matrix that is turned (turned_rows.h) they are
+// in that order already.
 #if defined(WI_KERNELS_CPU_TURN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WI_KERNELS_CPU_TURN_INL_H_
 #undef WI_KERNELS_CPU_TURN_INL_H_
@@ -15,6 +16,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/quants-inl.h"
 #include "kernels/cpu/scales-inl.h"
+#include "kernels/turned_rows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
@@ -36,14 +38,14 @@ struct TurnedQuants {
 };
 
 // Where Group (quants-inl.h) finds a block's bytes in them: four weights of a vector's outputs, of a group of 32 the
-// dword 4 · kHalf + dword.
-template <class Q, int kHalf>
+// dword 4 · kHalf + dword. kStep: bytes from dword to dword.
+template <class Q, int kHalf, int kStep>
 struct TurnedBytes {
   const uint8_t* block;  // the vector's lanes of its first dword
   int dword;
 
   HWY_INLINE hn::Vec<LB> dword_at(int offset, int number) const {
-    return hn::Load(LB(), block + ((offset - Q::kQuants) / 4 + number) * 4 * kPanel);
+    return hn::Load(LB(), block + ((offset - Q::kQuants) / 4 + number) * kStep);
   }
   HWY_INLINE hn::Vec<LB> bytes(int offset) const { return dword_at(offset, 4 * kHalf + dword); }
   HWY_INLINE hn::Vec<LB> nibbles(int offset) const { return Bits<4 * kHalf>(dword_at(offset, dword), 15); }
@@ -79,27 +81,45 @@ struct PanelTail {
   }
 };
 
+template <class Q>
+constexpr bool kCanBeTurned = !kHasBlocks256<Q>;
+
+// A chunk's weights of a panel's outputs in a matrix that is turned.
+struct TurnedOutputs {
+  const uint8_t* block;  // the first, of kTurnedRows outputs
+  int64_t first;         // of those, the panel's first one
+
+  // (dword, output, 4): those of the chunk's block
+  template <class Q>
+  HWY_INLINE const uint8_t* quants(int64_t number) const {
+    return block + kTurnedRows * (number * Q::kBytes + Q::kBytes - Q::kQuantBytes) + 4 * first;
+  }
+};
+
 // Weights of the panel that comes next, on their way while this one's are multiplied: all at once they would take up
 // what can wait for memory, and the unpacking would wait behind them.
 struct NextPanel {
   PanelOutputs outputs;
-  int64_t bytes;  // of each
-  int count;      // of outputs there are
-  int each;       // of them at a time
+  int64_t bytes;         // of each
+  int count;             // of outputs there are
+  int each;              // of them at a time
+  bool nearest = false;  // into the first cache, from which they are multiplied as they are
   int at = 0;
 
   HWY_INLINE void fetch() {
     for (const int end = HWY_MIN(at + each, count); at < end; at++) {
       const uint8_t* const begin = outputs[at];
       for (int64_t line = -(reinterpret_cast<intptr_t>(begin) & 63); line < bytes; line += 64)
-        __builtin_prefetch(begin + line, 0, 2);
+        if (nearest)
+          __builtin_prefetch(begin + line, 0, 3);
+        else
+          __builtin_prefetch(begin + line, 0, 2);
     }
   }
 };
 
-// The panels of a run of outputs, in the order in which they are multiplied: of every chunk all, one after the other.
-template <class Q>
-struct Panels {
+// A run of outputs, of which panels are made.
+struct OutputRun {
   const uint8_t* first_row;
   int64_t stride, outputs;
   int64_t cols;
@@ -108,10 +128,18 @@ struct Panels {
   HWY_INLINE int groups(int64_t chunk) const {
     return static_cast<int>(HWY_MIN((cols - chunk * kChunk) / 32, kChunk / 32));
   }
+};
+
+// Its panels, in the order in which they are multiplied: of every chunk all, one after the other.
+template <class Q>
+struct Panels : OutputRun {
   HWY_INLINE int64_t bytes(int64_t chunk) const { return GroupsBytes<Q>(groups(chunk)); }  // of each output
   HWY_INLINE int64_t outputs_of(int64_t panel) const { return HWY_MIN(outputs - panel * kPanel, kPanel); }
   HWY_INLINE PanelOutputs at(int64_t chunk, int64_t panel) const {
     return {first_row + panel * kPanel * stride + chunk * GroupsBytes<Q>(8), stride};
+  }
+  HWY_INLINE PanelOutputs outputs_at(int64_t chunk, int64_t panel, PanelTail& tail) const {
+    return tail.whole(at(chunk, panel), outputs_of(panel), bytes(chunk));
   }
   // What comes after it, in so many times at the most; none after the last.
   HWY_INLINE NextPanel after(int64_t chunk, int64_t panel, int64_t times) const {
@@ -126,6 +154,33 @@ struct Panels {
     const int all = static_cast<int>(outputs_of(0));
     NextPanel{at(0, 0), bytes(0), all, all}.fetch();
   }
+};
+
+// The same of a matrix that is turned, where they begin and end with kTurnedRows.
+template <class Q>
+struct TurnedPanels : OutputRun {
+  HWY_INLINE int64_t outputs_of(int64_t) const { return kPanel; }
+  HWY_INLINE TurnedOutputs at(int64_t chunk, int64_t panel) const {
+    const int64_t output = panel * kPanel, first = output % kTurnedRows;
+    return {first_row + (output - first) * stride + chunk * GroupsBytes<Q>(8) * kTurnedRows, first};
+  }
+  HWY_INLINE TurnedOutputs outputs_at(int64_t chunk, int64_t panel, PanelTail&) const {
+    return at(chunk, panel);
+  }
+  // Line by line; where a panel is less than what lies together, with the first one all of it.
+  HWY_INLINE NextPanel after(int64_t chunk, int64_t panel, int64_t times) const {
+    if (++panel == count()) panel = 0, chunk++;
+    if (chunk * kChunk >= cols) return {};
+    const TurnedOutputs next = at(chunk, panel);
+    if (next.first > 0) return {};
+    const int64_t lines = kTurnedRows * GroupsBytes<Q>(groups(chunk)) / 64;
+    return {{next.block, 64},
+            64,
+            static_cast<int>(lines),
+            static_cast<int>((lines + times - 1) / times),
+            kPanel == kTurnedRows};
+  }
+  HWY_INLINE void fetch_first() const { after(-1, count() - 1, 1).fetch(); }
 };
 
 // kBytes each of as many outputs as fit into a vector, kStep outputs apart.
@@ -190,23 +245,24 @@ HWY_INLINE void TurnOutputs(const uint8_t* from, int64_t stride, const Use& use)
   }
 }
 
-template <class Q, int group, int kHalf, class Use>
+template <class Q, int group, int kHalf, int kStep, class Use>
 HWY_INLINE void UnpackTurned(const uint8_t* block, const Use& use) {
   constexpr int in_block = kHasBlocks256<Q> ? group : 0;
   for (int dword = 0; dword < 4; dword++)
     for (int vec = 0; vec < kPanelVecs; vec++)
       use(group, 4 * kHalf + dword, vec,
-          Q::template Group<in_block>(TurnedBytes<Q, kHalf>{block + vec * 4 * kLanes32, dword}));
+          Q::template Group<in_block>(TurnedBytes<Q, kHalf, kStep>{block + vec * 4 * kLanes32, dword}));
 }
 
-template <class Q, class Use, int... group>
-HWY_INLINE void UnpackTurnedGroups(std::integer_sequence<int, group...>, int groups, const uint8_t* turned,
+// block(i): where the dwords of a block of 32 are, or of the one of 256.
+template <class Q, int kStep, class Block, class Use, int... group>
+HWY_INLINE void UnpackTurnedGroups(std::integer_sequence<int, group...>, int groups, const Block& block,
                                    const Use& use) {
   const auto unpack = [&](auto number, int64_t at) HWY_ATTR {
     if (number.value >= groups) return;
-    const uint8_t* block = turned + (kHasBlocks256<Q> ? 0 : at * Q::kQuantBytes * kPanel);
-    UnpackTurned<Q, number.value, 0>(block, use);
-    UnpackTurned<Q, number.value, 1>(block, use);
+    const uint8_t* const of_group = block(kHasBlocks256<Q> ? 0 : at);
+    UnpackTurned<Q, number.value, 0, kStep>(of_group, use);
+    UnpackTurned<Q, number.value, 1, kStep>(of_group, use);
   };
   (unpack(std::integral_constant<int, group>(), group), ...);
 }
@@ -234,7 +290,25 @@ HWY_INLINE void EachDword(const PanelOutputs& outputs, int groups, TurnedQuants&
           });
         }
     }
-    UnpackTurnedGroups<Q>(std::make_integer_sequence<int, 8>(), groups, turned.bytes, use);
+    UnpackTurnedGroups<Q, 4 * kPanel>(
+        std::make_integer_sequence<int, 8>(), groups,
+        [&](int64_t block) HWY_ATTR { return turned.bytes + block * Q::kQuantBytes * kPanel; }, use);
+  }
+}
+
+template <class Q, class Use>
+HWY_INLINE void EachDword(const TurnedOutputs& outputs, int groups, TurnedQuants&, const Use& use) {
+  constexpr int kStep = 4 * kTurnedRows;
+  const auto block = [&](int64_t number) HWY_ATTR { return outputs.quants<Q>(number); };
+  if constexpr (std::is_same_v<Q, Q8_0>) {
+    for (int group = 0; group < groups; group++)
+      for (int dword = 0; dword < 8; dword++)
+        for (int vec = 0; vec < kPanelVecs; vec++)
+          use(group, dword, vec,
+              hn::Xor(hn::Load(LB(), block(group) + dword * kStep + vec * 4 * kLanes32),
+                      hn::Set(LB(), kTurnedBias)));
+  } else {
+    UnpackTurnedGroups<Q, kStep>(std::make_integer_sequence<int, 8>(), groups, block, use);
   }
 }
 

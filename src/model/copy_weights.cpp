@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "kernels/turned_rows.h"
 #include "src/error.h"
 
 namespace wi {
@@ -11,6 +12,8 @@ std::vector<Matrix*> stored_matrices(Weights* weights);
 uint64_t bytes_of(const Matrix& matrix) {
   return row_bytes(matrix.type, matrix.cols) * static_cast<uint64_t>(matrix.rows);
 }
+bool is_turned(const Matrix& matrix) { return can_be_turned(matrix) && turned_rows_pay(); }
+void copy_matrix(const Matrix& matrix, bool turned, std::byte* to, Watch* watch);
 uint64_t room_for(const Matrix& matrix) { return (bytes_of(matrix) + 63) & ~uint64_t{63}; }
 
 }  // namespace
@@ -29,7 +32,7 @@ HostBuffer copy_weights(Weights* weights, const ModelFile& file, HostPool* pool,
   std::vector<const std::byte*> places;
   std::byte* at = buffer.data();
   for (const Matrix* matrix : matrices) {
-    copy_watched(at, matrix->data, bytes_of(*matrix), watch);
+    copy_matrix(*matrix, is_turned(*matrix), at, watch);
     places.push_back(at);
     at += room_for(*matrix);
     // Else the process would hold everything twice by the end.
@@ -37,7 +40,10 @@ HostBuffer copy_weights(Weights* weights, const ModelFile& file, HostPool* pool,
     done += bytes_of(*matrix);
     if (watch) watch->reached(done, total);
   }
-  for (size_t i = 0; i < matrices.size(); ++i) matrices[i]->data = places[i];
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    matrices[i]->data = places[i];
+    matrices[i]->turned = is_turned(*matrices[i]);
+  }
   if (tied) weights->output = weights->embedding;
   return buffer;
 }
@@ -50,6 +56,15 @@ HostBuffer room_for_weights(HostPool* pool, uint64_t bytes, const std::string& f
 }
 
 namespace {
+
+void copy_matrix(const Matrix& matrix, bool turned, std::byte* to, Watch* watch) {
+  if (!turned) return copy_watched(to, matrix.data, bytes_of(matrix), watch);
+  for (int64_t row = 0; row < matrix.rows; row += kTurnedRows) {
+    turn_rows(matrix, row, to);
+    to += row_bytes(matrix.type, matrix.cols) * kTurnedRows;
+    tick(watch);
+  }
+}
 
 std::vector<Matrix*> stored_matrices(Weights* weights) {
   std::vector<Matrix*> matrices = {&weights->embedding};

@@ -1,12 +1,13 @@
 // One number for all that a model computes with, so that a session file says which model its KV belongs to.
 // The weights are cut into pieces that the workers hash on their own; the hash of those, of every tensor's
 // place, type and shape, and of the hyper-parameters, is the result. It does not depend on the number of
-// threads, nor on where the weights lie or how their files were split.
+// threads, nor on where the weights lie, in which order, or how their files were split.
 #include <chrono>
 #include <cstring>
 #include <thread>
 #include <xxhash.h>
 
+#include "kernels/turned_rows.h"
 #include "src/error.h"
 #include "src/memory/memory.h"
 #include "src/memory/workers.h"
@@ -21,6 +22,8 @@ constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 struct Piece {
   const std::byte* data;
   uint64_t bytes;
+  Matrix turned = {};  // or: the matrix of which it is a part as stored, from `begin` on
+  uint64_t begin = 0;
 };
 
 // What is hashed in the end, and the pieces whose hashes go before it.
@@ -32,7 +35,12 @@ class Inventory {
     number(static_cast<uint64_t>(matrix.type));
     number(static_cast<uint64_t>(matrix.rows));
     number(static_cast<uint64_t>(matrix.cols));
+    const size_t first = pieces_.size();
     cut(matrix.data, row_bytes(matrix.type, matrix.cols) * static_cast<uint64_t>(matrix.rows));
+    for (size_t i = first; matrix.turned && i < pieces_.size(); ++i) {
+      pieces_[i].turned = matrix;
+      pieces_[i].begin = (i - first) * kPieceBytes;
+    }
   }
   void vector(const float* values, int64_t count) {
     number(static_cast<uint64_t>(values ? count : 0));
@@ -103,6 +111,10 @@ uint64_t hash_of(const Inventory& inventory, Memory* memory, Workers& workers,
       if (memory) {
         std::byte* const copy = stream.worker_array<std::byte>(worker, piece.bytes);
         memory->copy(copy, piece.data, piece.bytes);
+        data = copy;
+      } else if (piece.turned.turned) {
+        std::byte* const copy = stream.worker_array<std::byte>(worker, piece.bytes);
+        copy_as_stored(piece.turned, piece.begin, piece.bytes, copy);
         data = copy;
       }
       hashes[static_cast<size_t>(task)] = XXH3_64bits(data, piece.bytes);

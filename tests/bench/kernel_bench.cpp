@@ -2,11 +2,12 @@
 // One JSON object per line. Every product is checked against f64 before it is timed; reads of plain memory
 // alternate with the products, so that both see the same neighbours on the machine.
 //   kernel_bench [--types q8_0,q4_k] [--rows 1,4] [--shapes 2048x8192] [--threads N] [--seconds S]
-//                [--op decode|int8|dense|matmul] [--pages huge|small] [--simd AVX2]
+//                [--op decode|int8|dense|matmul] [--pages huge|small] [--order stored|turned] [--simd AVX2]
 // decode: as a decode step asks for it, every row alike; int8: the same in 8-bit integers; matmul: as prefill
 // does, whatever is fastest.
 // simd: an instruction set that is not this processor's best, by Highway's name of it.
-// Small pages are what a mapped file has, huge ones what weights copied into memory have.
+// Small pages and weights as stored are what a mapped file has, huge ones and, of quantised weights, turned rows
+// (kernels/turned_rows.h) what is copied into memory.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -34,7 +35,7 @@ struct Options {
                                     "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"};
   std::vector<std::string> rows = {"1"};
   std::vector<std::string> shapes = {"2048x8192", "128256x2048"};  // outputs x inputs
-  std::string op = "decode", pages = "huge", simd;
+  std::string op = "decode", pages = "huge", order = "stored", simd;
   int threads = 0;
   double seconds = 0.5;  // per line
 };
@@ -43,11 +44,13 @@ Options parse(int count, char** words);
 struct Problem {
   DType type;
   int64_t rows, outputs, inputs;
+  bool turned;
   int64_t copies;  // of the weights, so that one does not stay in the cache until its next turn
   HostBuffer weights;
   std::vector<float> in, out;
 };
-Problem make(DType type, const std::string& shape, int64_t rows, bool huge_pages);
+Problem make(DType type, const std::string& shape, int64_t rows, const Options& options);
+Matrix matrix_of(const Problem& problem, int64_t copy);
 void multiply(const Stream& stream, Problem& problem, const std::string& op, int64_t copy);
 void check(const Problem& problem);
 double median(std::vector<double> values);
@@ -61,7 +64,7 @@ void run(Workers& workers, const std::string& type_name, const std::string& shap
                                  [&](DType t) { return type_name == format_of(t).name; });
   if (type == std::end(test::kAllTypes))
     std::exit(std::fprintf(stderr, "unknown type %s\n", type_name.c_str()));
-  Problem problem = make(*type, shape, rows, options.pages == "huge");
+  Problem problem = make(*type, shape, rows, options);
   const double one_bytes = static_cast<double>(problem.weights.bytes()) / static_cast<double>(problem.copies);
   std::vector<double> seconds, read_gbs;
   workers.run(nullptr, [&](const Stream& stream) {
@@ -87,19 +90,26 @@ void run(Workers& workers, const std::string& type_name, const std::string& shap
   const double flops = 2.0 * static_cast<double>(rows * problem.outputs * problem.inputs);
   std::printf(
       "{\"op\": \"%s\", \"type\": \"%s\", \"shape\": \"%s\", \"rows\": %d, \"threads\": %d, \"pages\": "
-      "\"%s\", \"simd\": "
+      "\"%s\", \"order\": \"%s\", \"simd\": "
       "\"%s\", \"us\": %.1f, "
       "\"best_us\": %.1f, \"gb_per_s\": %.2f, \"read_gb_per_s\": %.2f, \"share\": %.3f, \"gflop_per_s\": "
       "%.1f}\n",
       options.op.c_str(), type_name.c_str(), shape.c_str(), static_cast<int>(rows), workers.threads(),
-      options.pages.c_str(), cpu::simd_name(), typical * 1e6, best * 1e6, one_bytes / typical / 1e9,
-      bandwidth, one_bytes / typical / 1e9 / bandwidth, flops / typical / 1e9);
+      options.pages.c_str(), options.order.c_str(), cpu::simd_name(), typical * 1e6, best * 1e6,
+      one_bytes / typical / 1e9, bandwidth, one_bytes / typical / 1e9 / bandwidth, flops / typical / 1e9);
   std::fflush(stdout);
 }
 
-Problem make(DType type, const std::string& shape, int64_t rows, bool huge_pages) {
-  Problem out{
-      .type = type, .rows = rows, .outputs = 0, .inputs = 0, .copies = 1, .weights = {}, .in = {}, .out = {}};
+Problem make(DType type, const std::string& shape, int64_t rows, const Options& options) {
+  Problem out{.type = type,
+              .rows = rows,
+              .outputs = 0,
+              .inputs = 0,
+              .turned = options.order == "turned",
+              .copies = 1,
+              .weights = {},
+              .in = {},
+              .out = {}};
   char* end = nullptr;
   out.outputs = std::strtoll(shape.c_str(), &end, 10);
   out.inputs = *end ? std::strtoll(end + 1, nullptr, 10) : 0;
@@ -108,12 +118,19 @@ Problem make(DType type, const std::string& shape, int64_t rows, bool huge_pages
   std::mt19937_64 random(1);
   const size_t one = static_cast<size_t>(out.outputs) * row_bytes(type, out.inputs);
   out.copies = static_cast<int64_t>((size_t{256} << 20) / one) + 1;
-  out.weights = HostPool::create(HostPool::kUnlimited, huge_pages)
+  out.weights = HostPool::create(HostPool::kUnlimited, options.pages == "huge")
                     ->allocate(one * static_cast<size_t>(out.copies), "weights");
   const int64_t pattern_rows = std::min<int64_t>(out.outputs, 61);
   const std::vector<std::byte> pattern = test::random_weights(type, pattern_rows * out.inputs, random);
   for (size_t at = 0; at < out.weights.bytes(); at += pattern.size())
     std::memcpy(out.weights.data() + at, pattern.data(), std::min(pattern.size(), out.weights.bytes() - at));
+  for (int64_t copy = 0; out.turned && copy < out.copies; copy++) {
+    Matrix matrix = matrix_of(out, copy);
+    matrix.turned = false;
+    if (!can_be_turned(matrix))
+      std::exit(std::fprintf(stderr, "%s of %s cannot be turned\n", format_of(type).name, shape.c_str()));
+    test::turn(matrix, out.weights.data() + static_cast<size_t>(copy) * one);
+  }
   std::normal_distribution<float> normal;
   out.in.resize(static_cast<size_t>(rows * out.inputs));
   for (float& value : out.in) value = normal(random);
@@ -121,10 +138,14 @@ Problem make(DType type, const std::string& shape, int64_t rows, bool huge_pages
   return out;
 }
 
-void multiply(const Stream& stream, Problem& problem, const std::string& op, int64_t copy) {
+Matrix matrix_of(const Problem& problem, int64_t copy) {
   const size_t one = problem.weights.bytes() / static_cast<size_t>(problem.copies);
-  const Matrix weight{problem.weights.data() + static_cast<size_t>(copy) * one, problem.type, problem.outputs,
-                      problem.inputs};
+  return {problem.weights.data() + static_cast<size_t>(copy) * one, problem.type, problem.outputs,
+          problem.inputs, problem.turned};
+}
+
+void multiply(const Stream& stream, Problem& problem, const std::string& op, int64_t copy) {
+  const Matrix weight = matrix_of(problem, copy);
   const MatmulArgs args{
       .in = problem.in.data(),
       .rows = problem.rows,
@@ -141,10 +162,11 @@ void multiply(const Stream& stream, Problem& problem, const std::string& op, int
 // activations, of either sign, add up to far less.
 void check(const Problem& problem) {
   std::vector<float> w(static_cast<size_t>(problem.inputs));
+  const size_t row_size = row_bytes(problem.type, problem.inputs);
+  std::vector<std::byte> stored(row_size);
   for (int64_t output = 0; output < problem.outputs; output += 1 + problem.outputs / 97) {
-    cpu::dequantize(
-        problem.weights.data() + static_cast<size_t>(output) * row_bytes(problem.type, problem.inputs),
-        problem.type, w.data(), problem.inputs);
+    copy_as_stored(matrix_of(problem, 0), static_cast<uint64_t>(output) * row_size, row_size, stored.data());
+    cpu::dequantize(stored.data(), problem.type, w.data(), problem.inputs);
     for (int64_t row = 0; row < problem.rows; row++) {
       double sum = 0, magnitude = 0;
       for (size_t i = 0; i < w.size(); i++) {
@@ -209,6 +231,8 @@ Options parse(int count, char** words) {
       out.op = value;
     else if (name == "--pages" && (!std::strcmp(value, "huge") || !std::strcmp(value, "small")))
       out.pages = value;
+    else if (name == "--order" && (!std::strcmp(value, "stored") || !std::strcmp(value, "turned")))
+      out.order = value;
     else if (name == "--threads")
       out.threads = std::atoi(value);
     else if (name == "--simd")
@@ -230,6 +254,7 @@ constexpr const char* kUsage =
     "  --shapes RxC[,…]  outputs x inputs\n"
     "  --op OP           decode (rows alike), int8 (WI_PRECISION_INT8), dense, or matmul, as a prefill asks\n"
     "  --pages P         huge or small\n"
+    "  --order O         of weights: as stored, or with their rows turned\n"
     "  --simd NAME       no better instruction set than this: SSSE3, AVX2, AVX2_VNNI, AVX3, AVX3_DL\n"
     "  --threads N       default: every core this process may use\n"
     "  --seconds S       of each measurement\n"

@@ -49,7 +49,7 @@ constexpr int64_t kMostThatFit = 1024;
 
 const char* const kUsage =
     "usage: wi_bench [--model FILE [--load mapped|copied] |\n"
-    "                 --shape llama-1b|llama-8b|llama-8b-cache|qwen3-0.6b|small|tiny]\n"
+    "                 --shape llama-1b|llama-8b|llama-8b-cache|qwen3-0.6b|small|tiny [--load made|copied]]\n"
     "                [--weights f32|f16|bf16|q8_0|q4_0|q4_k]\n"
     "                [--policy P[,P…]] [--device cpu|cuda:N] [--context N[,N…]] [--batch B[,B…]|max]\n"
     "                [--steps N] [--repeat R]\n"
@@ -73,6 +73,8 @@ const char* const kUsage =
     "time is\n"
     "given.\n"
     "--document: a text to read, of a --model, instead of random tokens.\n"
+    "--load: of a shape, made as a file has weights, or on huge pages and with rows turned, as copied ones "
+    "are.\n"
     "--simd: no better instruction set than this, of oneDNN's products neither.\n"
     "--repeat: the same steps so many times, from forks; of each step the least time counts.\n"
     "--turns: with one policy and context, a measurement for each line of standard input, so that it can\n"
@@ -302,7 +304,7 @@ int run(const Options& given) {
   const auto model =
       options.model.empty()
           ? test::random_model(test::shape_named(options.shape), test::dtype_named(options.weights),
-                               options.seed, precision_named(options.precision))
+                               options.seed, precision_named(options.precision), options.load == "copied")
           : Model::open(options.model, {}, precision_named(options.precision),
                         options.load == "copied" ? runtime->weights_pool.get() : nullptr);
   if (runtime->device) {
@@ -755,8 +757,9 @@ Options parse(int argc, char** argv) {
   if (options.load.empty())
     options.load = options.model.empty() ? "made" : "mapped";
   else
-    check(!options.model.empty() && (options.load == "mapped" || options.load == "copied"), WI_E_ARGUMENT,
-          "--load is \"", options.load, "\", must be mapped or copied, of a --model");
+    check(options.load == (options.model.empty() ? "made" : "mapped") || options.load == "copied",
+          WI_E_ARGUMENT, "--load is \"", options.load,
+          "\", must be mapped or copied of a --model, made or copied of a --shape");
   return options;
 }
 

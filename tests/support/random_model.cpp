@@ -8,6 +8,8 @@
 
 #include "kernels/cpu/cpu.h"
 #include "src/error.h"
+#include "src/memory/host_pool.h"
+#include "tests/support/weights.h"
 
 namespace wi::test {
 namespace {
@@ -26,10 +28,12 @@ struct Random {
 };
 
 struct Storage {
+  std::shared_ptr<HostPool> huge_pages;  // null: where a sanitizer sees what is read beyond it
+  std::vector<HostBuffer> on_huge_pages;
   std::vector<std::unique_ptr<std::byte[]>> pieces;
   std::byte* allocate(size_t bytes) {
-    pieces.push_back(std::make_unique_for_overwrite<std::byte[]>(bytes + 64));
-    return pieces.back().get();
+    if (huge_pages) return on_huge_pages.emplace_back(huge_pages->allocate(bytes + 64, "weights")).data();
+    return pieces.emplace_back(std::make_unique_for_overwrite<std::byte[]>(bytes + 64)).get();
   }
 };
 
@@ -134,10 +138,11 @@ DType dtype_named(const std::string& name) {
 }
 
 std::shared_ptr<const Model> random_model(const ModelShape& shape, DType type, uint64_t seed,
-                                          Precision precision) {
+                                          Precision precision, bool copied) {
   auto model = std::make_shared<Model>();
   model->precision = precision;
   auto storage = std::make_shared<Storage>();
+  if (copied) storage->huge_pages = HostPool::create(HostPool::kUnlimited, true);
   Random random{seed};
   ModelConfig& config = model->config;
   config.architecture = shape.architecture;
@@ -163,7 +168,9 @@ std::shared_ptr<const Model> random_model(const ModelShape& shape, DType type, u
     fill(data, type, rows, cols, random);
     model->parameters += static_cast<uint64_t>(rows * cols);
     model->weight_bytes += bytes;
-    return Matrix{data, type, rows, cols};
+    Matrix matrix{data, type, rows, cols};
+    if (copied && can_be_turned(matrix)) turn(matrix, data);
+    return matrix;
   };
   const auto ones = [&](int64_t count) {
     float* values = reinterpret_cast<float*>(storage->allocate(static_cast<size_t>(count) * sizeof(float)));

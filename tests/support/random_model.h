@@ -21,9 +21,10 @@ struct ModelShape {
 
 // llama-1b, llama-8b, qwen3-0.6b, small, tiny; throws WI_E_ARGUMENT for another name.
 ModelShape shape_named(const std::string& name);
-// type: f32, f16, bf16, q8_0, q4_0 or q4_k; hidden and ffn must hold whole blocks of it.
+// type: f32, f16, bf16, q8_0, q4_0 or q4_k; hidden and ffn must hold whole blocks of it. copied: as copied
+// weights are, on huge pages and with their rows turned.
 std::shared_ptr<const Model> random_model(const ModelShape& shape, DType type, uint64_t seed,
-                                          Precision precision = Precision::fast);
+                                          Precision precision = Precision::fast, bool copied = false);
 DType dtype_named(const std::string& name);
 
 }  // namespace wi::test

@@ -1,10 +1,12 @@
 // Random weights of any stored type, for tests and benchmarks of products.
 #pragma once
 
+#include <cstring>
 #include <random>
 #include <vector>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/turned_rows.h"
 
 namespace wi::test {
 
@@ -48,6 +50,16 @@ inline std::vector<std::byte> random_weights(DType type, int64_t count, std::mt1
     }
   }
   return out;
+}
+
+// A matrix and its memory.
+inline void turn(Matrix& matrix, std::byte* data) {
+  std::vector<std::byte> turned(row_bytes(matrix.type, matrix.cols) * kTurnedRows);
+  for (int64_t row = 0; row < matrix.rows; row += kTurnedRows, data += turned.size()) {
+    turn_rows(matrix, row, turned.data());
+    std::memcpy(data, turned.data(), turned.size());
+  }
+  matrix.turned = true;
 }
 
 }  // namespace wi::test
