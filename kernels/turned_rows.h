@@ -20,7 +20,8 @@ bool can_be_turned(const Matrix& matrix);
 // as much or more.
 bool turned_rows_pay();
 
-// Rows [first, first + kTurnedRows), as stored, into their new order. to: as many bytes; nothing of `from`.
+// Rows [first, first + kTurnedRows), as stored, of one that can be turned, into their new order. to: as many bytes,
+// elsewhere.
 void turn_rows(const Matrix& matrix, int64_t first, std::byte* to);
 
 // So many of a row's columns as stored, whole blocks: where they are or, of a matrix that is turned, in `room`.

@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/turned_rows.h"
-
 namespace wi::cpu {
 
 constexpr int64_t kChunk = 256;  // columns
@@ -30,7 +28,7 @@ struct Activations {
   // Of quants; for weights with minima.
   int32_t* sums = nullptr;      // (chunks, rows, kChunkSums)
   float* group_sums = nullptr;  // (chunks, rows, kChunkGroups) those over 32 columns again, exact as they are
-  // (chunks, rows, kChunkGroups) what products with weights that have kTurnedBias too much begin with
+  // (chunks, rows, kChunkGroups) what products with weights that have kTurnedBias (turned_rows.h) too much begin with
   int32_t* offsets = nullptr;
 
   static int64_t chunks_for(int64_t cols) { return (cols + kChunk - 1) / kChunk; }

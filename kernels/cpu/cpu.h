@@ -33,6 +33,8 @@ uint32_t to_kv(const float* in, DType kv, void* out, int64_t count);
 void from_kv(const void* in, DType kv, float* out, int64_t count);
 double log_sum_exp(const float* in, int64_t count);
 void dequantize(const void* in, DType type, float* out, int64_t count);
+// Of any matrix, turned or not. out: (cols)
+void dequantize_row(const Matrix& matrix, int64_t row, float* out);
 
 // Of the instruction set, with what byte_extension.h adds: "AVX2", "AVX2_VNNI", …
 const char* simd_name();

@@ -1,7 +1,7 @@
 // y = x · Wᵀ under WI_PRECISION_INT8: quantised weights times activations of 8 bits (byte_activations.h), any
-// number of rows. As in matmul_decode, a few rows read weights as they are stored, and for more rows weights are
-// unpacked panel by panel; a row's bits are the same either way. The parts (q, k, v; gate, up) are cut into
-// runs of outputs that all workers share, with one barrier.
+// number of rows. As in matmul_decode, a few rows read weights as they are stored, and for more rows, or of a
+// matrix that is turned, weights are unpacked panel by panel; a row's bits are the same either way. The parts
+// (q, k, v; gate, up) are cut into runs of outputs that all workers share, with one barrier.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul_bytes.cpp"
 #include "kernels/cpu/byte_products.h"

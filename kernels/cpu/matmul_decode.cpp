@@ -1,7 +1,7 @@
 // y = x · Wᵀ with sums in f32: the products of a decode step, and of prefill for quantised weights where
-// dense products in bf16 are no faster. A few rows read every weight as it is stored; for more rows, weights
-// are unpacked panel by panel (panel-inl.h). The parts (q, k, v; gate, up) are cut into runs of outputs that
-// all workers share, with one barrier.
+// dense products in bf16 are no faster. A few rows read every weight as it is stored; for more rows, or of a matrix
+// that is turned (turned_rows.h), weights are unpacked panel by panel (panel-inl.h). The parts (q, k, v; gate,
+// up) are cut into runs of outputs that all workers share, with one barrier.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul_decode.cpp"
 #include "kernels/cpu/byte_products.h"

@@ -47,7 +47,6 @@ struct Products {
 void unpack_rows(const Stream& stream, Input* in);
 void multiply_panel(const Stream& stream, int worker, const Input& in, const MatmulPart& part, int terms,
                     int64_t first);
-void widen_weights(const Matrix& weight, int64_t first, int64_t outputs, float* panel);
 void pack_weights(const Matrix& weight, int64_t first, const Products& products, uint16_t* stage,
                   uint16_t* panel);
 void store_tile(const float* tile, int64_t rows, int64_t columns, const MatmulPart& part, int64_t row,
@@ -124,7 +123,8 @@ void multiply_panel(const Stream& stream, int worker, const Input& in, const Mat
   if (terms) {
     pack_weights(weight, first, products, stage, reinterpret_cast<uint16_t*>(scratch));
   } else if (weight.type != DType::f32) {
-    widen_weights(weight, first, outputs, reinterpret_cast<float*>(scratch));
+    float* wide = reinterpret_cast<float*>(scratch);
+    for (int64_t o = 0; o < outputs; ++o) dequantize_row(weight, first + o, wide + o * in.inputs);
   } else {
     panel = static_cast<const std::byte*>(weight.data) +
             row_bytes(weight.type, in.inputs) * static_cast<size_t>(first);
@@ -145,15 +145,6 @@ void multiply_panel(const Stream& stream, int worker, const Input& in, const Mat
     }
     store_tile(tile, count, outputs, part, row, first);
   }
-}
-
-void widen_weights(const Matrix& weight, int64_t first, int64_t outputs, float* panel) {
-  RoomAsStored room;
-  for (int64_t output = first; output < first + outputs; output++, panel += weight.cols)
-    for (int64_t k = 0; k < weight.cols; k += kMostAsStored) {
-      const int64_t count = std::min(kMostAsStored, weight.cols - k);
-      dequantize(as_stored(weight, output, k, count, room), weight.type, panel + k, count);
-    }
 }
 
 // Sixteen outputs at a time through a stage that fits in the first-level cache. Of a block of inputs the

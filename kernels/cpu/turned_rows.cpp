@@ -87,6 +87,14 @@ void copy_as_stored(const Matrix& matrix, uint64_t begin, uint64_t count, std::b
   }
 }
 
+void cpu::dequantize_row(const Matrix& matrix, int64_t row, float* out) {
+  RoomAsStored room;
+  for (int64_t at = 0; at < matrix.cols; at += kMostAsStored) {
+    const int64_t count = std::min(kMostAsStored, matrix.cols - at);
+    dequantize(as_stored(matrix, row, at, count, room), matrix.type, out + at, count);
+  }
+}
+
 namespace {
 
 // As kernels/cpu/quants-inl.h has them.
