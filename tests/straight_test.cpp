@@ -22,7 +22,7 @@ std::shared_ptr<const Model> model() {
     shape.name = "straight";
     shape.layers = emulated_or(2, 4);
     shape.kv_heads = 4;
-    shape.query_heads = 8;
+    shape.query_heads = emulated_or(4, 8);
     shape.head_dim = 32;
     return random_model(shape, DType::f32, seed());
   }();
@@ -84,7 +84,7 @@ std::vector<float> life(const TiersWorld& world, const char* policy) {
   }
   step(*session, 20, all);
   const auto fork = session->fork();
-  step(*session, 700, all);  // units are sealed
+  step(*session, emulated_or(300, 700), all);  // units are sealed
   fork->truncate(3000);
   add(all, logits_of(*fork));
   fork->prefill(random_prompt(2500, 1), chunks_of(kChunk), nullptr);

@@ -25,11 +25,11 @@ constexpr int kPrompt = 3000, kOfALife = test::emulated_or(2000, kPrompt);
 test::ModelShape shape(const std::vector<int32_t>& windows) {
   test::ModelShape shape;
   shape.name = "tiers";
-  shape.layers = 3;
-  shape.hidden = shape.ffn = 128;
-  shape.query_heads = 4;
-  shape.kv_heads = 2;
-  shape.head_dim = 64;
+  shape.layers = windows.empty() ? test::emulated_or(2, 3) : 3;
+  shape.hidden = shape.ffn = test::emulated_or(64, 128);
+  shape.query_heads = test::emulated_or(2, 4);
+  shape.kv_heads = test::emulated_or(1, 2);
+  shape.head_dim = test::emulated_or(32, 64);
   shape.windows = windows;
   return shape;
 }
@@ -361,8 +361,8 @@ void a_full_slow_tier_is_a_status(void**) {
   params.threads = 2;
   params.kv_budget_bytes = uint64_t{64} << 20;
   params.spill_folder = folder.path;
-  params.spill_bytes = uint64_t{1} << 20;
   World world(false);
+  params.spill_bytes = kPrompt * kv_shape_of(*world.model, DType::f16).token_bytes() / 4;
   world.runtime = Runtime::create(params);
   auto session = world.session("wave", 0.1f);
   const std::vector<int32_t> ids = prompt(kPrompt);
