@@ -63,6 +63,8 @@ else()
   # makes of the same keys.
   target_compile_options(wi_kernels PRIVATE -march=armv8-a+crypto -ffp-contract=off)
 endif()
+# The same bits on every processor: AVX2 and AVX-512 could fuse what SSSE3 cannot.
+set_source_files_properties(kernels/cpu/token_weights.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 if(WAVEINFER_SANITIZE)
   # Instrumented SIMD templates take a compiler minutes a target, and each runs the same source: two will do, so that
   # every machine runs the same. Races know nothing of instruction sets.
@@ -93,7 +95,7 @@ target_compile_definitions(wi_memory PRIVATE WI_MIMALLOC_SONAME="${WI_MIMALLOC_S
 wi_component(wi_templates src/chat wi_base nlohmann_json::nlohmann_json)
 wi_component(wi_files src/files wi_base wi_kernels nlohmann_json::nlohmann_json)
 wi_component(wi_tokenizer src/tokenizer wi_files wi_base PkgConfig::PCRE2 PkgConfig::UTF8PROC nlohmann_json::nlohmann_json)
-wi_component(wi_sampling src/sampling wi_base)
+wi_component(wi_sampling src/sampling wi_base wi_kernels)
 wi_component(wi_model src/model wi_tokenizer wi_files wi_templates wi_kernels wi_memory wi_base PkgConfig::XXHASH nlohmann_json::nlohmann_json)
 wi_component(wi_buffer src/buffer wi_base wi_memory wi_kernels PkgConfig::XXHASH)
 # Without it reads of the slow tier are a few threads'.

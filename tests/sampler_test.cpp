@@ -7,8 +7,11 @@
 #include <new>
 #include <random>
 
+#include "kernels/token_weights.h"
 #include "src/sampling/sampler_fields.h"
-#include "test.h"
+#include "tests/support/emulated.h"
+#include "tests/support/kernels.h"
+#include "tests/test.h"
 
 namespace {
 size_t allocations = 0;
@@ -139,6 +142,128 @@ void repetition_is_penalised_once_within_the_window(void**) {
   expect_shares(draw(params, {2, 2, -1}, {-7, 99}), {std::exp(2.0), std::exp(2.0), std::exp(-1.0)});
 }
 
+// ---- a plain sampler ----
+
+// Sorts all tokens, cuts one after the other, and draws as the sampler does: from whole weights, in order of tokens.
+int32_t plain_choice(const SamplingParams& params, const Logits& logits) {
+  struct Token {
+    float logit;
+    int32_t id;
+    uint64_t weight;
+  };
+  std::vector<Token> tokens;
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (logits[i] > -kInf) tokens.push_back({logits[i], static_cast<int32_t>(i), 0});
+  std::sort(tokens.begin(), tokens.end(), [](const Token& a, const Token& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+  });
+  const auto top_k = static_cast<size_t>(params.top_k);
+  if (top_k > 0 && top_k < tokens.size()) tokens.resize(top_k);
+  for (Token& token : tokens)
+    token_weights(&token.logit, 1, tokens[0].logit, params.temperature, &token.weight);
+  const double least = static_cast<double>(params.min_p) * static_cast<double>(kBestWeight);
+  std::erase_if(tokens, [&](const Token& token) {
+    return token.weight == 0 || static_cast<double>(token.weight) < least;
+  });
+  const auto sum = [&] {
+    uint64_t all = 0;
+    for (const Token& token : tokens) all += token.weight;
+    return all;
+  };
+  const double wanted = std::ceil(static_cast<double>(params.top_p) * static_cast<double>(sum()));
+  uint64_t reached = 0;
+  size_t kept = 0;
+  while (kept < tokens.size() && (kept == 0 || static_cast<double>(reached) < wanted))
+    reached += tokens[kept++].weight;
+  tokens.resize(kept);
+  std::sort(tokens.begin(), tokens.end(), [](const Token& a, const Token& b) { return a.id < b.id; });
+  uint64_t z = params.seed + 0x9E3779B97F4A7C15u;  // splitmix64's first
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+  z ^= z >> 31;
+  __extension__ using Wide = unsigned __int128;
+  auto left = static_cast<uint64_t>(static_cast<Wide>(z) * sum() >> 64);
+  for (const Token& token : tokens) {
+    if (left < token.weight) return token.id;
+    left -= token.weight;
+  }
+  return -1;
+}
+
+void cuts_are_those_of_a_sampler_that_sorts_everything(void**) {
+  std::mt19937_64 random(test::seed());
+  const auto one_of = [&](std::initializer_list<float> values) {
+    return values.begin()[random() % values.size()];
+  };
+  const int cases = test::emulated_or(300, 3000);
+  for (int i = 0; i < cases; ++i) {
+    Logits logits(1 + random() % (random() % 8 ? 1500 : 40));
+    const float deviation = one_of({0.01f, 1, 3, 10});
+    for (float& logit : logits) logit = std::normal_distribution<float>(0, deviation)(random);
+    if (random() % 2)  // ties, also at the cuts
+      for (float& logit : logits) logit = std::round(logit * 2) / 2;
+    for (uint64_t broken = random() % 4; broken > 0; --broken)
+      logits[random() % logits.size()] = one_of({kNan, -kInf, -0.0f, 0, -3e38f});
+    if (std::none_of(logits.begin(), logits.end(), [](float logit) { return logit > -kInf; })) continue;
+    SamplingParams params;
+    params.temperature = one_of({0.01f, 0.7f, 1, 5, 1e6f});
+    params.top_k = static_cast<int32_t>(one_of({0, 0, 1, 2, 5, 40, 999, 5000}));
+    params.top_p = one_of({1, 1, 0.999f, 0.9f, 0.5f, 0.01f, 0});
+    params.min_p = one_of({0, 0, 1e-6f, 0.05f, 0.5f, 1});
+    params.seed = random();
+    if (next(params, logits) != plain_choice(params, logits)) {
+      print_error("case %d: %zu logits, temperature %g, top_k %d, top_p %g, min_p %g: %d, want %d\n", i,
+                  logits.size(), double{params.temperature}, params.top_k, double{params.top_p},
+                  double{params.min_p}, next(params, logits), plain_choice(params, logits));
+      _fail(__FILE__, __LINE__);
+    }
+  }
+}
+
+// Off by at most 1e-8 of itself (the series) and one half (rounding); x, rounded to f32, is what both weigh.
+void weights_are_exponentials_and_the_same_for_every_instruction_set(void**) {
+  std::mt19937_64 random(test::seed());
+  Logits logits = {0, -0.0f, kNan, -kInf, -3e38f, -29.9f, -29.7f, -31, -1e-30f};
+  while (logits.size() < 700) logits.push_back(-std::uniform_real_distribution<float>(0, 33)(random));
+  for (const float temperature : {1.0f, 0.3f, 40.0f}) {
+    const auto count = static_cast<int64_t>(logits.size());
+    const auto blocks = static_cast<size_t>(logit_blocks(count));
+    std::vector<uint64_t> weights(logits.size()), sums(blocks);
+    std::vector<float> bests(blocks);
+    token_weights(logits.data(), count, 0, temperature, weights.data());
+    best_of_blocks(logits.data(), count, bests.data());
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const double x = static_cast<double>(logits[i] / temperature);
+      const double want = std::isnan(x) ? 0 : static_cast<double>(kBestWeight) * std::exp(x);
+      assert_true(std::abs(static_cast<double>(weights[i]) - want) <= 0.5 + 1e-8 * want);
+      uint64_t alone = 0;
+      token_weights(&logits[i], 1, 0, temperature, &alone);
+      assert_true(alone == weights[i]);
+    }
+    for (size_t block = 0; block < blocks; ++block) {
+      const size_t first = block * kLogitBlock, end = std::min(first + kLogitBlock, logits.size());
+      float best = -kInf;
+      for (size_t i = first; i < end; ++i) {
+        if (logits[i] > best) best = logits[i];
+        sums[block] += weights[i];
+      }
+      assert_true(bests[block] == best);
+    }
+    test::for_each_simd([&](const char*) {
+      std::vector<uint64_t> here(logits.size()), sums_here(blocks);
+      std::vector<float> bests_here(blocks);
+      token_weights(logits.data(), count, 0, temperature, here.data());
+      best_of_blocks(logits.data(), count, bests_here.data());
+      weights_of_blocks(logits.data(), count, bests_here.data(), 0, temperature, sums_here.data());
+      assert_true(here == weights && sums_here == sums && bests_here == bests);
+    });
+  }
+  const Logits infinite = {kInf, 5, kInf, kNan};
+  uint64_t weights[4];
+  token_weights(infinite.data(), 4, kInf, 1, weights);
+  assert_true(weights[0] == kBestWeight && weights[1] == 0 && weights[2] == kBestWeight && weights[3] == 0);
+}
+
 void broken_logits_still_give_a_token(void**) {
   for (float temperature : {0.0f, 1.0f}) {
     SamplingParams params = warm(temperature);
@@ -220,8 +345,6 @@ void sampling_changes_nothing_until_the_token_is_taken(void**) {
   }
 }
 
-// Weights come from additions, products and divisions alone, which are the same bits everywhere; what libm
-// makes of exp is not.
 void a_seed_gives_the_same_tokens_on_every_machine(void**) {
   SamplingParams params;
   params.temperature = 0.9f;
@@ -233,13 +356,18 @@ void a_seed_gives_the_same_tokens_on_every_machine(void**) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     logit = static_cast<float>(state >> 40) * 0x1p-21f;  // [0, 8)
   }
-  Sampler sampler(params);
-  uint64_t hash = 1469598103934665603u;
-  for (int i = 0; i < 5000; ++i) {
-    hash ^= static_cast<uint64_t>(next(sampler, logits));
-    hash *= 1099511628211u;
-  }
-  assert_true(hash == 0xee888d365df165e8u);
+  test::for_each_simd([&](const char* simd) {
+    Sampler sampler(params);
+    uint64_t hash = 1469598103934665603u;
+    for (int i = 0; i < 5000; ++i) {
+      hash ^= static_cast<uint64_t>(next(sampler, logits));
+      hash *= 1099511628211u;
+    }
+    if (hash != 0xff6b1d30595df8f8u) {
+      print_error("%s: %llx\n", simd, static_cast<unsigned long long>(hash));
+      _fail(__FILE__, __LINE__);
+    }
+  });
 }
 
 void the_same_state_gives_the_same_tokens(void**) {
@@ -336,6 +464,8 @@ int main() {
       cmocka_unit_test(top_p_is_the_same_over_a_large_vocabulary),
       cmocka_unit_test(min_p_drops_what_is_far_below_the_best),
       cmocka_unit_test(repetition_is_penalised_once_within_the_window),
+      cmocka_unit_test(cuts_are_those_of_a_sampler_that_sorts_everything),
+      cmocka_unit_test(weights_are_exponentials_and_the_same_for_every_instruction_set),
       cmocka_unit_test(broken_logits_still_give_a_token),
       cmocka_unit_test(no_token_left_is_an_error_that_says_whose),
       cmocka_unit_test(bias_adds_up_and_shows_in_the_shares),

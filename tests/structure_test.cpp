@@ -46,7 +46,7 @@ const std::vector<Place>& places() {
       {"src/chat/", {"src/chat/", "src/error.h", "src/utf8.h", "src/text_range.h"}},
       {"src/files/", {"src/files/", "src/error.h", "src/utf8.h", "kernels/types.h"}},
       {"src/tokenizer/", {"src/tokenizer/", "src/files/", "src/error.h", "src/utf8.h", "src/text_range.h"}},
-      {"src/sampling/", {"src/sampling/", "src/error.h"}},
+      {"src/sampling/", {"src/sampling/", "src/error.h", "kernels/*.h"}},
       {"src/model/",
        {"src/model/", "src/tokenizer/", "src/files/", "src/chat/", "src/memory/", "src/error.h",
         "kernels/*.h"}},

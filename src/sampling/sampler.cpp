@@ -1,5 +1,7 @@
-// Bias and callback, repetition penalty, temperature, top-k, min-p and top-p in that order, over one array of
-// (logit, token). Ties go to the lower token, NaN is never picked.
+// Bias and callback, repetition penalty, temperature, top-k, min-p and top-p in that order. Ties go to the lower token,
+// NaN is never picked. Each cut leaves a prefix of the tokens in order of their logits, of which nothing is sorted: where
+// it ends is found among the few that may be there. What is left is drawn from in order of tokens; weights are whole
+// numbers (kernels/token_weights.h), so that no sum depends on its order.
 #include "src/sampling/sampler.h"
 
 #include <algorithm>
@@ -7,28 +9,23 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/token_weights.h"
+
 namespace wi {
 namespace {
 
-using Candidate = std::pair<float, int32_t>;
-using Candidates = std::vector<Candidate>;
+using Logits = std::span<const float>;
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-bool better(const Candidate& a, const Candidate& b) {
-  return a.first > b.first || (a.first == b.first && a.second < b.second);
-}
-
-std::span<const float> change(std::span<const float> logits, const SamplingParams& params,
-                              std::vector<float>& changed);
-Candidate best_of(std::span<const float> logits);
-void penalise(Candidates& candidates, std::span<const float> logits, std::span<const int32_t> recent,
-              float penalty);
-void keep_best(Candidates& candidates, int32_t top_k);
-void to_weights(Candidates& candidates, float best, float temperature);
-void keep_nucleus(Candidates& candidates, float top_p);
-double total(const Candidates& candidates);
-double next_uniform(uint64_t& state);
+Logits changed_by_host(Logits logits, const SamplingParams& params, std::vector<float>& changed);
+Logits penalised(Logits logits, std::vector<int32_t>& recent, float penalty, std::vector<float>& changed);
+float best_of(Logits logits, SamplerScratch& scratch);
+int32_t first_that_is(float best, Logits logits, const SamplerScratch& scratch);
+int32_t draw_from_all(Logits logits, float best, float temperature, uint64_t random, SamplerScratch& scratch);
+void take_candidates(Logits logits, float best, const SamplingParams& params, SamplerScratch& scratch);
+int32_t draw_from_candidates(uint64_t random, const SamplerScratch& scratch);
+uint64_t next_random(uint64_t& state);
 
 }  // namespace
 
@@ -58,44 +55,42 @@ void check_sampling(const SamplingParams& params, wi_status code, const char* pr
 Sampler::Choice Sampler::sample(std::span<const float> logits, SamplerScratch& scratch) const {
   check(!logits.empty(), WI_E_ARGUMENT, "logits is empty");
   const SamplingParams& params = *params_;
-  const std::span<const float> changed = change(logits, params, scratch.logits);
-  Candidate best = best_of(changed);
-  if (best.first == kNever) [[unlikely]] {
-    check(best_of(logits).first == kNever, WI_E_STATE,
+  Logits changed = changed_by_host(logits, params, scratch.logits);
+  float best = best_of(changed, scratch);
+  if (best == kNever) [[unlikely]] {
+    check(best_of(logits, scratch) == kNever, WI_E_STATE,
           "no token is left to sample: logit_bias or logits_callback forbid all ", logits.size());
     fail(WI_E_STATE, "no token is left to sample: all ", logits.size(), " logits are NaN or -infinity");
   }
-  if (params.temperature <= 0 && params.repetition_penalty == 1) return {best.second, state_};
-
-  Candidates& candidates = scratch.candidates;
-  candidates.resize(changed.size());
-  for (size_t i = 0; i < changed.size(); ++i)
-    candidates[i] = {std::isnan(changed[i]) ? kNever : changed[i], static_cast<int32_t>(i)};
-  if (params.repetition_penalty != 1) {
-    penalise(candidates, changed, scratch.recent, params.repetition_penalty);
-    best = *std::min_element(candidates.begin(), candidates.end(), better);
+  if (params.repetition_penalty != 1 && !scratch.recent.empty()) {
+    const int32_t unpenalised = first_that_is(best, changed, scratch);
+    changed = penalised(changed, scratch.recent, params.repetition_penalty, scratch.logits);
+    best = best_of(changed, scratch);
+    if (best == kNever) return {unpenalised, state_};  // products that f32 does not hold
   }
-  if (params.temperature <= 0) return {best.second, state_};
+  if (params.temperature <= 0) return {first_that_is(best, changed, scratch), state_};
 
-  keep_best(candidates, params.top_k);
-  to_weights(candidates, best.first, params.temperature);
-  const float floor = params.min_p;
-  std::erase_if(candidates, [&](const Candidate& one) { return one.first <= 0 || one.first < floor; });
-  keep_nucleus(candidates, params.top_p);
+  check(static_cast<int64_t>(logits.size()) <= kMostWeighed, WI_E_UNSUPPORTED, "a vocabulary of ",
+        logits.size(), " is sampled from at temperature 0 only; ", kMostWeighed, " may be at others");
   uint64_t state = state_;
-  double left = next_uniform(state) * total(candidates);
-  for (const Candidate& candidate : candidates) {
-    left -= static_cast<double>(candidate.first);
-    if (left < 0) return {candidate.second, state};
-  }
-  return {candidates.back().second, state};
+  const uint64_t random = next_random(state);
+  if (params.top_k == 0 && params.min_p <= 0 && params.top_p >= 1)
+    return {draw_from_all(changed, best, params.temperature, random, scratch), state};
+  take_candidates(changed, best, params, scratch);
+  return {draw_from_candidates(random, scratch), state};
 }
 
 namespace {
 
+int64_t count_of(Logits logits) { return static_cast<int64_t>(logits.size()); }
+
+Logits block_of(Logits logits, size_t block) {
+  const size_t first = block * size_t{kLogitBlock};
+  return logits.subspan(first, std::min<size_t>(kLogitBlock, logits.size() - first));
+}
+
 // The host has the last word: its callback sees the bias, and what it writes goes on to the penalty.
-std::span<const float> change(std::span<const float> logits, const SamplingParams& params,
-                              std::vector<float>& changed) {
+Logits changed_by_host(Logits logits, const SamplingParams& params, std::vector<float>& changed) {
   if (params.logit_bias.empty() && !params.logits_callback) return logits;
   changed.assign(logits.begin(), logits.end());
   for (const wi_logit_bias& one : params.logit_bias)
@@ -107,83 +102,254 @@ std::span<const float> change(std::span<const float> logits, const SamplingParam
   return changed;
 }
 
-Candidate best_of(std::span<const float> logits) {
-  Candidate best{kNever, -1};
-  for (size_t i = 0; i < logits.size(); ++i)
-    if (logits[i] > best.first) best = {logits[i], static_cast<int32_t>(i)};
-  return best;
-}
-
-// Once for each token that occurs, however often (CTRL's rule): one that no longer equals its logit is done.
-void penalise(Candidates& candidates, std::span<const float> logits, std::span<const int32_t> recent,
-              float penalty) {
-  for (int32_t token : recent) {
-    if (token < 0 || static_cast<size_t>(token) >= candidates.size()) continue;
-    float& logit = candidates[static_cast<size_t>(token)].first;
-    if (logit != logits[static_cast<size_t>(token)]) continue;
+// Once for each token that occurs, however often (CTRL's rule).
+Logits penalised(Logits logits, std::vector<int32_t>& recent, float penalty, std::vector<float>& changed) {
+  if (logits.data() != changed.data()) changed.assign(logits.begin(), logits.end());
+  std::sort(recent.begin(), recent.end());
+  recent.erase(std::unique(recent.begin(), recent.end()), recent.end());
+  for (const int32_t token : recent) {
+    if (token < 0 || static_cast<size_t>(token) >= changed.size()) continue;
+    float& logit = changed[static_cast<size_t>(token)];
     logit = logit > 0 ? logit / penalty : logit * penalty;
   }
+  return changed;
 }
 
-void keep_best(Candidates& candidates, int32_t top_k) {
-  if (top_k == 0 || static_cast<size_t>(top_k) >= candidates.size()) return;
-  const auto end = candidates.begin() + top_k;
-  std::nth_element(candidates.begin(), end, candidates.end(), better);
-  candidates.erase(end, candidates.end());
-  std::sort(candidates.begin(), candidates.end(), better);  // nth_element's own order is no standard's
+// The highest logit, and each block's in scratch.bests.
+float best_of(Logits logits, SamplerScratch& scratch) {
+  scratch.bests.resize(static_cast<size_t>(logit_blocks(count_of(logits))));
+  best_of_blocks(logits.data(), count_of(logits), scratch.bests.data());
+  return *std::max_element(scratch.bests.begin(), scratch.bests.end());
 }
 
-// e^x for x up to 0, the same bits on every machine: libm's differ in the last one with what the processor
-// has, and that may be another token.
-float exp_below(float x) {
-  if (!(x > -104)) return 0;                                          // less than f32's smallest number
-  const double scaled = static_cast<double>(x) * 1.4426950408889634;  // x / ln 2
-  const auto exponent = static_cast<int32_t>(scaled - 0.5);           // rounded, as it is negative
-  const double r = (scaled - exponent) * 0.6931471805599453;          // |r| at most ln 2 / 2
-  double sum = 1;                                                     // Taylor's series, to 1e-11
-  for (int n = 9; n >= 1; --n) sum = 1 + sum * r / n;
-  return static_cast<float>(sum * std::bit_cast<double>(static_cast<uint64_t>(1023 + exponent) << 52));
+int32_t first_that_is(float best, Logits logits, const SamplerScratch& scratch) {
+  const auto block = std::find(scratch.bests.begin(), scratch.bests.end(), best) - scratch.bests.begin();
+  const auto first = logits.begin() + block * kLogitBlock;
+  return static_cast<int32_t>(std::find(first, logits.end(), best) - logits.begin());
 }
 
-// Logits to exp((logit - best) / temperature): the best weighs 1.
-void to_weights(Candidates& candidates, float best, float temperature) {
-  // With an infinite best, only those that equal it count.
-  for (Candidate& one : candidates)
-    one.first = std::isfinite(best) ? exp_below((one.first - best) / temperature)
-                                    : static_cast<float>(one.first == best);
+// ---- drawing ----
+
+// A whole number below `most`, each as likely to 2^-64.
+uint64_t below(uint64_t most, uint64_t random) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<uint64_t>(static_cast<Wide>(random) * most >> 64);
 }
 
-// The fewest best candidates that hold top_p of the weight. They are few as a rule, so ever longer prefixes
-// are sorted until one is enough, not the whole vocabulary.
-void keep_nucleus(Candidates& candidates, float top_p) {
-  if (top_p >= 1) return;
-  const double wanted = top_p * total(candidates);
-  for (size_t sorted = 64;; sorted *= 8) {
-    const size_t count = std::min(sorted, candidates.size());
-    const auto end = candidates.begin() + static_cast<ptrdiff_t>(count);
-    std::partial_sort(candidates.begin(), end, candidates.end(), better);
-    double reached = 0;
-    size_t kept = 0;
-    while (kept < count && (kept == 0 || reached < wanted)) reached += candidates[kept++].first;
-    if (reached < wanted && count < candidates.size()) continue;
-    candidates.resize(kept);
-    return;
-  }
-}
-
-double total(const Candidates& candidates) {
-  double sum = 0;
-  for (const Candidate& one : candidates) sum += static_cast<double>(one.first);
+uint64_t sum_of(std::span<const uint64_t> weights) {
+  uint64_t sum = 0;
+  for (const uint64_t weight : weights) sum += weight;
   return sum;
 }
 
+// The place of which the weights up to it are the first to exceed `left`, which becomes what is left before it.
+size_t place_of(std::span<const uint64_t> weights, uint64_t& left) {
+  size_t at = 0;
+  while (left >= weights[at]) left -= weights[at++];
+  return at;
+}
+
+void sum_blocks(Logits logits, float best, float temperature, SamplerScratch& scratch) {
+  scratch.sums.resize(scratch.bests.size());
+  weights_of_blocks(logits.data(), count_of(logits), scratch.bests.data(), best, temperature,
+                    scratch.sums.data());
+}
+
+int32_t draw_from_all(Logits logits, float best, float temperature, uint64_t random,
+                      SamplerScratch& scratch) {
+  sum_blocks(logits, best, temperature, scratch);
+  uint64_t left = below(sum_of(scratch.sums), random);
+  const size_t block = place_of(scratch.sums, left);
+  const Logits of = block_of(logits, block);
+  uint64_t weights[kLogitBlock];
+  token_weights(of.data(), count_of(of), best, temperature, weights);
+  return static_cast<int32_t>(block * size_t{kLogitBlock} + place_of({weights, of.size()}, left));
+}
+
+int32_t draw_from_candidates(uint64_t random, const SamplerScratch& scratch) {
+  uint64_t left = below(sum_of(scratch.weights), random);
+  return scratch.tokens[place_of(scratch.weights, left)];
+}
+
+// ---- candidates ----
+
+void reserve(size_t most, SamplerScratch& scratch) {
+  scratch.tokens.clear(), scratch.token_logits.clear(), scratch.weights.clear();
+  scratch.tokens.reserve(most), scratch.token_logits.reserve(most), scratch.weights.reserve(most);
+  scratch.places.reserve(most), scratch.place_weights.reserve(most);
+}
+
+// Those with at least `least`, which is not -infinity.
+void take_from(float least, Logits logits, SamplerScratch& scratch) {
+  for (size_t block = 0; block < scratch.bests.size(); ++block) {
+    if (scratch.bests[block] < least) continue;
+    const Logits of = block_of(logits, block);
+    for (size_t i = 0; i < of.size(); ++i) {
+      if (!(of[i] >= least)) continue;
+      scratch.tokens.push_back(static_cast<int32_t>(block * size_t{kLogitBlock} + i));
+      scratch.token_logits.push_back(of[i]);
+    }
+  }
+}
+
+// Those that weigh at least `least`, which is not 0.
+void take_heavy(uint64_t least, Logits logits, float best, float temperature, SamplerScratch& scratch) {
+  uint64_t weights[kLogitBlock];
+  for (size_t block = 0; block < scratch.sums.size(); ++block) {
+    if (scratch.sums[block] < least) continue;
+    const Logits of = block_of(logits, block);
+    token_weights(of.data(), count_of(of), best, temperature, weights);
+    for (size_t i = 0; i < of.size(); ++i) {
+      if (weights[i] < least) continue;
+      scratch.tokens.push_back(static_cast<int32_t>(block * size_t{kLogitBlock} + i));
+      scratch.token_logits.push_back(of[i]);
+      scratch.weights.push_back(weights[i]);
+    }
+  }
+}
+
+// Below it there are fewer than k, by logits of blocks' bests: none of k best tokens is.
+float least_of_best(size_t k, SamplerScratch& scratch) {
+  std::vector<float>& best = scratch.thresholds;
+  best.assign(scratch.bests.begin(), scratch.bests.end());
+  if (k > best.size()) return -std::numeric_limits<float>::max();
+  const auto kth = best.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(best.begin(), kth, best.end(), std::greater<>());
+  return std::max(*kth, -std::numeric_limits<float>::max());
+}
+
+// Logits as whole numbers, in the same order.
+int64_t place_of(float logit) {
+  const auto bits = std::bit_cast<int32_t>(logit + 0.0f);  // -0 is 0
+  return bits ^ (bits >> 31 & INT32_MAX);
+}
+
+// The candidates' logits in so many steps of the same width.
+class Steps {
+ public:
+  static constexpr size_t kCount = 1024;
+  explicit Steps(Logits logits) {
+    const auto [low, high] = std::minmax_element(logits.begin(), logits.end());
+    low_ = static_cast<double>(*low);
+    const double width = static_cast<double>(*high) - low_;
+    scale_ = width > 0 ? (kCount - 1) / width : 0;
+  }
+  size_t operator()(float logit) const {
+    return static_cast<size_t>((static_cast<double>(logit) - low_) * scale_);
+  }
+
+ private:
+  double low_, scale_;
+};
+
+// Keeps the shortest prefix of the candidates, in order of logits and lower tokens first of equals, whose weights, or
+// whose number, reaches `wanted`: all above a logit, and the first of those that have it.
+enum class Of { weights, number };
+void keep_best(Of unit, uint64_t wanted, SamplerScratch& scratch) {
+  const size_t all = scratch.tokens.size();
+  const auto weight = [&](size_t i) { return unit == Of::weights ? scratch.weights[i] : 1; };
+  // The step in which the prefix ends, by a histogram; above: of what is in higher ones.
+  const Steps step_of(scratch.token_logits);
+  uint64_t steps[Steps::kCount] = {}, above = 0;
+  for (size_t i = 0; i < all; ++i) steps[step_of(scratch.token_logits[i])] += weight(i);
+  size_t step = Steps::kCount;
+  while (step > 0 && above + steps[step - 1] < wanted) above += steps[--step];
+  if (step == 0) return;
+  --step;
+  std::vector<int64_t>& places = scratch.places;
+  std::vector<uint64_t>& weights = scratch.place_weights;
+  places.clear(), weights.clear();
+  for (size_t i = 0; i < all; ++i) {
+    if (step_of(scratch.token_logits[i]) != step) continue;
+    places.push_back(place_of(scratch.token_logits[i]));
+    weights.push_back(weight(i));
+  }
+  // The last place that is kept is in [low, high); what is above has less than is wanted, with it there is enough.
+  int64_t low = *std::min_element(places.begin(), places.end()),
+          high = *std::max_element(places.begin(), places.end()) + 1;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    uint64_t from_middle = above;
+    for (size_t i = 0; i < places.size(); ++i) from_middle += places[i] >= middle ? weights[i] : 0;
+    if (from_middle >= wanted) {
+      low = middle;
+    } else {
+      high = middle;
+      above = from_middle;
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (places[i] < low || places[i] >= high) continue;
+      places[kept] = places[i], weights[kept] = weights[i];
+      ++kept;
+    }
+    places.resize(kept), weights.resize(kept);
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < all; ++i) {
+    const int64_t place = place_of(scratch.token_logits[i]);
+    const bool last = place == low && above < wanted;
+    if (last) above += weight(i);
+    scratch.tokens[kept] = scratch.tokens[i];
+    scratch.token_logits[kept] = scratch.token_logits[i];
+    if (unit == Of::weights) scratch.weights[kept] = scratch.weights[i];
+    kept += place > low || last;  // no branch: which are kept is not to be guessed
+  }
+  scratch.tokens.resize(kept), scratch.token_logits.resize(kept);
+  if (unit == Of::weights) scratch.weights.resize(kept);
+}
+
+void drop_light(uint64_t least, SamplerScratch& scratch) {
+  size_t kept = 0;
+  for (size_t i = 0; i < scratch.tokens.size(); ++i) {
+    if (scratch.weights[i] < least) continue;
+    scratch.tokens[kept] = scratch.tokens[i];
+    scratch.token_logits[kept] = scratch.token_logits[i];
+    scratch.weights[kept] = scratch.weights[i];
+    ++kept;
+  }
+  scratch.tokens.resize(kept), scratch.token_logits.resize(kept), scratch.weights.resize(kept);
+}
+
+// Of a sum of weights, rounded up: at least 1.
+uint64_t share_of(float share, uint64_t sum) {
+  const double wanted = std::ceil(static_cast<double>(share) * static_cast<double>(sum));
+  return std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, sum);
+}
+
+void take_candidates(Logits logits, float best, const SamplingParams& params, SamplerScratch& scratch) {
+  reserve(logits.size(), scratch);
+  const uint64_t lightest = share_of(params.min_p, kBestWeight);
+  const auto k = static_cast<size_t>(params.top_k);
+  uint64_t sum = 0;  // of what top_p is a share of
+  if (k > 0 && k < logits.size()) {
+    take_from(least_of_best(k, scratch), logits, scratch);
+    keep_best(Of::number, k, scratch);
+    scratch.weights.resize(scratch.tokens.size());
+    token_weights(scratch.token_logits.data(), static_cast<int64_t>(scratch.tokens.size()), best,
+                  params.temperature, scratch.weights.data());
+    drop_light(lightest, scratch);
+    sum = sum_of(scratch.weights);
+  } else {
+    sum_blocks(logits, best, params.temperature, scratch);
+    if (params.min_p > 0) {
+      take_heavy(lightest, logits, best, params.temperature, scratch);
+      sum = sum_of(scratch.weights);
+    } else {  // all that weigh no more than this are together less than what top_p leaves out
+      sum = sum_of(scratch.sums);
+      const uint64_t light = (sum - share_of(params.top_p, sum)) / logits.size();
+      take_heavy(light + 1, logits, best, params.temperature, scratch);
+    }
+  }
+  if (params.top_p < 1) keep_best(Of::weights, share_of(params.top_p, sum), scratch);
+}
+
 // splitmix64: its whole state is one word, which a session saves.
-double next_uniform(uint64_t& state) {
+uint64_t next_random(uint64_t& state) {
   uint64_t z = state += 0x9E3779B97F4A7C15u;
   z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
   z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-  z ^= z >> 31;
-  return static_cast<double>(z >> 11) * 0x1p-53;
+  return z ^ z >> 31;
 }
 
 }  // namespace

@@ -33,13 +33,25 @@ constexpr size_t kMostStops = 64, kLongestStop = 1024;
 // Throws `code` naming the first field out of its range as prefix + field.
 void check_sampling(const SamplingParams& params, wi_status code, const char* prefix);
 
-// What samplers work in, kept from one token to the next.
+// What samplers work in, kept from one token to the next. Of a vocabulary's size at most.
 struct SamplerScratch {
-  std::vector<int32_t> recent;  // the newest tokens, newest last; to be filled where looks_back() says so
-  std::vector<float> logits;    // biased
-  std::vector<std::pair<float, int32_t>> candidates;
+  std::vector<int32_t> recent;    // the newest tokens; to be filled where looks_back() says so
+  std::vector<float> logits;      // biased and penalised
+  std::vector<float> bests;       // of blocks
+  std::vector<uint64_t> sums;     // of blocks' weights
+  std::vector<float> thresholds;  // of blocks
+  // Candidates, by token.
+  std::vector<int32_t> tokens;
+  std::vector<float> token_logits;
+  std::vector<uint64_t> weights;
+  // Those among which a cut falls.
+  std::vector<int64_t> places;
+  std::vector<uint64_t> place_weights;
   size_t bytes() const {
-    return (logits.size() + recent.size()) * sizeof(float) + candidates.size() * sizeof(candidates[0]);
+    return recent.size() * sizeof(int32_t) +
+           (logits.size() + bests.size() + thresholds.size() + token_logits.size()) * sizeof(float) +
+           tokens.size() * sizeof(int32_t) +
+           (sums.size() + weights.size() + places.size() + place_weights.size()) * sizeof(uint64_t);
   }
 };
 
