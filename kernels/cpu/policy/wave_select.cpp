@@ -21,6 +21,7 @@ constexpr int32_t kBucketShift = 20;
 constexpr int32_t kFirstBucket = (127 - 40) << 3;                  // ranks below 2^-40
 constexpr int32_t kFirstLooks = ((127 + 16) << 3) - kFirstBucket;  // ranks up to kRankLimit
 constexpr int32_t kCopies = 4;
+constexpr size_t kFew = 128;  // of a bucket
 
 // Ranks of a second look, with half their precision, lie above all of the first.
 constexpr int32_t kSecondLook = (127 + 16) << 23;
@@ -58,6 +59,7 @@ void look_twice(const LookupArgs& args, const Lookup& lookup, Clusters& clusters
 void take_wanted(const Lookup& lookup, Clusters& clusters, int64_t most_tokens);
 enum class Count { clusters, tokens };
 Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted);
+Zone pivot_among(int32_t* bits, int32_t* weights, size_t count, int64_t above, int64_t wanted);
 int64_t collect(const Clusters& clusters, const Zone& zone, int64_t* tokens);
 int64_t covering(const LookupArgs& args, const Lookup& lookup, Clusters& clusters, int64_t* tokens);
 void write_zones(Lookup& lookup, const Clusters& clusters, int64_t retrieved, int64_t estimated);
@@ -201,7 +203,7 @@ Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted) {
   int32_t *bits = clusters.few_bits, *weights = clusters.few_sizes;
   size_t count = ranked_between(clusters.rank.bits, unit == Count::tokens ? clusters.rank.sizes : nullptr,
                                 static_cast<size_t>(clusters.count), low, high, bits, weights);
-  while (high - low > 1) {
+  while (count > kFew && high - low > 1) {
     const int32_t middle = low + (high - low) / 2;
     const int64_t from_middle = above + weight_ranked_from(bits, weights, count, middle);
     if (from_middle >= wanted) {
@@ -212,12 +214,38 @@ Zone first_ranked(const Clusters& clusters, Count unit, int64_t wanted) {
     }
     count = ranked_between(bits, weights, count, low, high, bits, weights);
   }
-  Zone zone = {.pivot = low, .ties = 0};
-  for (size_t i = 0; i < count && above < wanted; i++) {
-    above += weights[i];
-    zone.ties++;
+  return pivot_among(bits, weights, count, above, wanted);
+}
+
+// Of a few, whose ranks are the pivots to try: those on the side where it is not are dropped. above: the weight of all
+// that rank higher than these.
+Zone pivot_among(int32_t* bits, int32_t* weights, size_t count, int64_t above, int64_t wanted) {
+  for (;;) {
+    const int32_t pivot = bits[count / 2];
+    int64_t higher = above, with_pivot = above;
+    for (size_t i = 0; i < count; i++) {
+      higher += bits[i] > pivot ? weights[i] : 0;
+      with_pivot += bits[i] >= pivot ? weights[i] : 0;
+    }
+    if (higher < wanted && with_pivot >= wanted) {
+      Zone zone = {.pivot = pivot, .ties = 0};
+      for (size_t i = 0; i < count && higher < wanted; i++) {
+        if (bits[i] != pivot) continue;
+        higher += weights[i];
+        zone.ties++;
+      }
+      return zone;
+    }
+    const bool up = higher >= wanted;
+    if (!up) above = with_pivot;
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+      const int32_t rank = bits[i];
+      bits[kept] = rank, weights[kept] = weights[i];
+      kept += up ? rank > pivot : rank < pivot;
+    }
+    count = kept;
   }
-  return zone;
 }
 
 // Orders by rank, then by number.
