@@ -30,7 +30,7 @@ main() {
   local toolkit
   toolkit=$("$top/tests/cuda_toolkit.sh" "$top/build-cuda-toolkit")
   configure "$top/build" -DCUDAToolkit_ROOT="$toolkit"
-  build_and_test "optimised" "$top/build" -j "$jobs"
+  build_and_test "C and C++" "$top/build" -j "$jobs"
   test_languages "$top/build"
   [ -z "$all" ] || check_with_sanitizers
   [ -z "$all" ] || build_for_arm64 waveinfer samples
