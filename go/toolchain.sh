@@ -1,11 +1,13 @@
 # Sourced by go/test.sh and samples/service/test.sh, which set $top, $build and $work: Go of one version, the library
-# where it was built, and all that is compiled in $build/go-cache. What Go loads lies where Go keeps it, by checksum.
+# where it was built, and all that is loaded and compiled in $build/go-cache.
 
 go_version=1.24.13 # the oldest that will do, the same on every system
 
 # Any Go can fetch any other through the module proxy; one as old as Debian 12's leaves it to be made executable.
 use_fixed_go() {
-  export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false GOCACHE=$build/go-cache STATICCHECK_CACHE=$build/go-cache/staticcheck
+  export GOTOOLCHAIN=local GOCACHE=$build/go-cache STATICCHECK_CACHE=$build/go-cache/staticcheck
+  export GOPATH=$build/go-cache/path GOMODCACHE=$build/go-cache/path/pkg/mod
+  export GOFLAGS="-buildvcs=false -modcacherw" # as Go leaves its modules, a checkout could not be removed
   local folder
   folder=$(cd "$work" && go mod download -json "golang.org/toolchain@v0.0.1-go$go_version.linux-$(go env GOARCH)" |
     sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
