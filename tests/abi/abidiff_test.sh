@@ -2,9 +2,14 @@
 # Holds the functions and structs of include/waveinfer.h against tests/abi/waveinfer-2.abi.xml by libabigail's
 # abidiff: what an older program relies on must be as it was. What is only added is no failure but must be
 # recorded, so that it cannot go again. Enumerated values are held by tests/abi/waveinfer-2.abi.txt.
-# usage: abidiff_test.sh SOURCE_DIR C_COMPILER [--record]
+#
+# What is described is a library made of the header alone: an optimised libwaveinfer.so has no debug information, and
+# one that has some tells of all the C++ behind the header as well. Programs are compiled with the header; what they
+# take from the library itself, its symbols and their versions, is held against the header's here. That its functions
+# are those of the header is seen by the compiler, which reads both.
+# usage: abidiff_test.sh SOURCE_DIR C_COMPILER LIBRARY|--record
 set -eu
-source=$1 compiler=$2 record=${3-}
+source=$1 compiler=$2 library=$3
 baseline=$source/tests/abi/waveinfer-2.abi.xml
 
 folder=$(mktemp -d)
@@ -28,12 +33,17 @@ describe() {
     sed "s|$folder/||g"
 }
 
-if [ "$record" = --record ]; then
+if [ "$library" = --record ]; then
   describe >"$baseline"
   echo "recorded $functions functions in $baseline"
   exit
 fi
 describe >"$folder/now.xml"
+
+symbols() { nm -D --defined-only --with-symbol-versions "$1" | sed 's/^[0-9a-f]* //' | sort; }
+symbols "$folder/libwaveinfer.so" >"$folder/declared"
+symbols "$library" >"$folder/exported"
+diff "$folder/declared" "$folder/exported" >&2 || fail "$library exports (>) other symbols than the header declares (<)"
 
 status=0
 abidiff --no-added-syms "$baseline" "$folder/now.xml" >"$folder/report" || status=$?
