@@ -2,7 +2,7 @@
 # Every path is relative to the file it stands in, so that an installed tree can be moved. Components:
 #   waveinfer  the library with its header, and the files that find it
 #   bundled    the same with the bundled libraries and their licences in place of the library; only where asked for.
-#              With WAVEINFER_BUNDLED that is what waveinfer is.
+#              With WAVEINFER_BUNDLED that is what waveinfer is; then and where there is none, asking fails and says so.
 #   programs   the programs and their man pages
 include(CMakePackageConfigHelpers)
 
@@ -52,6 +52,14 @@ if(WI_BUNDLED AND NOT WAVEINFER_BUNDLED)
   set_target_properties(waveinfer_bundled PROPERTIES EXPORT_NAME waveinfer)
   wi_install(bundled waveinfer_bundled EXCLUDE_FROM_ALL)
   set(excluded EXCLUDE_FROM_ALL)
+else()
+  # Who asks for a component that is not there would get nothing, and be told nothing.
+  if(WAVEINFER_BUNDLED)
+    set(instead "It is the library of this build folder, component waveinfer")
+  else()
+    set(instead "This build folder has no bundled library, for ${WI_NOT_BUNDLED}")
+  endif()
+  install(CODE "message(FATAL_ERROR [==[${instead}]==])" COMPONENT bundled EXCLUDE_FROM_ALL)
 endif()
 if(WI_BUNDLED)
   install(FILES ${WI_STATIC_ARCHIVE} DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${WI_PACKAGED} ${excluded})

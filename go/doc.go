@@ -29,7 +29,17 @@
 //	go mod edit -require=waveinfer@v0.2.0 -replace=waveinfer=/path/to/waveinfer/go
 //
 // The library itself is found by pkg-config, as waveinfer.pc says: an installed one just so, another with
-// PKG_CONFIG_PATH. Go's build cache does not notice when pkg-config says something else than before, nor when
+// PKG_CONFIG_PATH. One that needs nothing but the C library, so that a program may be taken to where nothing else is
+// installed, comes from a checkout by
+//
+//	cmake -S . -B build && cmake --build build
+//	sudo cmake --install build --component bundled
+//
+// and is the one in the packages that cpack makes in the build folder. A bare cmake --install puts the one there that
+// uses the system's own libraries, oneDNN among them. Programs link either in the same way and find it where it is
+// installed.
+//
+// Go's build cache does not notice when pkg-config says something else than before, nor when
 // another version of the library is installed in the same place: go build -a does. It needs cgo, a C compiler, and
 // Go 1.24.
 //

@@ -33,6 +33,13 @@ main() {
   mv "$folder/first place" "$folder/moved" # whatever still points there breaks
   checked=
   check_tree "a prefix" "$folder/moved"
+  # What Go's documentation says to type; where there is nothing to install by it, that must be said.
+  if "$cmake" --install "$build" --prefix "$folder/bundled" --component bundled >"$folder/log" 2>&1; then
+    check_tree "the bundled library" "$folder/bundled"
+    [ -e "$folder/bundled/lib/libwaveinfer.a" ] || fail "the bundled library's prefix has no libwaveinfer.a"
+  else
+    grep 'bundled library, for\|component waveinfer' "$folder/log" >/dev/null || fail "$(cat "$folder/log")"
+  fi
 
   run "cpack" "$cpack" --config "$build/CPackConfig.cmake" -G TGZ -B "$folder/packages"
   mkdir "$folder/unpacked"
