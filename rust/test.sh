@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that holds the Rust binding to its word, against a built library: `rust/test.sh BUILD [--all]` with a
 # CMake build folder of the project. Formatting, lints, documentation, tests, the samples beside those in C, and a program
-# outside the checkout that finds an installed library. Takes Debian's Rust where there is none that is new enough.
+# outside the checkout that finds an installed library. Takes the system's Rust where there is none that is new enough.
 #   --all   also: that the bindings are what bindgen makes of the header, for which it is compiled into BUILD, and
 #               that the crate builds the library where nobody says where one is
 set -euo pipefail
@@ -18,22 +18,14 @@ export WAVEINFER_BUILD_DIR=$build CARGO_TARGET_DIR=$work/target CARGO_TERM_COLOR
 
 main() {
   set_up g++ cmake pkg-config xz-utils ca-certificates "${packaging_packages[@]}"
-  has_new_cargo || set_up rustc-web cargo-web rust-web-clippy rustfmt-web
-  has_new_cargo || { echo "rust: needs cargo 1.78 or newer" >&2; exit 1; }
   mkdir -p "$work"
   cd "$top/rust"
+  find_rust
+  load_into "$work/cargo"
 
-  if cargo fmt --version >/dev/null 2>&1; then
-    cargo fmt --check
-  else
-    echo "rust: no rustfmt here, formatting is not checked"
-  fi
-  if cargo clippy --version >/dev/null 2>&1; then
-    cargo clippy --locked --workspace --features stream --all-targets -- -D warnings
-    cargo clippy --locked --workspace -- -D warnings
-  else
-    echo "rust: no clippy here, lints are not checked"
-  fi
+  cargo fmt --check
+  cargo clippy --locked --workspace --features stream --all-targets -- -D warnings
+  cargo clippy --locked --workspace -- -D warnings
   RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --features stream --no-deps
 
   cargo test --locked --workspace --features stream 2>&1 | tee "$work/tests.log"
@@ -63,10 +55,43 @@ main() {
   echo "Rust: $passed tests passed"
 }
 
-has_new_cargo() {
+# What is there, if it is new enough and has its tools; else what the system's packages have.
+find_rust() {
+  local missing packages folder=/usr/bin
+  missing=$(missing_of_rust)
+  [ -n "$missing" ] || return 0
+  case $(. /etc/os-release && echo "${VERSION_CODENAME-}") in
+    bookworm) packages=(rustc-web cargo-web rust-web-clippy rustfmt-web) ;;
+    noble) packages=(rustc-1.80 cargo-1.80 rust-1.80-clippy rustfmt-1.80) folder=/usr/lib/rust-1.80/bin ;;
+    *) packages=(rustc cargo rust-clippy rustfmt) ;;
+  esac
+  set_up "${packages[@]}"
+  PATH=$folder:$PATH
+  missing=$(missing_of_rust)
+  [ -z "$missing" ] || { echo "rust: $missing is needed, and ${packages[*]} did not bring it" >&2; exit 1; }
+}
+
+missing_of_rust() {
   local version
-  version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || return
-  [ "$(printf '%s\n' 1.78 "$version" | sort -V | head -n 1)" = 1.78 ]
+  version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || true
+  if [ "$(printf '%s\n' 1.78 "$version" | sort -V | head -n 1)" != 1.78 ]; then
+    echo "cargo 1.78 or newer"
+  elif ! cargo fmt --version >/dev/null 2>&1; then
+    echo "cargo fmt"
+  elif ! cargo clippy --version >/dev/null 2>&1; then
+    echo "cargo clippy"
+  fi
+}
+
+# load_into FOLDER: what cargo loads is kept there; the registry that it is loaded from remains the user's.
+load_into() {
+  local own=${CARGO_HOME:-$HOME/.cargo} name
+  mkdir -p "$1"
+  for name in config config.toml; do
+    rm -f "$1/$name"
+    [ ! -e "$own/$name" ] || ln -s "$(realpath "$own/$name")" "$1/$name"
+  done
+  export CARGO_HOME=$1
 }
 
 # compare SAMPLE ARGUMENT...: its standard output is that of the sample in C; the status of both is $wanted, else 0.
@@ -85,15 +110,20 @@ compare() {
 }
 
 # A crate of a user's, in a folder of its own, with the library from each of its packages, which pkg-config knows. The
-# program is started as it lies there; with a library that is only shared, by the run path that its documentation shows.
+# program is started as it lies there; with a library that is only shared, as from a bare `cmake --install`, by the run
+# path that its documentation shows.
 use_from_outside() {
-  local outside=$work/outside config kind said
+  local outside=$work/outside config said
+  local shared=("$outside"/installed/{shared,with_device}/lib/pkgconfig)
   rm -rf "$outside"
   mkdir -p "$outside/src"
   install_packages "$build" "$outside/installed"
   write_outside
   for config in "${configs[@]}"; do
-    [ -e "$config/../libwaveinfer.a" ] || continue
+    if [ ! -e "$config/../libwaveinfer.a" ]; then
+      shared+=("$config")
+      continue
+    fi
     start_from_outside "$config"
     ! ldd "$outside/target/debug/outside" | grep waveinfer || exit 1
     echo "the library of ${config#"$outside/"} is found by pkg-config, and the program starts by itself ... ok"
@@ -107,11 +137,11 @@ use_from_outside() {
   echo 'waveinfer-sys = { path = "'"$top/rust/waveinfer-sys"'" }' >"$outside/direct"
   sed -i "/^waveinfer = /r $outside/direct" "$outside/Cargo.toml"
   { echo 'fn main() {' && sed -n 's,^//! \(println!.*\),\1,p' "$top/rust/waveinfer-sys/src/lib.rs" && echo '}'; } >"$outside/build.rs"
-  for kind in shared with_device; do
-    start_from_outside "$outside/installed/$kind/lib/pkgconfig"
-    ldd "$outside/target/debug/outside" | grep "libwaveinfer.so.2 => $outside/installed/$kind/lib" >/dev/null ||
-      { ldd "$outside/target/debug/outside" >&2; echo "rust: not the library in installed/$kind" >&2; exit 1; }
-    echo "the library in installed/$kind is loaded by the run path of the crate's documentation ... ok"
+  for config in "${shared[@]}"; do
+    start_from_outside "$config"
+    ldd "$outside/target/debug/outside" | grep "libwaveinfer.so.2 => $(root_of "$config")/lib" >/dev/null ||
+      { ldd "$outside/target/debug/outside" >&2; echo "rust: not the library of $config" >&2; exit 1; }
+    echo "the library of ${config#"$outside/"} is loaded by the run path of the crate's documentation ... ok"
     passed=$((passed + 1))
   done
 }
