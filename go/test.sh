@@ -43,7 +43,7 @@ main() {
   echo "== Go: a module elsewhere uses an installed library"
   a_module_elsewhere_uses_an_installed_library
 
-  echo "Go: $((passed + 9)) tests passed"
+  echo "Go: $((passed + 10)) tests passed"
 }
 
 samples_print_what_those_in_c_print() {
