@@ -1,6 +1,7 @@
 """What goes into the package besides its sources, when hatchling builds it: waveinfer/_abi.py, the declarations
 of waveinfer.h as cffi reads them (its ABI mode, out of line), so that nothing of the header is written a second
-time; and the libwaveinfer.so that WAVEINFER_LIBRARY names, if it is set.
+time; and the libwaveinfer.so that WAVEINFER_LIBRARY names, else the checkout's bundled one. No package is made
+that would find no library where it is imported.
 """
 
 import os
@@ -29,8 +30,13 @@ class Hook(BuildHookInterface[Any]):
         build_data["force_include" if version == "standard" else "force_include_editable"] = {
             str(module): "waveinfer/_abi.py"
         }
-        library = find_library(Path(self.root))
-        if library and version == "standard":
+        if version != "standard":
+            return
+        try:
+            library = find_library(Path(self.root))
+        except OSError:
+            self.app.abort(NO_LIBRARY)
+        if library:
             build_data["force_include"][str(library)] = "waveinfer/libwaveinfer.so"
             licenses = library.with_name("LICENSES")
             if licenses.is_file():
@@ -53,12 +59,23 @@ def find_header(root: Path) -> Path:
 
 
 def find_library(root: Path) -> Path | None:
-    """What the package is to carry."""
+    """What the package is to carry: nothing where WAVEINFER_LIBRARY is empty or the system's loader has one.
+
+    Raises OSError where there is none at all.
+    """
     named = os.environ.get("WAVEINFER_LIBRARY")
     if named is not None:
         return Path(named).resolve() if named else None
     bundled = root.parent / "build" / "bundled" / "lib" / "libwaveinfer.so"
-    return bundled.resolve() if bundled.is_file() else None
+    if bundled.is_file():
+        return bundled.resolve()
+    FFI().dlopen("libwaveinfer.so.2")  # as waveinfer/_library.py will
+    return None
+
+
+NO_LIBRARY = """waveinfer: there is no libwaveinfer.so for the package to carry. In a checkout this makes one:
+    cmake -S . -B build && cmake --build build
+WAVEINFER_LIBRARY=FILE names another; empty, it is for a package that carries none."""
 
 
 def write_module(header: str, to: Path) -> None:

@@ -21,6 +21,7 @@ main() {
   pytest -q -p no:cacheprovider --junit-xml "$work/tests.xml"
   compare_samples
   wheel_carries_the_library
+  no_wheel_is_made_that_finds_no_library
   [ $# = 1 ] || transformers_writes_the_same_tokens
   local tests
   tests=$(python -c 'import sys, xml.etree.ElementTree as t
@@ -28,8 +29,9 @@ print(sum(not list(case) for case in t.parse(sys.argv[1]).iter("testcase")))' "$
   echo "Python: $((tests + checks)) tests passed"
 }
 
-# Nothing is written into the checkout.
-export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 RUFF_CACHE_DIR=$work/ruff MYPY_CACHE_DIR=$work/mypy
+# Nothing is written into the checkout, nor into the folders where pip and others keep what they have loaded.
+export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=$work/pip
+export RUFF_CACHE_DIR=$work/ruff MYPY_CACHE_DIR=$work/mypy
 checks=0
 
 install_package() {
@@ -38,7 +40,8 @@ install_package() {
   mkdir -p "$work"
   python3 -m venv "$work/environment"
   . "$work/environment/bin/activate"
-  pip install -q "$top/python[test]"
+  # Without a library: the tests are of the one in BUILD.
+  WAVEINFER_LIBRARY='' pip install -q "$top/python[test]"
 }
 
 check_source() {
@@ -86,7 +89,7 @@ compare_samples() {
 
 transformers_writes_the_same_tokens() {
   [ -e "$work/transformers/bin/python" ] || python3 -m venv "$work/transformers"
-  "$work/transformers/bin/pip" install -q "$top/python" torch==2.15.0 transformers==5.23.0
+  WAVEINFER_LIBRARY='' "$work/transformers/bin/pip" install -q "$top/python" torch==2.15.0 transformers==5.23.0
   "$work/transformers/bin/python" "$top/python/examples/transformers_cache.py" >"$work/transformers.out"
   grep '^full: .* the same tokens as its own: yes$' "$work/transformers.out"
   checks=$((checks + 1))
@@ -109,6 +112,22 @@ wheel_carries_the_library() {
   install_wheel
   cmp "$library" "$work/unpacked/waveinfer/libwaveinfer.so"
   LD_LIBRARY_PATH=$build/lib runs_with_what_it_carries .
+  checks=$((checks + 1))
+}
+
+# Unless the system's loader knows a library; an installed one would answer for the one that is missing here.
+no_wheel_is_made_that_finds_no_library() {
+  local checkout=$work/checkout log=$work/refused.log
+  rm -rf "$checkout/build" "$work/wheels"
+  if ! /sbin/ldconfig -p | grep 'libwaveinfer\.so\.2 ' >/dev/null; then
+    (unset WAVEINFER_LIBRARY && ! pip wheel -q --no-deps -w "$work/wheels" "$checkout/python" 2>"$log") ||
+      { echo "a wheel was made that finds no library" >&2; return 1; }
+    grep -q '^ *cmake -S \. -B build && cmake --build build$' "$log" || { cat "$log" >&2; return 1; }
+  fi
+  (unset WAVEINFER_LIBRARY && LD_LIBRARY_PATH=$build/lib pip wheel -q --no-deps -w "$work/wheels" "$checkout/python")
+  WAVEINFER_LIBRARY='' pip wheel -q --no-deps -w "$work/wheels/none" "$checkout/python"
+  cmp "$work"/wheels/waveinfer-*-py3-none-any.whl "$work"/wheels/none/waveinfer-*-py3-none-any.whl
+  rm -r "$work/wheels"
   checks=$((checks + 1))
 }
 
