@@ -20,7 +20,7 @@ main() {
 
   set_up luajit xz-utils ca-certificates
   command -v node >/dev/null && command -v npm >/dev/null || set_up nodejs npm
-  npm install --silent --no-audit --no-fund --no-save --prefix "$work" "koffi@$koffi_version"
+  npm install --silent --no-audit --no-fund --no-save --cache "$work/npm" --prefix "$work" "koffi@$koffi_version"
   export WAVEINFER_LIBRARY=$build/lib/libwaveinfer.so NODE_PATH=$work/node_modules
   make_documents
 
