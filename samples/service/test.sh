@@ -52,7 +52,7 @@ main() {
 
 # make_environment PACKAGE...: Python's, with these and openai.
 make_environment() {
-  export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+  export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=$work/pip
   [ -e "$work/environment/bin/python" ] || python3 -m venv "$work/environment"
   "$work/environment/bin/pip" install -q openai==$openai_version "$@"
 }
