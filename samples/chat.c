@@ -8,10 +8,10 @@
 #include <string.h>
 #include <waveinfer.h>
 
-enum { kMostTurns = 1000, kMostTokens = 256 };
+enum { kMostTokens = 256 };
 
 static wi_error error = {.struct_size = sizeof error};
-static wi_chat_message turns[kMostTurns];
+static wi_chat_message* turns;
 static uint64_t turn_count;
 
 static void check(wi_status status) {
@@ -21,6 +21,7 @@ static void check(wi_status status) {
 }
 
 static void say(const char* role, char* text, size_t length) {
+  if (!(turns = realloc(turns, (turn_count + 1) * sizeof *turns))) exit(1);
   turns[turn_count++] = (wi_chat_message){
       .struct_size = sizeof *turns, .role = role, .content = text, .content_length = length};
 }
@@ -74,7 +75,7 @@ int main(int argc, char** argv) {
   char* line = NULL;
   size_t room = 0;
   ssize_t length;
-  while (turn_count + 2 <= kMostTurns && (length = getline(&line, &room, stdin)) > 0) {
+  while ((length = getline(&line, &room, stdin)) > 0) {
     if (line[length - 1] == '\n') length--;
     say("user", line, (size_t)length);
     line = NULL; /* the turn keeps it */
@@ -85,6 +86,7 @@ int main(int argc, char** argv) {
 
   free(line);
   while (turn_count > 0) free((char*)turns[--turn_count].content);
+  free(turns);
   wi_session_release(session);
   wi_model_release(model);
   wi_runtime_release(runtime);

@@ -8,7 +8,6 @@ use std::process::exit;
 
 use waveinfer::{ChatMessage, ChatOptions, Model, Result, Runtime, Session};
 
-const MOST_TURNS: usize = 1000;
 const MOST_TOKENS: usize = 256;
 
 /// Brings the session to where the assistant's next answer begins.
@@ -37,9 +36,6 @@ fn chat(model: &OsStr) -> Result<()> {
     let mut session = Session::new(&model)?;
     let mut turns = Vec::new();
     for line in stdin().lock().split(b'\n') {
-        if turns.len() + 2 > MOST_TURNS {
-            break;
-        }
         turns.push(ChatMessage::user(line.expect("standard input")));
         read_conversation(&mut session, &turns)?;
         turns.push(answer(&mut session)?);
