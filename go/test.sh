@@ -7,6 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
 . "$top/samples/setup.sh"
 . "$top/tests/support/packages.sh"
+. "$top/tests/support/long_document.sh"
 . "$here/toolchain.sh"
 
 # The staticcheck that knows the Go of toolchain.sh.
@@ -58,6 +59,8 @@ samples_print_what_those_in_c_print() {
     printf '\nlast, without a line end'
   )
   same long_document "$model" "$document" "${questions[@]}"
+  tells_progress_and_statistics "$work/long_document.go.err"
+  ctrl_c_ends_reading_and_answering "$model" "$work/text.txt" "$work" "$work/bin/long_document"
   same save_load "$model" "In the beginning" "$work/saved.wis"
   same errors "$model"
   wanted=1 same errors "$work/absent.gguf" # the message is one more of what it shows

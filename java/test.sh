@@ -8,6 +8,7 @@ java=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$java")
 . "$top/samples/setup.sh"
 . "$top/tests/support/packages.sh"
+. "$top/tests/support/long_document.sh"
 
 target=$build/java
 formatter=com.google.googlejavaformat:google-java-format:1.17.0:jar:all-deps
@@ -61,13 +62,18 @@ the_samples_print_what_those_in_c_print() {
   local model=$top/samples/model/needle-f16.gguf work=$target/samples
   local first="What is the secret ingredient of the river harbor?" second="Who was Adam, and naïve?"
   mkdir -p "$work"
-  xz -dc "$top/samples/text/kjv.txt.xz" | head -c 60000 >"$work/document.txt" || true
+  xz -dc "$top/samples/text/kjv.txt.xz" >"$work/text.txt"
+  head -c 60000 "$work/text.txt" >"$work/document.txt"
   printf 'Hello there, naïve\nWhat is the secret?\n\nAnd then?' >"$work/turns.txt"
   compare Errors errors "$model"
   fails_with=1 compare Errors errors "$work/missing"
   compare SaveLoad save_load "$model" "In the beginning" "$work/session.wi"
   compare Chat chat "$model" <"$work/turns.txt"
   compare LongDocument long_document "$model" "$work/document.txt" "$first" "$second"
+  tells_progress_and_statistics "$work/LongDocument.err"
+  ctrl_c_ends_reading_and_answering "$model" "$work/text.txt" "$work" \
+    java -cp "$target/waveinfer-0.2.0.jar" "$java/examples/LongDocument.java"
+  tests=$((tests + 1))
   # A document and turns that are no UTF-8.
   printf 'The \xff secret ingredient\xc3 of the river.\n' >"$work/bytes.txt"
   compare LongDocument long_document "$model" "$work/bytes.txt" "$first" "$second"

@@ -6,6 +6,7 @@
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$top/samples/setup.sh"
+. "$top/tests/support/long_document.sh"
 [ $# -ge 1 ] && [ "${2---transformers}" = --transformers ] ||
   { echo "usage: python/test.sh BUILD [--transformers]" >&2; exit 1; }
 build=$(cd "$1" && pwd)
@@ -70,12 +71,16 @@ same_output() {
 
 compare_samples() {
   local asked="What is the password of Boaz the potter?"
-  xz -dc "$top/samples/text/kjv.txt.xz" | tail -c 30000 >"$work/document.txt"
+  xz -dc "$top/samples/text/kjv.txt.xz" >"$work/text.txt"
+  tail -c 30000 "$work/text.txt" >"$work/document.txt"
   echo "The password of Boaz the potter is copper meadow." >>"$work/document.txt"
   same_output 0 errors "$model" </dev/null
   same_output 1 errors "$work/missing" </dev/null
   same_output 0 save_load "$model" "In the beginning" "$work/saved.session" </dev/null
   same_output 0 long_document "$model" "$work/document.txt" "$asked" "Who are you?" </dev/null
+  tells_progress_and_statistics "$work/python.err"
+  ctrl_c_ends_reading_and_answering "$model" "$work/text.txt" "$work" python examples/long_document.py
+  checks=$((checks + 1))
   same_output 0 chat "$model" < <(printf '%s\n' "$asked" "Grüße, 世界" "")
   # What is no UTF-8: arguments, a document, a turn.
   same_output 1 errors "$work/missing"$'\xff' </dev/null

@@ -10,6 +10,7 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(cd "$1" && pwd)
 . "$top/samples/setup.sh"
 . "$top/tests/support/packages.sh"
+. "$top/tests/support/long_document.sh"
 
 work=$build/rust
 model=$top/samples/model/needle-f16.gguf
@@ -32,7 +33,8 @@ main() {
   passed=$(awk '/^test result: ok/ { passed += $4 } END { print passed + 0 }' "$work/tests.log")
 
   cargo build --locked --examples
-  head -c 30000 < <(xz -dc "$top/samples/text/kjv.txt.xz") >"$work/document.txt"
+  xz -dc "$top/samples/text/kjv.txt.xz" >"$work/text.txt"
+  head -c 30000 "$work/text.txt" >"$work/document.txt"
   {
     printf 'Hello there\nWho was Adam?\n\n'
     head -c 15000 "$work/document.txt" | tr '\n' '\0' # a line of any length and bytes is one turn
@@ -40,6 +42,9 @@ main() {
   } >"$work/turns.txt"
   compare chat "$model" <"$work/turns.txt"
   compare long_document "$model" "$work/document.txt" "Who was Noah?" "What did God make?" $'Who was Adam\xe9?'
+  tells_progress_and_statistics "$work/long_document.log"
+  ctrl_c_ends_reading_and_answering "$model" "$work/text.txt" "$work" "$CARGO_TARGET_DIR/debug/examples/long_document"
+  passed=$((passed + 1))
   compare save_load "$model" $'In the beginning, caf\xe9' "$work/session"$'\xe9' # arguments are bytes, not all are UTF-8
   wanted=1 compare chat "$work"/absent$'\xe9'
   wanted=1 compare errors "$work"/absent$'\xe9' # the message is one more of what it shows

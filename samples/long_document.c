@@ -1,13 +1,13 @@
 /* Reads a long document once, then answers several questions about it at the same time, each from a fork.
  *   sample_long_document MODEL DOCUMENT QUESTION...
- * Ctrl-C ends the reading. Progress and statistics go to standard error. */
+ * Ctrl-C ends reading and answering. Progress and statistics go to standard error. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <waveinfer.h>
 
-enum { kMostQuestions = 64, kMostTokens = 128 };
+enum { kMostTokens = 128 };
 
 typedef struct Tokens {
   int32_t* ids;
@@ -15,17 +15,21 @@ typedef struct Tokens {
 } Tokens;
 
 static wi_error error = {.struct_size = sizeof error};
-static wi_cancel* interrupted;
+static wi_cancel* interrupted;        /* ends calls */
+static volatile sig_atomic_t stopped; /* asks for the end of tasks, which a signal handler cannot cancel */
 
-static void check(wi_status status) {
+static void check_with(wi_status status, const char* message) {
   if (status == WI_OK) return;
-  fprintf(stderr, "\nlong_document: %s: %s\n", wi_status_name(status), error.message);
+  fprintf(stderr, "\nlong_document: %s: %s\n", wi_status_name(status), message);
   exit(1);
 }
+
+static void check(wi_status status) { check_with(status, error.message); }
 
 static void interrupt(int signal_number) {
   (void)signal_number;
   wi_cancel_trigger(interrupted);
+  stopped = 1;
 }
 
 static int32_t show_progress(void* user, uint64_t done, uint64_t total) {
@@ -61,23 +65,28 @@ static Tokens user_turn(wi_model* model, const char* text, size_t length) {
 static void print_answer(wi_task* task) {
   wi_event events[16] = {{.struct_size = sizeof *events}};
   for (int i = 1; i < 16; i++) events[i] = events[0];
-  for (;;) {
+  for (int32_t kind = WI_EVENT_TOKEN; kind == WI_EVENT_TOKEN;) {
     int32_t ready;
     uint64_t count;
-    check(wi_task_wait(task, -1, &ready, &error));
+    check(wi_task_wait(task, 50000000, &ready, &error)); /* ns, between looks at Ctrl-C */
+    if (stopped) wi_task_cancel(task);
     check(wi_task_poll(task, events, 16, &count, &error));
     for (uint64_t i = 0; i < count; i++) {
       fwrite(events[i].text, 1, events[i].text_length, stdout);
-      if (events[i].kind != WI_EVENT_TOKEN) return;
+      kind = events[i].kind;
     }
+    fflush(stdout);
   }
+  wi_task_info info = {.struct_size = sizeof info};
+  check(wi_task_get_info(task, &info, &error));
+  check_with(info.status, info.message); /* why it was cancelled or failed, if it was */
 }
 
 int main(int argc, char** argv) {
   const int questions = argc - 3;
   if (argc == 2 && !strcmp(argv[1], "--version")) return printf("sample_long_document %s\n", wi_version()), 0;
   const int help = argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"));
-  if (help || questions < 1 || questions > kMostQuestions)
+  if (help || questions < 1)
     return fputs("usage: sample_long_document MODEL DOCUMENT QUESTION...\n", help ? stdout : stderr), !help;
   wi_runtime* runtime;
   wi_model* model;
@@ -95,7 +104,9 @@ int main(int argc, char** argv) {
   char* text = read_file(argv[2], longest + 3, &length);
   strcpy(text + length, "\n\n");
   const Tokens opening = user_turn(model, text, length + 2);
-  Tokens asked[kMostQuestions];
+  Tokens* asked = malloc((size_t)questions * sizeof *asked);
+  wi_task** tasks = malloc((size_t)questions * sizeof *tasks);
+  if (!asked || !tasks) exit(1);
   uint64_t shared = opening.count;
   for (int i = 0; i < questions; i++) {
     strcpy(text + length + 2, argv[3 + i]);
@@ -108,7 +119,6 @@ int main(int argc, char** argv) {
   check(wi_session_prefill(document, opening.ids, shared, &reading, interrupted, &error));
   fputc('\n', stderr);
 
-  wi_task* tasks[kMostQuestions];
   for (int i = 0; i < questions; i++) {
     wi_session* fork;
     check(wi_session_fork(document, &fork, &error));
@@ -132,6 +142,8 @@ int main(int argc, char** argv) {
   fprintf(stderr, "%llu tokens read in %.1f s, %d segments, %.1f MB of KV cache, %.1f MB of it index\n",
           (unsigned long long)stats.tokens, (double)stats.prefill_ns / 1e9, (int)stats.segments,
           (double)stats.kv_bytes / 1e6, (double)stats.index_bytes / 1e6);
+  free(tasks);
+  free(asked);
   free(opening.ids);
   free(text);
   wi_session_release(document);

@@ -8,6 +8,7 @@ model=$source/samples/model/needle-f16.gguf
 facts=$source/samples/facts.txt
 question="What is the secret ingredient of the river harbor?"
 export LC_ALL=C
+. "$source/tests/support/long_document.sh"
 
 rm -rf "$work" && mkdir -p "$work" && cd "$work" || exit 1
 xz -dc "$source/samples/text/kjv.txt.xz" >text.txt || exit 1
@@ -209,8 +210,16 @@ sample_chat_takes_a_line_as_one_turn_whatever_its_length_and_bytes() {
 
 sample_long_document_answers_all_questions_from_forks() {
   "$bin/sample_long_document" "$model" document.txt "$question" "What is the password of Boaz the potter?" \
-    >long.out 2>/dev/null || broken "sample_long_document failed"
+    >long.out 2>long.err || broken "sample_long_document failed"
   grep -q "amber lantern" long.out && grep -q "copper meadow" long.out || broken "it said $(cat long.out)"
+}
+
+sample_long_document_tells_progress_and_statistics() {
+  tells_progress_and_statistics long.err || broken "standard error lacks some of it"
+}
+
+sample_long_document_ends_with_ctrl_c() {
+  ctrl_c_ends_reading_and_answering "$model" text.txt . "$bin/sample_long_document" || broken "it does not end as it should"
 }
 
 sample_save_load_goes_on_with_the_same_tokens() {
@@ -272,10 +281,12 @@ for claim in tokens_come_back_as_the_same_text \
   sample_chat_remembers_what_was_said_before \
   sample_chat_takes_a_line_as_one_turn_whatever_its_length_and_bytes \
   sample_long_document_answers_all_questions_from_forks \
+  sample_long_document_tells_progress_and_statistics \
+  sample_long_document_ends_with_ctrl_c \
   sample_save_load_goes_on_with_the_same_tokens \
   sample_errors_shows_a_status_for_each \
   readme_shows_the_embed_program_as_it_is; do
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 22 test(s)."
+echo "[  PASSED  ] 24 test(s)."

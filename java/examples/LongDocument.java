@@ -21,7 +21,7 @@ import waveinfer.WaveRuntime;
 
 /**
  * Reads a long document once, then answers several questions about it at the same time, each from a
- * fork. Ctrl-C ends the reading. Progress and statistics go to standard error.
+ * fork. Ctrl-C ends reading and answering. Progress and statistics go to standard error.
  *
  * <pre>java -cp waveinfer-0.2.0.jar LongDocument.java MODEL DOCUMENT QUESTION...</pre>
  */

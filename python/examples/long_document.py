@@ -2,10 +2,9 @@
 
     long_document.py MODEL DOCUMENT QUESTION...
 
-Ctrl-C ends the reading. Progress and statistics go to standard error.
+Ctrl-C ends reading and answering. Progress and statistics go to standard error.
 """
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -27,13 +26,15 @@ def same(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
     return int(different[0]) if different.size else shorter
 
 
-async def ask(document: waveinfer.Session, question: list[int]) -> str:
-    with document.fork() as fork:
-        return "".join([event.text async for event in fork.stream_async(question, max_tokens=128)])
+def ask(document: waveinfer.Session, question: NDArray[np.int32]) -> waveinfer.Task:
+    """Has a fork of the document read the rest of a question and answer it."""
+    with document.fork() as fork:  # the task keeps it
+        return fork.submit(question, max_tokens=128)
 
 
-async def ask_all(document: waveinfer.Session, questions: list[list[int]]) -> list[str]:
-    return await asyncio.gather(*(ask(document, question) for question in questions))
+def say(text: bytes) -> None:
+    sys.stdout.buffer.write(text)
+    sys.stdout.flush()
 
 
 def main(path: str, document_path: str, *questions: str) -> None:
@@ -50,11 +51,13 @@ def main(path: str, document_path: str, *questions: str) -> None:
         document.prefill(opening[:shared], progress=show_progress)
         print(file=sys.stderr)
 
-        answers = asyncio.run(ask_all(document, [turn[shared:].tolist() for turn in asked]))
-        for question, answer in zip(questions, answers, strict=True):
-            said = os.fsencode(question) + f"\n  {answer}\n".encode()  # a question as the shell gave it
-            sys.stdout.buffer.write(said)
-        sys.stdout.flush()
+        tasks = [ask(document, turn[shared:]) for turn in asked]
+        for question, task in zip(questions, tasks, strict=True):
+            say(os.fsencode(question) + b"\n  ")  # a question as the shell gave it
+            for event in task:
+                say(event.text.encode())
+            say(b"\n")
+            task.close()
 
         stats = document.stats()
         print(
@@ -70,4 +73,4 @@ if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except (waveinfer.Error, OSError, KeyboardInterrupt) as error:
-        sys.exit(f"\nlong_document: {error or 'interrupted'}")
+        sys.exit(f"\nlong_document: {str(error) or 'interrupted'}")

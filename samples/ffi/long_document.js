@@ -1,6 +1,6 @@
 // Reads a long document once, then answers several questions about it at the same time, each from a fork.
 //   node long_document.js MODEL DOCUMENT QUESTION...
-// Ctrl-C ends the reading. Progress and statistics go to standard error.
+// Ctrl-C ends reading and answering. Progress and statistics go to standard error.
 'use strict';
 const fs = require('fs');
 const wi = require('./waveinfer.js');
@@ -39,20 +39,26 @@ async function read(session, tokens, interrupted) {
 
 async function printAnswer(task) {
   const ready = [0], count = [0];
-  for (;;) {
+  for (let kind = wi.values.WI_EVENT_TOKEN; kind === wi.values.WI_EVENT_TOKEN;) {
     await wi.callAsync('wi_task_wait', task, -1, ready);
     const events = Array.from({ length: 16 }, () => wi.struct('wi_event'));
     wi.call('wi_task_poll', task, events, events.length, count);
     for (const event of events.slice(0, count[0])) {
       process.stdout.write(wi.text(event.text, event.text_length));
-      if (event.kind !== wi.values.WI_EVENT_TOKEN) return;
+      kind = event.kind;
     }
   }
+  const info = wi.struct('wi_task_info');
+  wi.call('wi_task_get_info', task, info);
+  if (info.status !== wi.values.WI_OK) throw new wi.WaveError({ code: info.status, message: info.message });
 }
 
 async function main(path, documentPath, ...questions) {
-  const interrupted = wi.make('wi_cancel_create');
-  process.once('SIGINT', () => wi.lib.wi_cancel_trigger(interrupted)); // a second one ends the program
+  const interrupted = wi.make('wi_cancel_create'), tasks = [];
+  process.once('SIGINT', () => { // a second one ends the program
+    wi.lib.wi_cancel_trigger(interrupted);
+    tasks.forEach(wi.lib.wi_task_cancel);
+  });
   const runtime = wi.make('wi_runtime_create', null);
   const model = wi.make('wi_model_open', runtime, path, null, null);
   const document = wi.make('wi_session_create', model, null);
@@ -64,19 +70,17 @@ async function main(path, documentPath, ...questions) {
   const shared = Math.min(...asked.map((turn) => common(opening, turn)));
   await read(document, opening.subarray(0, shared), interrupted);
 
-  const tasks = asked.map((turn) => {
+  for (const turn of asked) {
     const fork = wi.make('wi_session_fork', document);
     const ask = wi.struct('wi_task_params',
       { tokens: turn.subarray(shared), token_count: turn.length - shared, max_tokens: mostTokens });
-    const task = wi.make('wi_task_submit', fork, ask);
+    tasks.push(wi.make('wi_task_submit', fork, ask));
     wi.lib.wi_session_release(fork); // the task keeps it
-    return task;
-  });
+  }
   for (const [i, task] of tasks.entries()) {
     process.stdout.write(`${questions[i]}\n  `);
     await printAnswer(task);
     process.stdout.write('\n');
-    wi.lib.wi_task_release(task);
   }
 
   const stats = wi.struct('wi_session_stats');
@@ -84,6 +88,7 @@ async function main(path, documentPath, ...questions) {
   process.stderr.write(`${stats.tokens} tokens read in ${(stats.prefill_ns / 1e9).toFixed(1)} s, ` +
     `${stats.segments} segments, ${(stats.kv_bytes / 1e6).toFixed(1)} MB of KV cache, ` +
     `${(stats.index_bytes / 1e6).toFixed(1)} MB of it index\n`);
+  tasks.splice(0).forEach(wi.lib.wi_task_release);
   wi.lib.wi_session_release(document);
   wi.lib.wi_model_release(model);
   wi.lib.wi_runtime_release(runtime);

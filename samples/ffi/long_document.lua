@@ -1,6 +1,6 @@
 -- Reads a long document once, then answers several questions about it at the same time, each from a fork.
 --   luajit long_document.lua MODEL DOCUMENT QUESTION...
--- Ctrl-C ends the reading. Progress and statistics go to standard error.
+-- Ctrl-C ends reading and answering. Progress and statistics go to standard error.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local ffi = require "ffi"
 local wi = require "waveinfer"
@@ -42,20 +42,22 @@ int sigismember(const long_document_signals*, int);
 int sigpending(long_document_signals*);
 int sigprocmask(int, const long_document_signals*, long_document_signals*);
 ]]
-local interrupt, block, unblock = 2, 0, 1 -- of Linux
+local interrupt, block = 2, 0 -- of Linux
 local signals, pending = ffi.new "long_document_signals", ffi.new "long_document_signals"
 ffi.C.sigemptyset(signals)
 ffi.C.sigaddset(signals, interrupt)
 
+local function interrupted()
+  ffi.C.sigpending(pending)
+  return ffi.C.sigismember(pending, interrupt)
+end
+
 local function read(session, ids, count)
   local progress = ffi.cast("wi_progress_callback", function(_, done, total)
     io.stderr:write(("\rreading: %3.0f %%"):format(100 * tonumber(done) / tonumber(total)))
-    ffi.C.sigpending(pending)
-    return ffi.C.sigismember(pending, interrupt)
+    return interrupted()
   end)
-  ffi.C.sigprocmask(block, signals, nil)
   wi.call("wi_session_prefill", session, ids, count, wi.new("wi_prefill_params", { progress = progress }), nil)
-  ffi.C.sigprocmask(unblock, signals, nil)
   progress:free()
   io.stderr:write "\n"
 end
@@ -63,13 +65,20 @@ end
 local function print_answer(task)
   local ready, count, events = ffi.new "int32_t[1]", ffi.new "uint64_t[1]", ffi.new "wi_event[16]"
   for i = 0, 15 do events[i].struct_size = ffi.sizeof "wi_event" end
-  while true do
-    wi.call("wi_task_wait", task, -1, ready)
+  local kind = wi.lib.WI_EVENT_TOKEN
+  while kind == wi.lib.WI_EVENT_TOKEN do
+    wi.call("wi_task_wait", task, 50e6, ready) -- ns, between looks at Ctrl-C
+    if interrupted() == 1 then wi.lib.wi_task_cancel(task) end
     wi.call("wi_task_poll", task, events, 16, count)
     for i = 0, tonumber(count[0]) - 1 do
       io.write(ffi.string(events[i].text, events[i].text_length))
-      if events[i].kind ~= wi.lib.WI_EVENT_TOKEN then return end
+      kind = events[i].kind
     end
+  end
+  local info = wi.new "wi_task_info"
+  wi.call("wi_task_get_info", task, info)
+  if info.status ~= wi.lib.WI_OK then
+    error({ status = ffi.string(wi.lib.wi_status_name(info.status)), message = ffi.string(info.message) }, 0)
   end
 end
 
@@ -86,6 +95,7 @@ local function main(path, document_path, ...)
     asked[i] = user_turn(model, text .. question)
     shared = math.min(shared, common(opening, asked[i]))
   end
+  ffi.C.sigprocmask(block, signals, nil)
   read(document, opening.ids, shared)
 
   local tasks = {}

@@ -6,6 +6,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(cd "$here/../.." && pwd)
 . "$top/samples/setup.sh"
+. "$top/tests/support/long_document.sh"
 
 koffi_version=2.16.3
 model=$top/samples/model/needle-f16.gguf
@@ -29,7 +30,7 @@ main() {
     for claim in declarations_are_those_of_the_manifest \
       long_document_prints_what_the_one_in_c_prints \
       a_failure_is_status_1_and_the_words_of_the_one_in_c \
-      interrupt_ends_the_reading; do
+      ctrl_c_ends_it; do
       echo "$run: $claim"
       "$claim"
       passed=$((passed + 1))
@@ -58,7 +59,7 @@ declarations_are_those_of_the_manifest() {
 long_document_prints_what_the_one_in_c_prints() {
   sample "$model" "$work/document.txt" "${questions[@]}" || { cat "$work/sample.err" >&2; exit 1; }
   cmp "$work/c.out" "$work/sample.out"
-  grep -qE '^[0-9]+ tokens read in [0-9.]+ s, [0-9]+ segments, [0-9.]+ MB of KV cache, [0-9.]+ MB of it index$' "$work/sample.err"
+  tells_progress_and_statistics "$work/sample.err"
 }
 
 a_failure_is_status_1_and_the_words_of_the_one_in_c() {
@@ -72,18 +73,8 @@ a_failure_is_status_1_and_the_words_of_the_one_in_c() {
   [ $status = 1 ] && grep -q '^long_document: .*absent.txt' "$work/sample.err"
 }
 
-# A shell has what it runs beside itself ignore Ctrl-C.
-interrupt_ends_the_reading() {
-  local status=0
-  env --default-signal=INT "$run" "$here/long_document.$suffix" "$model" "$work/text.txt" "${questions[0]}" >"$work/sample.out" 2>"$work/sample.err" &
-  local process=$!
-  for _ in {1..1200}; do
-    grep -qs 'reading:' "$work/sample.err" && break
-    sleep 0.1
-  done
-  kill -INT $process
-  wait $process || status=$?
-  [ $status = 1 ] && grep -q '^long_document: CANCELLED: ' "$work/sample.err"
+ctrl_c_ends_it() {
+  ctrl_c_ends_reading_and_answering "$model" "$work/text.txt" "$work" "$run" "$here/long_document.$suffix"
 }
 
 sample() {

@@ -103,4 +103,4 @@ function make(name, ...parameters) {
 // The text that an event or another result points to, as it is.
 const text = (pointer, length) => Buffer.from(koffi.decode(pointer, 'uint8_t', Number(length)));
 
-module.exports = { lib, values, structs, struct, call, callAsync, make, text, koffi };
+module.exports = { lib, values, structs, struct, call, callAsync, make, text, koffi, WaveError };

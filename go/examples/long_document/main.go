@@ -3,7 +3,7 @@
 //
 //	long_document MODEL DOCUMENT QUESTION...
 //
-// Ctrl-C ends it. Progress and statistics go to standard error.
+// Ctrl-C ends reading and answering. Progress and statistics go to standard error.
 package main
 
 import (

@@ -1,29 +1,33 @@
 //! Reads a long document once, then answers several questions about it at the same time, each from a fork.
 //!   long_document MODEL DOCUMENT QUESTION...
-//! Ctrl-C ends the reading. Progress and statistics go to standard error.
+//! Ctrl-C ends reading and answering. Progress and statistics go to standard error.
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::io::{stdout, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use waveinfer::{
-    Cancel, ChatMessage, ChatOptions, Model, ModelOptions, PrefillOptions, Result, Runtime, Session, Task,
-    TaskOptions, Token,
+    Cancel, ChatMessage, ChatOptions, EventKind, Model, ModelOptions, PrefillOptions, Result, Runtime,
+    Session, Task, TaskOptions, Token,
 };
 
 const MOST_TOKENS: u64 = 128;
 
-static INTERRUPTED: OnceLock<Cancel> = OnceLock::new();
+static INTERRUPTED: OnceLock<Cancel> = OnceLock::new(); // ends calls
+static STOPPED: AtomicBool = AtomicBool::new(false); // asks for the end of tasks
 
-/// Ctrl-C fires a cancel token, which is allowed in a signal handler.
+/// Ctrl-C fires a cancel token, which is allowed in a signal handler; cancelling a task is not.
 fn cancelled_by_interrupt() -> Result<&'static Cancel> {
     extern "C" fn interrupt(_signal: i32) {
         if let Some(cancel) = INTERRUPTED.get() {
             cancel.trigger();
         }
+        STOPPED.store(true, Relaxed);
     }
     extern "C" {
         fn signal(number: i32, handler: extern "C" fn(i32)) -> usize;
@@ -31,7 +35,7 @@ fn cancelled_by_interrupt() -> Result<&'static Cancel> {
     const SIGINT: i32 = 2;
     let cancel = Cancel::new()?;
     let cancel = INTERRUPTED.get_or_init(|| cancel);
-    // SAFETY: the handler does nothing but an atomic load and an atomic store.
+    // SAFETY: the handler does nothing but an atomic load and two atomic stores.
     unsafe { signal(SIGINT, interrupt) };
     Ok(cancel)
 }
@@ -45,12 +49,22 @@ fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-fn print_answer(task: &mut Task) -> Result<()> {
-    while let Some(event) = task.next_event()? {
-        print!("{}", event.text);
-        stdout().flush().expect("standard output");
+fn print_answer(task: &mut Task) -> Result<(), Box<dyn Error>> {
+    loop {
+        task.wait(Some(Duration::from_millis(50)))?;
+        if STOPPED.load(Relaxed) {
+            task.cancel();
+        }
+        while let Some(event) = task.poll()? {
+            print!("{}", event.text);
+            stdout().flush()?;
+            match event.kind {
+                EventKind::Token => {}
+                EventKind::Cancelled => return Err("CANCELLED: interrupted".into()),
+                _ => return Ok(()),
+            }
+        }
     }
-    Ok(())
 }
 
 fn ask(model: &OsStr, document: &OsStr, questions: &[OsString]) -> Result<(), Box<dyn Error>> {
