@@ -9,7 +9,10 @@ for (const line of fs.readFileSync(process.argv[2], 'utf8').split('\n')) {
   const [kind, name, ...rest] = line.split(' ');
   const [struct, field] = (name || '').split('.');
   if (kind === 'struct') assert.equal(wi.koffi.sizeof(wi.structs[name]), Number(rest[1]), line);
-  else if (kind === 'field') assert.equal(wi.koffi.offsetof(wi.structs[struct], field), Number(rest[1]), line);
+  else if (kind === 'field') {
+    const { offset, type } = wi.koffi.introspect(wi.structs[struct]).members[field];
+    assert.deepEqual([offset, wi.koffi.sizeof(type)], [Number(rest[1]), Number(rest[3])], line);
+  }
   else if (kind === 'symbol') assert.equal(typeof wi.lib[name], 'function', line);
   else if (name === 'WI_ABI_VERSION') assert.equal(wi.lib.wi_abi_version(), Number(rest[0]), line);
   else if (kind === 'value') assert.equal(wi.values[name], Number(rest[0]), line);

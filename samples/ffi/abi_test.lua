@@ -8,11 +8,27 @@ local function same(line, is, wanted)
   assert(is == tonumber(wanted), line .. ": it is " .. tostring(is))
   lines = lines + 1
 end
+
+-- A number comes as one of Lua's, whatever its size: what writing it changes is its size then.
+local function size_of(of, field)
+  local struct, size = ffi.new(of), 0
+  ffi.fill(struct, ffi.sizeof(of), 0xff)
+  if type(struct[field]) == "cdata" then return ffi.sizeof(struct[field]) end
+  struct[field] = 0
+  for i = 0, ffi.sizeof(of) - 1 do
+    if ffi.cast("uint8_t*", struct)[i] == 0 then size = size + 1 end
+  end
+  return size
+end
+
 for line in io.lines(arg[1]) do
   local struct, size = line:match "^struct (%S+) size (%d+)"
   if struct then same(line, ffi.sizeof(struct), size) end
-  local of, field, offset = line:match "^field ([%w_]+)%.(%S+) offset (%d+)"
-  if of then same(line, ffi.offsetof(of, field), offset) end
+  local of, field, offset, bytes = line:match "^field ([%w_]+)%.(%S+) offset (%d+) size (%d+)"
+  if of then
+    same(line, ffi.offsetof(of, field), offset)
+    same(line, size_of(of, field), bytes)
+  end
   local name, value = line:match "^value (%S+) (-?%d+)"
   if name == "WI_ABI_VERSION" then
     same(line, wi.lib.wi_abi_version(), value)
