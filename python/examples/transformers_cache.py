@@ -4,9 +4,10 @@ that the library does not know.
     transformers_cache.py [MODEL [TEXT]]
 
 WaveCache takes the keys and values of each layer; attention() answers queries from it, looking up clusters
-where the model's own would read everything. A prompt attends to itself exactly. Without MODEL a small llama
-with random weights shows that under "full" the tokens are the model's own, and how much less "wave" reads (its
-tokens are others here: weights that learnt nothing look at everything alike).
+where the model's own would read everything. A prompt attends to itself exactly. Without MODEL a small OLMo 2
+with random weights, which the library itself would not open, shows that under "full" the tokens are the model's
+own, and how much less "wave" reads (its tokens are others here: weights that learnt nothing look at everything
+alike).
 MODEL is whatever AutoModelForCausalLM opens, with full attention in all of its layers.
 
 Needs torch and transformers. How it was run, on a CPU, with torch 2.15 and transformers 5.23:
@@ -26,8 +27,8 @@ from transformers import (
     AttentionInterface,
     AutoModelForCausalLM,
     AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
 )
 from transformers.cache_utils import Cache
 
@@ -177,12 +178,12 @@ def compare(model: Any, tokens: torch.Tensor, kv_type: waveinfer.KvType) -> dict
 def main() -> None:
     torch.manual_seed(1)
     if len(sys.argv) == 1:
-        config = LlamaConfig(
+        config = Olmo2Config(
             vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=4,
             num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=32768,
             pad_token_id=0, bos_token_id=1, eos_token_id=None,
         )  # fmt: skip
-        model = LlamaForCausalLM(config).eval()
+        model = Olmo2ForCausalLM(config).eval()
         answers = compare(model, torch.randint(2, 1000, (1, 6000)), waveinfer.KvType.F32)
         assert answers["full"] == answers["its own"]
         return
