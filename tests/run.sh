@@ -56,7 +56,8 @@ build_and_test() {
 }
 
 # Each one's own test.sh, two at a time: they load as much as they compute. What loads or builds much more is left to
-# options of theirs: rust/test.sh --all, samples/service/test.sh --browser, python/test.sh --transformers.
+# options of theirs: rust/test.sh --all, samples/service/test.sh --browser and --load,
+# python/test.sh --transformers.
 test_languages() {
   local build=$1 failed= at
   echo "== other languages: ${languages[*]}"

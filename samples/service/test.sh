@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# All tests of the service in one command: `samples/service/test.sh BUILD [--browser]` with a build folder of the
-# project, which has lib/libwaveinfer.so. Installs what is missing; everything that it makes is in BUILD/service
+# All tests of the service in one command: `samples/service/test.sh BUILD [--browser] [--load]` with a build folder of
+# the project, which has lib/libwaveinfer.so. Installs what is missing; everything that it makes is in BUILD/service
 # and BUILD/go-cache.
 #   --browser   also: the page, in Chromium
+#   --load      50 clients for five minutes instead of ten seconds, and memory must be flat then: docs/measured.md, "A
+#               service under load"
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$(dirname "$here")")
@@ -11,15 +13,23 @@ top=$(dirname "$(dirname "$here")")
 
 openai_version=3.54.0
 selenium_version=4.51.0
-load_seconds=10
+# Of the clients, and most MiB that memory may grow by. In seconds, pools are still growing to their size.
+load=(--time 10s --growth 128)
+browser=
 
 main() {
-  [ $# -ge 1 ] && [ -e "$1/lib/libwaveinfer.so" ] && [ "${2---browser}" = --browser ] ||
-    { echo "usage: samples/service/test.sh BUILD [--browser], BUILD a folder with lib/libwaveinfer.so" >&2; exit 1; }
+  [ $# -ge 1 ] && [ -e "$1/lib/libwaveinfer.so" ] || usage
   build=$(cd "$1" && pwd)
+  for option in "${@:2}"; do
+    case $option in
+      --browser) browser=yes ;;
+      --load) load=(--time 5m --growth 16) ;;
+      *) usage ;;
+    esac
+  done
   work=$build/service
   mkdir -p "$work/bin"
-  set_up gcc libc6-dev pkg-config ca-certificates xz-utils python3-venv ${2:+chromium chromium-driver}
+  set_up gcc libc6-dev pkg-config ca-certificates xz-utils python3-venv ${browser:+chromium chromium-driver}
   command -v go >/dev/null || set_up golang-go
   use_fixed_go
   use_build_folder
@@ -34,20 +44,24 @@ main() {
   go build -o "$work/bin/" . ./load
 
   echo "== Service: OpenAI's own client"
-  make_environment ${2:+selenium==$selenium_version}
+  make_environment ${browser:+selenium==$selenium_version}
   check openai_client_test.py ends_it
 
-  if [ $# = 2 ]; then
+  if [ -n "$browser" ]; then
     echo "== Service: the page in a browser"
     check page_test.py
   fi
 
   echo "== Service: 50 clients at once"
   start_service --parallel 32 --queue 16
-  # Memory pools are still growing to their size then; minutes show that it stays: load --time 5m.
-  "$work/bin/load" --at "$address" --clients 50 --time "${load_seconds}s" --growth 128
+  "$work/bin/load" --at "$address" --clients 50 "${load[@]}"
   stop_service
   echo "service: $((passed + 1)) tests passed"
+}
+
+usage() {
+  echo "usage: samples/service/test.sh BUILD [--browser] [--load], BUILD a folder with lib/libwaveinfer.so" >&2
+  exit 1
 }
 
 # make_environment PACKAGE...: Python's, with these and openai.
