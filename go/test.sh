@@ -36,6 +36,8 @@ main() {
   local passed
   passed=$(grep -c '^ *--- PASS' "$work/test.log")
 
+  echo "== Go: the benchmark compiles"
+  go test -c -o "$work/bin/bench" ./bench
   echo "== Go: samples print what those in C print"
   go build -o "$work/bin/" ./examples/...
   samples_print_what_those_in_c_print

@@ -32,6 +32,7 @@ main() {
   cargo test --locked --workspace --features stream 2>&1 | tee "$work/tests.log"
   passed=$(awk '/^test result: ok/ { passed += $4 } END { print passed + 0 }' "$work/tests.log")
 
+  "$top/rust/bench.sh" "$build" --no-run
   cargo build --locked --examples
   xz -dc "$top/samples/text/kjv.txt.xz" >"$work/text.txt"
   head -c 30000 "$work/text.txt" >"$work/document.txt"
