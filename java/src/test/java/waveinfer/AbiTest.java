@@ -15,11 +15,13 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
@@ -59,18 +61,43 @@ class AbiTest {
     }
   }
 
+  private static List<String> sources() throws java.io.IOException {
+    List<String> sources = new ArrayList<>();
+    try (Stream<Path> files = Files.list(Sample.CHECKOUT.resolve("java/src/main/java/waveinfer"))) {
+      for (Path file : files.toList()) sources.add(Files.readString(file));
+    }
+    return sources;
+  }
+
   /** A cancel token needs no second owner. */
   @Test
   void everySymbolIsReachable() throws java.io.IOException {
     Set<String> inner = Set.of("wi_cancel_retain");
-    StringBuilder sources = new StringBuilder();
-    try (Stream<Path> files = Files.list(Sample.CHECKOUT.resolve("java/src/main/java/waveinfer"))) {
-      for (Path file : files.toList()) sources.append(Files.readString(file));
-    }
+    String sources = String.join("", sources());
     for (String[] line : manifest("symbol")) {
-      boolean used = sources.toString().matches("(?s).*Native(\\.|::)" + line[1] + "\\b.*");
+      boolean used = sources.matches("(?s).*Native(\\.|::)" + line[1] + "\\b.*");
       assertTrue(used || inner.contains(line[1]), line[1] + " is not reachable");
     }
+  }
+
+  /** Some source that names the struct gets or sets its field. */
+  @Test
+  void everyFieldIsReachable() throws java.io.IOException {
+    // The status is the code, and what is made of a struct has its size.
+    Set<String> inner = Set.of("wi_error.code");
+    List<String> missing = new ArrayList<>();
+    List<String> sources = sources();
+    for (String[] line : manifest("field")) {
+      String[] name = line[1].split("\\.");
+      if (name[1].equals("struct_size") || name[1].startsWith("reserved")) continue;
+      String as = name[1].substring(0, 1).toUpperCase(Locale.ROOT) + name[1].substring(1);
+      Pattern struct = Pattern.compile("\\b" + name[0] + "\\b");
+      Pattern field = Pattern.compile("\\b[gs]et" + as + "\\b");
+      boolean used =
+          sources.stream().anyMatch(of -> struct.matcher(of).find() && field.matcher(of).find());
+      if (!used && !inner.contains(line[1])) missing.add(line[1]);
+    }
+    assertEquals(List.of(), missing);
   }
 
   @Test

@@ -6,60 +6,116 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.nio.channels.Channels;
+import java.nio.channels.ReadableByteChannel;
+import java.nio.channels.WritableByteChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
+import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.CountDownLatch;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.function.Executable;
 
 class LifeTest {
   private static void closed(Executable call) {
-    assertThrows(IllegalStateException.class, call);
+    closed(call, null);
+  }
+
+  private static void closed(Executable call, String name) {
+    String said = assertThrows(IllegalStateException.class, call, name).getMessage();
+    assertTrue(said.endsWith(" is closed"), name + ": " + said);
+  }
+
+  /** Something of each type that a public method takes, such that only a closed object is wrong. */
+  private static final Map<Class<?>, Object> ARGUMENTS =
+      Map.ofEntries(
+          Map.entry(boolean.class, false),
+          Map.entry(int.class, 0),
+          Map.entry(long.class, 0L),
+          Map.entry(String.class, "x"),
+          Map.entry(Path.class, Sample.FILE.resolveSibling("never written")),
+          Map.entry(byte[].class, new byte[1]),
+          Map.entry(int[].class, new int[1]),
+          Map.entry(IntBuffer.class, IntBuffer.allocate(1)),
+          Map.entry(FloatBuffer.class, FloatBuffer.allocate(0)),
+          Map.entry(ByteBuffer.class, ByteBuffer.allocateDirect(8)),
+          Map.entry(ReadableByteChannel.class, Channels.newChannel(InputStream.nullInputStream())),
+          Map.entry(
+              WritableByteChannel.class, Channels.newChannel(OutputStream.nullOutputStream())),
+          Map.entry(List.class, List.of(ChatMessage.user("x"))),
+          Map.entry(Duration.class, Duration.ZERO),
+          Map.entry(TokenizeFlag[].class, new TokenizeFlag[0]),
+          Map.entry(CancelToken.class, new CancelToken()),
+          Map.entry(ChatParams.class, new ChatParams()),
+          Map.entry(ModelParams.class, new ModelParams()),
+          Map.entry(SessionParams.class, new SessionParams()),
+          Map.entry(SamplingParams.class, new SamplingParams()),
+          Map.entry(PrefillParams.class, new PrefillParams()),
+          Map.entry(TaskParams.class, new TaskParams()),
+          Map.entry(KvParams.class, new KvParams(1, 1, 1, 8)));
+
+  private static Object call(Handle on, Method method) throws Throwable {
+    Class<?>[] types = method.getParameterTypes();
+    for (Class<?> type : types)
+      assertTrue(ARGUMENTS.containsKey(type), "an argument for " + method);
+    try {
+      return method.invoke(on, Arrays.stream(types).map(ARGUMENTS::get).toArray());
+    } catch (InvocationTargetException e) {
+      throw e.getCause();
+    }
+  }
+
+  /** What is lazy is asked for its first. */
+  private static void use(Object made) {
+    if (made instanceof Iterator<?> iterator) iterator.next();
+    if (made instanceof Stream<?> stream) stream.findFirst();
   }
 
   @Test
-  void useAfterCloseIsAnError() {
+  void useAfterCloseIsAnErrorOfEveryMethod() {
     WaveRuntime runtime = WaveRuntime.create(new RuntimeParams().threads(1));
     Model model = runtime.open(Sample.FILE);
     Session session = model.newSession();
     session.prefill(1, 2, 3);
     Task task = session.fork().submit(new TaskParams().maxTokens(1));
     KvStore kv = runtime.newKvStore(new KvParams(1, 1, 1, 8));
-    for (AutoCloseable each : List.of(kv, task, session, model, runtime)) {
+    List<Object> lazy =
+        List.of(session.iterator(), session.events(), task.iterator(), task.events());
+    List<Handle> all = List.of(kv, task, session, model, runtime);
+    for (Handle each : all) {
       for (int times = 0; times < 2; times++) { // the second time does nothing
         assertDoesNotThrowOnClose(each);
       }
     }
-    closed(runtime::stats);
-    closed(runtime::share);
-    closed(() -> runtime.open(Sample.FILE));
-    closed(() -> runtime.newKvStore(new KvParams(1, 1, 1, 8)));
-    closed(model::info);
-    closed(model::newSession);
-    closed(() -> model.tokenize("x"));
-    closed(session::decode);
-    closed(() -> session.prefill(1));
-    closed(() -> session.append("x"));
-    closed(session::fork);
-    closed(session::stats);
-    closed(session::tokens);
-    closed(session::logits);
-    closed(() -> session.submit(null));
-    closed(() -> Session.decodeBatch(List.of(session), null));
-    closed(task::poll);
-    closed(task::info);
-    closed(task::cancel);
-    closed(() -> task.await(null));
-    closed(kv::seal);
-    closed(kv::stats);
-    closed(() -> kv.append(0, 0, FloatBuffer.allocate(0), FloatBuffer.allocate(0)));
+    int methods = 0;
+    for (Handle each : all) {
+      for (Method method : each.getClass().getDeclaredMethods()) {
+        int is = method.getModifiers();
+        if (!Modifier.isPublic(is) || Modifier.isStatic(is) || method.isSynthetic()) continue;
+        closed(() -> use(call(each, method)), method.toString());
+        methods++;
+      }
+    }
+    assertTrue(methods > 60, methods + " methods");
+    for (Object made : lazy) closed(() -> use(made), made.toString());
+    closed(() -> Session.decodeBatch(List.of(session), null), "decodeBatch");
   }
 
   private static void assertDoesNotThrowOnClose(AutoCloseable each) {
