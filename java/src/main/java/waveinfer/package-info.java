@@ -49,7 +49,11 @@
  *
  * <p><b>Native code</b> is in the jar, for Linux, and is unpacked to a temporary folder while it is
  * loaded; the property {@code waveinfer.library.path} names a folder to load it from instead. Java
- * 24 and later want {@code --enable-native-access=ALL-UNNAMED} and warn without it.
+ * 24 and later warn of the first call, and a later one will refuse it, unless the program is
+ * started with {@code --enable-native-access=ALL-UNNAMED}, or, where the jar is on the module path,
+ * {@code --enable-native-access=waveinfer}. A program that is a jar of its own may say {@code
+ * Enable-Native-Access: ALL-UNNAMED} in its manifest instead; in that of a dependency, as this jar
+ * is, it says nothing. Java 17 knows the flag, too.
  *
  * <p><b>Numbers</b> that are unsigned in C (bytes, tokens, seeds) are a {@code long} of the same
  * bits. Names that end in {@code Ns} are nanoseconds, in {@code Bytes} bytes.
