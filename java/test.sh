@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Tests the Java binding against a build of the library: java/test.sh BUILD, a CMake build folder. Installs what
-# is missing, builds under BUILD/java, checks format and documentation, runs all tests and the samples.
+# Tests the Java binding against a build of the library: java/test.sh BUILD [TARGET], a CMake build folder. Installs
+# what is missing, builds and downloads under TARGET, which is BUILD/java unless given, checks format and
+# documentation, runs all tests and the samples. With the JDK of JAVA_HOME, if that is set.
 set -euo pipefail
-[ $# = 1 ] || { echo "usage: java/test.sh BUILD" >&2; exit 1; }
+[ $# = 1 ] || [ $# = 2 ] || { echo "usage: java/test.sh BUILD [TARGET]" >&2; exit 1; }
 build=$(cd "$1" && pwd)
 java=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$java")
@@ -10,15 +11,17 @@ top=$(dirname "$java")
 . "$top/tests/support/packages.sh"
 . "$top/tests/support/long_document.sh"
 
-target=$build/java
+target=${2:-$build/java}
+mkdir -p "$target"
+target=$(cd "$target" && pwd)
 formatter=com.google.googlejavaformat:google-java-format:1.17.0:jar:all-deps
 export LC_ALL=C.UTF-8 CMAKE_GENERATOR=Ninja
 
 main() {
   set_up openjdk-17-jdk-headless maven swig gcc libc6-dev cmake ninja-build pkg-config clang-format-14 xz-utils \
     "${packaging_packages[@]}"
-  mkdir -p "$target"
-  check_format
+  check_format # with the system's JDK: this formatter knows none that is much newer
+  [ -z "${JAVA_HOME:-}" ] || PATH=$JAVA_HOME/bin:$PATH
   echo "== Java: build, tests and documentation"
   maven package || exit 1
   no_jni_rule_is_broken
@@ -37,11 +40,11 @@ no_jni_rule_is_broken() {
   return 1
 }
 
-# maven ARGUMENT...: says only what went wrong, and counts tests.
+# maven ARGUMENT...: says only what went wrong, and counts tests. What it downloads stays in the build folder.
 maven() {
   local log=$target/maven.log
-  if ! mvn -B -Dstyle.color=never -f "$java/pom.xml" -Dwaveinfer.build="$build" -Dwaveinfer.target="$target" "$@" \
-    >"$log" 2>&1; then
+  if ! mvn -B -Dstyle.color=never -f "$java/pom.xml" -Dmaven.repo.local="$target/m2" -Dwaveinfer.build="$build" \
+    -Dwaveinfer.target="$target" "$@" >"$log" 2>&1; then
     grep -E '^\[(ERROR|WARNING)\]' "$log" | head -n 60 >&2
     echo "the whole log is $log" >&2
     return 1
@@ -146,7 +149,9 @@ END
       -Dmaven.javadoc.skip=true package
     grep -q "^bound_library:FILEPATH=$(root_of "$config")/" "$made/native/CMakeCache.txt" ||
       { echo "the jar was made of another library than that of $config" >&2; return 1; }
-    said=$(cd "$elsewhere" && java -cp target/waveinfer-0.2.0.jar Elsewhere.java)
+    # With the flag that package-info.java names, no VM warns.
+    said=$(cd "$elsewhere" &&
+      java --enable-native-access=ALL-UNNAMED -cp target/waveinfer-0.2.0.jar Elsewhere.java 2>&1) || true
     [ "$said" = "0.2.0 0" ] || { echo "a program elsewhere said: $said" >&2; return 1; }
     (cd "$elsewhere" && jar -xf target/waveinfer-0.2.0.jar waveinfer/native)
     cmp "$elsewhere"/waveinfer/native/linux-*/libwaveinfer.so.2 "$config/../libwaveinfer.so.2"
