@@ -26,6 +26,7 @@ main() {
   maven package || exit 1
   no_jni_rule_is_broken
   the_samples_print_what_those_in_c_print
+  the_benches_measure_the_same_answer
   the_jar_has_what_it_needs
   a_jar_of_an_installed_library_is_used_elsewhere
   echo "Java: $tests tests passed"
@@ -104,6 +105,12 @@ compare() {
     return 1
   fi
   cmp "$work/$sample.c.txt" "$work/$sample.txt"
+  tests=$((tests + 1))
+}
+
+the_benches_measure_the_same_answer() {
+  echo "== Java: a few rounds of the benches"
+  "$java/bench/run.sh" "$build" "$target" 1 3 >"$target/bench.txt" || return 1
   tests=$((tests + 1))
 }
 
