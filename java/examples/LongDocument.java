@@ -8,6 +8,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 import waveinfer.ChatMessage;
 import waveinfer.ChatParams;
 import waveinfer.Model;
@@ -90,6 +91,7 @@ public class LongDocument {
       }
       SessionStats stats = document.stats();
       System.err.printf(
+          Locale.ROOT,
           "%d tokens read in %.1f s, %d segments, %.1f MB of KV cache, %.1f MB of it index%n",
           stats.tokens(),
           stats.prefillNs() / 1e9,

@@ -34,7 +34,7 @@ no_frame_is_missed() {
   for try in 1 2 3 4 5; do
     tail -n 1 game.out
     goes_as_it_should && return
-    play
+    [ $try = 5 ] || play
   done
   broken "calls took more than 2 ms of a frame, a frame was missed, or the picture has a spike"
 }
