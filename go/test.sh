@@ -46,7 +46,7 @@ main() {
   echo "== Go: a module elsewhere uses an installed library"
   a_module_elsewhere_uses_an_installed_library
 
-  echo "Go: $((passed + 10)) tests passed"
+  echo "Go: $((passed + 11)) tests passed"
 }
 
 samples_print_what_those_in_c_print() {
