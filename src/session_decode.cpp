@@ -108,6 +108,10 @@ void Session::choose(const Company& company, const int32_t* accepted, Workspace&
     return company.each([&](Session& session, size_t i) {
       events_out[i] = session.prepare_event(accepted, workspace.sampling[0]);
     });
+  // Whichever worker takes whichever session, after the first step nothing is allocated.
+  for (const Session* session : company.sessions)
+    for (SamplerScratch& scratch : workspace.sampling)
+      scratch.reserve(session->sampler_.params(), session->logits_->size());
   workspace.failures.assign(company.sessions.size(), nullptr);
   runtime.workers.run(nullptr, [&](const Stream& stream) {
     stream.each(static_cast<int64_t>(company.sessions.size()), [&](int64_t number, int worker) {

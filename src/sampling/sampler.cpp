@@ -52,9 +52,28 @@ void check_sampling(const SamplingParams& params, wi_status code, const char* pr
     check(!std::isnan(params.logit_bias[i].bias), code, prefix, "logit_bias[", i, "].bias is NaN");
 }
 
+namespace {
+bool has_cuts(const SamplingParams& params) {
+  return params.top_k > 0 || params.min_p > 0 || params.top_p < 1;
+}
+}  // namespace
+
+void SamplerScratch::reserve(const SamplingParams& params, size_t vocab) {
+  const auto blocks = static_cast<size_t>(logit_blocks(static_cast<int64_t>(vocab)));
+  bests.reserve(blocks), sums.reserve(blocks), thresholds.reserve(blocks);
+  if (!params.logit_bias.empty() || params.logits_callback || params.repetition_penalty != 1)
+    logits.reserve(vocab);
+  if (params.repetition_penalty != 1)
+    recent.reserve(std::min(static_cast<size_t>(params.repetition_window), vocab));
+  if (params.temperature <= 0 || !has_cuts(params)) return;
+  tokens.reserve(vocab), token_logits.reserve(vocab), weights.reserve(vocab);
+  places.reserve(vocab), place_weights.reserve(vocab);
+}
+
 Sampler::Choice Sampler::sample(std::span<const float> logits, SamplerScratch& scratch) const {
   check(!logits.empty(), WI_E_ARGUMENT, "logits is empty");
   const SamplingParams& params = *params_;
+  scratch.reserve(params, logits.size());
   Logits changed = changed_by_host(logits, params, scratch.logits);
   float best = best_of(changed, scratch);
   if (best == kNever) [[unlikely]] {
@@ -74,8 +93,7 @@ Sampler::Choice Sampler::sample(std::span<const float> logits, SamplerScratch& s
         logits.size(), " is sampled from at temperature 0 only; ", kMostWeighed, " may be at others");
   uint64_t state = state_;
   const uint64_t random = next_random(state);
-  if (params.top_k == 0 && params.min_p <= 0 && params.top_p >= 1)
-    return {draw_from_all(changed, best, params.temperature, random, scratch), state};
+  if (!has_cuts(params)) return {draw_from_all(changed, best, params.temperature, random, scratch), state};
   take_candidates(changed, best, params, scratch);
   return {draw_from_candidates(random, scratch), state};
 }
@@ -172,12 +190,6 @@ int32_t draw_from_candidates(uint64_t random, const SamplerScratch& scratch) {
 }
 
 // ---- candidates ----
-
-void reserve(size_t most, SamplerScratch& scratch) {
-  scratch.tokens.clear(), scratch.token_logits.clear(), scratch.weights.clear();
-  scratch.tokens.reserve(most), scratch.token_logits.reserve(most), scratch.weights.reserve(most);
-  scratch.places.reserve(most), scratch.place_weights.reserve(most);
-}
 
 // Those with at least `least`, which is not -infinity.
 void take_from(float least, Logits logits, SamplerScratch& scratch) {
@@ -318,7 +330,7 @@ uint64_t share_of(float share, uint64_t sum) {
 }
 
 void take_candidates(Logits logits, float best, const SamplingParams& params, SamplerScratch& scratch) {
-  reserve(logits.size(), scratch);
+  scratch.tokens.clear(), scratch.token_logits.clear(), scratch.weights.clear();
   const uint64_t lightest = share_of(params.min_p, kBestWeight);
   const auto k = static_cast<size_t>(params.top_k);
   uint64_t sum = 0;  // of what top_p is a share of

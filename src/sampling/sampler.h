@@ -35,6 +35,8 @@ void check_sampling(const SamplingParams& params, wi_status code, const char* pr
 
 // What samplers work in, kept from one token to the next. Of a vocabulary's size at most.
 struct SamplerScratch {
+  // So that sampling from so many logits allocates nothing.
+  void reserve(const SamplingParams& params, size_t vocab);
   std::vector<int32_t> recent;    // the newest tokens; to be filled where looks_back() says so
   std::vector<float> logits;      // biased and penalised
   std::vector<float> bests;       // of blocks

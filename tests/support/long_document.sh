@@ -35,7 +35,7 @@ ctrl_c_ends() {
   done
   kill -INT $process 2>/dev/null || true
   wait $process || status=$?
-  if [ $status != 1 ] || ! tail -n 1 "$told" | grep -qE '^long_document: .*([Cc]ancelled|CANCELLED|interrupted)' ||
+  if [ $status != 1 ] || ! tail -n 1 "$told" | grep -E '^long_document: .*([Cc]ancelled|CANCELLED|interrupted)' >/dev/null ||
     grep -q 'tokens read in' "$told"; then
     echo "Ctrl-C after \"$line\": status $status of $1: $(tail -c 1000 "$told")" >&2
     return 1
