@@ -203,7 +203,7 @@ void cuts_are_those_of_a_sampler_that_sorts_everything(void**) {
     if (random() % 2)  // ties, also at the cuts
       for (float& logit : logits) logit = std::round(logit * 2) / 2;
     for (uint64_t broken = random() % 4; broken > 0; --broken)
-      logits[random() % logits.size()] = one_of({kNan, -kInf, -0.0f, 0, -3e38f});
+      logits[random() % logits.size()] = one_of({kNan, -kInf, -0.0f, 0, -3e38f, 3e38f, kInf});
     if (std::none_of(logits.begin(), logits.end(), [](float logit) { return logit > -kInf; })) continue;
     SamplingParams params;
     params.temperature = one_of({0.01f, 0.7f, 1, 5, 1e6f});

@@ -236,21 +236,20 @@ int64_t place_of(float logit) {
   return bits ^ (bits >> 31 & INT32_MAX);
 }
 
-// The candidates' logits in so many steps of the same width.
+// The candidates' logits in so many steps of the same width; an infinite one is on the last.
 class Steps {
  public:
   static constexpr size_t kCount = 1024;
   explicit Steps(Logits logits) {
     const auto [low, high] = std::minmax_element(logits.begin(), logits.end());
-    low_ = static_cast<double>(*low);
-    const double width = static_cast<double>(*high) - low_;
+    low_ = finite(*low);
+    const double width = finite(*high) - low_;
     scale_ = width > 0 ? (kCount - 1) / width : 0;
   }
-  size_t operator()(float logit) const {
-    return static_cast<size_t>((static_cast<double>(logit) - low_) * scale_);
-  }
+  size_t operator()(float logit) const { return static_cast<size_t>((finite(logit) - low_) * scale_); }
 
  private:
+  static double finite(float logit) { return std::min(logit, std::numeric_limits<float>::max()); }
   double low_, scale_;
 };
 
