@@ -253,29 +253,30 @@ class Steps {
   double low_, scale_;
 };
 
-// Keeps the shortest prefix of the candidates, in order of logits and lower tokens first of equals, whose weights, or
-// whose number, reaches `wanted`: all above a logit, and the first of those that have it.
-enum class Of { weights, number };
-void keep_best(Of unit, uint64_t wanted, SamplerScratch& scratch) {
-  const size_t all = scratch.tokens.size();
-  const auto weight = [&](size_t i) { return unit == Of::weights ? scratch.weights[i] : 1; };
-  // The step in which the prefix ends, by a histogram; above: of what is in higher ones.
-  const Steps step_of(scratch.token_logits);
-  uint64_t steps[Steps::kCount] = {}, above = 0;
-  for (size_t i = 0; i < all; ++i) steps[step_of(scratch.token_logits[i])] += weight(i);
-  size_t step = Steps::kCount;
-  while (step > 0 && above + steps[step - 1] < wanted) above += steps[--step];
-  if (step == 0) return;
-  --step;
-  std::vector<int64_t>& places = scratch.places;
-  std::vector<uint64_t>& weights = scratch.place_weights;
-  places.clear(), weights.clear();
-  for (size_t i = 0; i < all; ++i) {
-    if (step_of(scratch.token_logits[i]) != step) continue;
-    places.push_back(place_of(scratch.token_logits[i]));
-    weights.push_back(weight(i));
+template <class Keep>
+void keep_if(SamplerScratch& scratch, Keep keep) {
+  const bool weighed = !scratch.weights.empty();
+  size_t kept = 0;
+  for (size_t i = 0; i < scratch.tokens.size(); ++i) {
+    const bool here = keep(i);
+    scratch.tokens[kept] = scratch.tokens[i];
+    scratch.token_logits[kept] = scratch.token_logits[i];
+    if (weighed) scratch.weights[kept] = scratch.weights[i];
+    kept += here;  // no branch: which are kept is not to be guessed
   }
-  // The last place that is kept is in [low, high); what is above has less than is wanted, with it there is enough.
+  scratch.tokens.resize(kept), scratch.token_logits.resize(kept);
+  if (weighed) scratch.weights.resize(kept);
+}
+
+// Where a prefix ends: the last place in it, and the weight of all that is above.
+struct End {
+  int64_t place;
+  uint64_t above;
+};
+
+// Among places and what they weigh, of which some are wanted beside what is above all of them.
+End end_among(std::vector<int64_t>& places, std::vector<uint64_t>& weights, uint64_t above, uint64_t wanted) {
+  // It is in [low, high): what is above has less than is wanted, with it there is enough.
   int64_t low = *std::min_element(places.begin(), places.end()),
           high = *std::max_element(places.begin(), places.end()) + 1;
   while (high - low > 1) {
@@ -296,30 +297,36 @@ void keep_best(Of unit, uint64_t wanted, SamplerScratch& scratch) {
     }
     places.resize(kept), weights.resize(kept);
   }
-  size_t kept = 0;
-  for (size_t i = 0; i < all; ++i) {
-    const int64_t place = place_of(scratch.token_logits[i]);
-    const bool last = place == low && above < wanted;
-    if (last) above += weight(i);
-    scratch.tokens[kept] = scratch.tokens[i];
-    scratch.token_logits[kept] = scratch.token_logits[i];
-    if (unit == Of::weights) scratch.weights[kept] = scratch.weights[i];
-    kept += place > low || last;  // no branch: which are kept is not to be guessed
-  }
-  scratch.tokens.resize(kept), scratch.token_logits.resize(kept);
-  if (unit == Of::weights) scratch.weights.resize(kept);
+  return {low, above};
 }
 
-void drop_light(uint64_t least, SamplerScratch& scratch) {
-  size_t kept = 0;
-  for (size_t i = 0; i < scratch.tokens.size(); ++i) {
-    if (scratch.weights[i] < least) continue;
-    scratch.tokens[kept] = scratch.tokens[i];
-    scratch.token_logits[kept] = scratch.token_logits[i];
-    scratch.weights[kept] = scratch.weights[i];
-    ++kept;
+// Keeps the shortest prefix of the candidates, in order of logits and lower tokens first of equals, whose weights, or
+// whose number, reaches `wanted`: all above a logit, and the first of those that have it.
+enum class Of { weights, number };
+void keep_best(Of unit, uint64_t wanted, SamplerScratch& scratch) {
+  const size_t all = scratch.tokens.size();
+  const auto weight = [&](size_t i) { return unit == Of::weights ? scratch.weights[i] : 1; };
+  // The step in which the prefix ends, by a histogram; above: of what is in higher ones.
+  const Steps step_of(scratch.token_logits);
+  uint64_t steps[Steps::kCount] = {}, above = 0;
+  for (size_t i = 0; i < all; ++i) steps[step_of(scratch.token_logits[i])] += weight(i);
+  size_t step = Steps::kCount;
+  while (step > 0 && above + steps[step - 1] < wanted) above += steps[--step];
+  if (step == 0) return;
+  --step;
+  scratch.places.clear(), scratch.place_weights.clear();
+  for (size_t i = 0; i < all; ++i) {
+    if (step_of(scratch.token_logits[i]) != step) continue;
+    scratch.places.push_back(place_of(scratch.token_logits[i]));
+    scratch.place_weights.push_back(weight(i));
   }
-  scratch.tokens.resize(kept), scratch.token_logits.resize(kept), scratch.weights.resize(kept);
+  End end = end_among(scratch.places, scratch.place_weights, above, wanted);
+  keep_if(scratch, [&](size_t i) {
+    const int64_t place = place_of(scratch.token_logits[i]);
+    const bool last = place == end.place && end.above < wanted;
+    if (last) end.above += weight(i);
+    return place > end.place || last;
+  });
 }
 
 // Of a sum of weights, rounded up: at least 1.
@@ -339,7 +346,7 @@ void take_candidates(Logits logits, float best, const SamplingParams& params, Sa
     scratch.weights.resize(scratch.tokens.size());
     token_weights(scratch.token_logits.data(), static_cast<int64_t>(scratch.tokens.size()), best,
                   params.temperature, scratch.weights.data());
-    drop_light(lightest, scratch);
+    keep_if(scratch, [&](size_t i) { return scratch.weights[i] >= lightest; });
     sum = sum_of(scratch.weights);
   } else {
     sum_blocks(logits, best, params.temperature, scratch);
