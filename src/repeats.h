@@ -16,8 +16,7 @@ struct Repeat {
 constexpr int64_t kShortestRepeat = 3;  // shorter ones are everywhere
 constexpr int64_t kLongestRepeat = 64;  // equally good beyond
 constexpr int32_t kMostRepeats = 8;
-constexpr int64_t kFollowed = 4;                          // tokens from `last` on that are wanted
-constexpr size_t kMostWanted = 2 * size_t{kMostRepeats};  // a few tokens are in two segments at most
+constexpr int64_t kFollowed = 4;  // tokens from `last` on that are wanted
 
 // Writes the longest repeats that end in [first, end), longest first, of equals the newest first, and at most
 // `most`; returns how many. Reads every id once.

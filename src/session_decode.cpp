@@ -230,6 +230,7 @@ Row Session::pending_row() {
 
 // What followed the newest tokens where they stood before.
 std::span<const WantedTokens> Session::wanted_tokens(std::span<WantedTokens> room) const {
+  static_assert(kMostWanted >= 2 * size_t{kMostRepeats});  // a few tokens are in two segments at most
   if (!params_.policy->wants_repeats) return {};
   Repeat repeats[kMostRepeats];
   const int32_t count = find_repeats(tokens_, kSinkTokens, sequence_.sealed_end(),

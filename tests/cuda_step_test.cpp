@@ -71,6 +71,30 @@ void calls_of_a_step_are_as_many_for_any_layers(void**) {
   }
 }
 
+// Nor of a batch: what lookups need is brought for all sessions at once.
+void calls_of_a_step_are_as_many_for_any_sessions(void**) {
+  std::set<uint64_t> calls;
+  for (const size_t sessions : {2, 4, 7}) {
+    cuda_emulation::reset(test::seed());
+    cuda_emulation::allow_capture(false);  // each call by itself
+    World device(cuda_backend(), {.policy = "wave"});
+    std::vector<std::shared_ptr<Session>> each;
+    each.push_back(device.session());
+    each[0]->prefill(prompt(120), {}, nullptr);
+    while (each.size() < sessions) each.push_back(each[0]->fork());
+    std::vector<Session*> all;
+    for (const auto& one : each) all.push_back(one.get());
+    std::vector<Event> events(sessions);
+    uint64_t before = 0;
+    for (int i = 0; i < 6; ++i) {
+      before = cuda_emulation::api_calls();
+      Session::decode_batch(all, nullptr, events.data());
+    }
+    calls.insert(cuda_emulation::api_calls() - before);
+  }
+  assert_int_equal(calls.size(), 1);
+}
+
 // Where graphs are refused, now and then or always, the same tokens come, one call after the other.
 void refused_graphs_change_no_bit(void**) {
   needs_padding_cleared();
@@ -255,6 +279,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test_setup(a_step_that_comes_again_is_one_call, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_layers, reset),
+      cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_sessions, reset),
       cmocka_unit_test_setup(refused_graphs_change_no_bit, reset),
       cmocka_unit_test_setup(sessions_that_take_turns_say_what_they_say_alone, reset),
       cmocka_unit_test_setup(graphs_go_with_their_queue, reset),

@@ -224,24 +224,28 @@ int32_t Attention::run_room(const Row& row, int32_t partitions) const {
 void Attention::stage(size_t lookups, size_t steady) {
   const KvRun* const runs = queue_->stage(steady_.data(), steady);
   if (!runs) return;  // nothing of this step is launched any more, and its end says why
-  std::vector<const WantedTokens*>& wanted = wanted_;
-  wanted.assign(rows_.size(), nullptr);
-  // Rows without any have as much room as others: what is staged after them is where it was in the last step.
-  const WantedTokens none{};
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    const std::span<const WantedTokens> own = rows_[i].wanted;
-    if (rows_[i].policy->wants_repeats)
-      wanted[i] = own.empty() ? queue_->stage(&none, 1) : queue_->stage(own.data(), own.size());
-  }
+  const WantedTokens* const wanted = stage_wanted();
   for (const LaidOut& pass : passes_)
     for (int32_t i = 0; i < pass.args.count; ++i) {
       Lookup& lookup = pass.args.lookups[i];
       lookup.steady = runs + (lookup.steady - steady_.data());
-      if (lookup.wanted) lookup.wanted = wanted[pass.first + static_cast<size_t>(i / kv_heads_)];
+      const size_t row = pass.first + static_cast<size_t>(i / kv_heads_);
+      lookup.wanted = wanted ? wanted + row * kMostWanted : nullptr;
     }
   Lookup* const there = queue_->stage(lookups_.data(), lookups);
   if (!there) return;
   for (LaidOut& pass : passes_) pass.args.lookups = there + (pass.args.lookups - lookups_.data());
+}
+
+// In one copy, with as much room for rows without any: what is staged after them is where it was in the last step.
+// Null: no row's policy looks at them.
+const WantedTokens* Attention::stage_wanted() {
+  if (std::none_of(rows_.begin(), rows_.end(), [](const Row& row) { return row.policy->wants_repeats; }))
+    return nullptr;
+  WantedTokens* const all = grown(wanted_, rows_.size() * kMostWanted);
+  for (size_t i = 0; i < rows_.size(); ++i)
+    std::copy(rows_[i].wanted.begin(), rows_[i].wanted.end(), all + i * kMostWanted);
+  return queue_->stage(all, rows_.size() * kMostWanted);
 }
 
 void Attention::finish() {

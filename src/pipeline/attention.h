@@ -103,6 +103,7 @@ class Attention {
   void fill(LaidOut& pass, const Lists& all, KvRun*& steady);
   int64_t exact_tokens(const Row& row, const Lookup& lookup, int32_t window) const;
   void stage(size_t lookups, size_t steady);
+  const WantedTokens* stage_wanted();
   int32_t window(int32_t layer) const;  // 0: none
   int32_t partitions(int32_t layer, const Row& row, int32_t head) const;
   int32_t steady_room(int32_t layer, const Row& row) const;
@@ -129,8 +130,8 @@ class Attention {
   std::vector<PartitionRef> retrieved_, estimated_;
   std::vector<KvRun> runs_;
   std::vector<float> scores_;
-  std::vector<float> own_lse_;  // where the caller wants none
-  std::vector<const WantedTokens*> wanted_;
+  std::vector<float> own_lse_;        // where the caller wants none
+  std::vector<WantedTokens> wanted_;  // (rows, kMostWanted) for a device
 
   struct alignas(64) WorkerTimes {
     StepStats times;

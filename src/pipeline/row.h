@@ -9,6 +9,8 @@
 
 namespace wi {
 
+constexpr size_t kMostWanted = 16;  // of Row::wanted
+
 struct Row {
   Sequence* sequence = nullptr;  // with room reserved for `position`
   int64_t position = 0;
