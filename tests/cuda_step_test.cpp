@@ -9,6 +9,7 @@
 #include "kernels/cuda/queue.h"
 #include "tests/cuda_emulation/tripling.h"
 #include "tests/support/device_world.h"
+#include "tests/support/emulated.h"
 
 using namespace wi;
 using namespace wi::test;
@@ -58,7 +59,7 @@ void calls_of_a_step_are_as_many_for_any_layers(void**) {
   needs_padding_cleared();
   for (const float share : {0.0f, 0.3f}) {
     std::set<uint64_t> calls;
-    for (const int32_t layers : {2, 5, 9}) {
+    for (const int32_t layers : {2, 5, emulated_or(4, 9)}) {
       cuda_emulation::reset(test::seed());
       World device(cuda_backend(), {.policy = "wave", .fast_share = share, .layers = layers});
       const auto session = device.session();
