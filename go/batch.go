@@ -34,7 +34,7 @@ func DecodeBatch(ctx context.Context, sessions []*Session) ([]Event, error) {
 		}
 		entered++
 		objects[i] = s.handle.object
-		hooked = hooked || s.uses.hooked()
+		hooked = hooked || s.uses.calls.Load()
 	}
 	c, err := newCall(ctx, leave)
 	if err != nil {

@@ -55,7 +55,10 @@ func (h *handle[P]) beginAlone(ctx context.Context) (*call, error) {
 	if err := h.enterAlone(); err != nil {
 		return nil, err
 	}
-	return newCall(ctx, h.leaveAlone)
+	if h.end == nil {
+		h.end = h.leaveAlone
+	}
+	return newCall(ctx, h.end)
 }
 
 // newCall makes a call that ends with leave.

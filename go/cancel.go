@@ -13,6 +13,7 @@ import (
 // contexts never end: unused ones go with the garbage.
 type cancel struct {
 	token *C.wi_cancel
+	fire  func() // trigger, made once
 	stop  func() bool
 	fired chan struct{} // has one element when the token has been triggered by trigger
 	hurry bool          // it has been triggered by hasten
@@ -33,6 +34,7 @@ func watch(ctx context.Context) (*cancel, error) {
 		var failure C.wi_error
 		failure.struct_size = C.sizeof_wi_error
 		c = &cancel{fired: make(chan struct{}, 1)}
+		c.fire = c.trigger
 		if status := C.wi_cancel_create(&c.token, &failure); status != C.WI_OK {
 			return nil, newError(ctx, status, &failure, nil)
 		}
@@ -42,7 +44,7 @@ func watch(ctx context.Context) (*cancel, error) {
 		c.trigger()
 		c.stop = func() bool { return false }
 	} else {
-		c.stop = context.AfterFunc(ctx, c.trigger)
+		c.stop = context.AfterFunc(ctx, c.fire)
 	}
 	return c, nil
 }

@@ -13,6 +13,7 @@ type handle[P any] struct {
 	keep    any      // what C uses of Go's through this object
 	calls   atomic.Int64
 	busy    atomic.Bool
+	end     func() // leaveAlone, made once; for who is alone inside
 }
 
 // closed is set in handle.calls beside the number of calls that are still inside.

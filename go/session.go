@@ -158,7 +158,7 @@ func (s *Session) Decode(ctx context.Context) (Event, error) {
 
 func (s *Session) decode(c *call) (Event, error) {
 	var status C.wi_status
-	if s.uses.hooked() {
+	if s.uses.calls.Load() {
 		status = c.serve(func() C.wi_status {
 			return C.wi_session_decode(s.handle.object, c.token(), &c.event, &c.error)
 		})

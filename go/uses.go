@@ -3,6 +3,7 @@ package waveinfer
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // sessionUses is what a session in C may use of Go's: shared with the tasks that work on it.
@@ -11,47 +12,49 @@ type sessionUses struct {
 
 	mutex sync.Mutex
 	hooks []*logitsHook // one of these is in force: more than one only where a task may have set its own
+	calls atomic.Bool   // whether a decode step may call back
 }
 
 // set says which hooks may be in force.
 func (u *sessionUses) set(hooks ...*logitsHook) {
-	u.mutex.Lock()
-	defer u.mutex.Unlock()
-	u.hooks = slices.Clone(hooks)
+	u.change(func([]*logitsHook) []*logitsHook { return slices.Clone(hooks) })
 }
 
 // add says that a hook will be in force, or the ones before it go on.
 func (u *sessionUses) add(hook *logitsHook) {
-	u.mutex.Lock()
-	defer u.mutex.Unlock()
-	u.hooks = append(slices.Clone(u.hooks), hook)
+	u.change(func(hooks []*logitsHook) []*logitsHook { return append(slices.Clone(hooks), hook) })
 }
 
 // remove says that a hook that was added will never be in force.
 func (u *sessionUses) remove(hook *logitsHook) {
-	u.mutex.Lock()
-	defer u.mutex.Unlock()
-	if i := slices.Index(u.hooks, hook); i >= 0 {
-		u.hooks = slices.Delete(slices.Clone(u.hooks), i, i+1)
-	}
+	u.change(func(hooks []*logitsHook) []*logitsHook {
+		if i := slices.Index(hooks, hook); i >= 0 {
+			return slices.Delete(slices.Clone(hooks), i, i+1)
+		}
+		return hooks
+	})
 }
 
 // settle says that a hook came into force.
 func (u *sessionUses) settle(hook *logitsHook) {
+	u.change(func(hooks []*logitsHook) []*logitsHook {
+		if i := slices.Index(hooks, hook); i > 0 {
+			return slices.Clone(hooks[i:])
+		}
+		return hooks
+	})
+}
+
+// change replaces the hooks: lists that were given out stay as they are.
+func (u *sessionUses) change(hooks func(before []*logitsHook) []*logitsHook) {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
-	if i := slices.Index(u.hooks, hook); i > 0 {
-		u.hooks = slices.Clone(u.hooks[i:])
-	}
+	u.hooks = hooks(u.hooks)
+	u.calls.Store(slices.ContainsFunc(u.hooks, func(hook *logitsHook) bool { return hook.callback != nil }))
 }
 
 func (u *sessionUses) list() []*logitsHook {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	return u.hooks
-}
-
-// hooked tells whether a decode step may call back.
-func (u *sessionUses) hooked() bool {
-	return slices.ContainsFunc(u.list(), func(hook *logitsHook) bool { return hook.callback != nil })
 }

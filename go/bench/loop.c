@@ -25,7 +25,7 @@ static int64_t now(void) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static int64_t counted(wi_session* session) {
+int64_t bench_counted(wi_session* session) {
   wi_session_stats stats = {.struct_size = sizeof stats};
   wi_session_get_stats(session, &stats, NULL);
   return (int64_t)stats.decode_ns;
@@ -35,11 +35,11 @@ wi_status bench_decode(wi_session* session, int64_t steps, int64_t* nanoseconds,
                        wi_error* error) {
   wi_event event = {.struct_size = sizeof event};
   for (int64_t i = 0; i < steps; i++) {
-    const int64_t before = counted(session), start = now();
+    const int64_t before = bench_counted(session), start = now();
     const wi_status status = wi_session_decode(session, NULL, &event, error);
     nanoseconds[i] = now() - start;
     if (status) return status;
-    outside[i] = nanoseconds[i] - (counted(session) - before);
+    outside[i] = nanoseconds[i] - (bench_counted(session) - before);
   }
   return WI_OK;
 }

@@ -10,3 +10,6 @@ wi_session* bench_open(const char* model, const char* text, uint64_t length, wi_
 // statistics count.
 wi_status bench_decode(wi_session* session, int64_t steps, int64_t* nanoseconds, int64_t* outside,
                        wi_error* error);
+
+// Nanoseconds of all steps by the session's own statistics.
+int64_t bench_counted(wi_session* session);
