@@ -28,7 +28,7 @@ static void check(wi_status status) { check_with(status, error.message); }
 
 static void interrupt(int signal_number) {
   (void)signal_number;
-  wi_cancel_trigger(interrupted);
+  wi_cancel_trigger(interrupted);  // NOLINT(bugprone-signal-handler): made for it
   stopped = 1;
 }
 
@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
   strcpy(text + length, "\n\n");
   const Tokens opening = user_turn(model, text, length + 2);
   Tokens* asked = malloc((size_t)questions * sizeof *asked);
-  wi_task** tasks = malloc((size_t)questions * sizeof *tasks);
+  wi_task** tasks = malloc((size_t)questions * sizeof *tasks);  // NOLINT(bugprone-sizeof-expression): handles
   if (!asked || !tasks) exit(1);
   uint64_t shared = opening.count;
   for (int i = 0; i < questions; i++) {
