@@ -294,7 +294,7 @@ typedef struct wi_runtime_stats {
   uint64_t buffer_admissions; /* partitions that came into frames to stay; since creation, as all below */
   uint64_t buffer_evictions;  /* partitions that made room */
   uint64_t buffer_refusals;   /* partitions that were read and found no free frame */
-  uint64_t buffer_late;       /* partitions that two steps brought in at once */
+  uint64_t buffer_late;       /* partitions that two calls brought in at once */
   uint64_t slow_read_bytes;   /* that the disk was asked for */
   uint64_t slow_reads;        /* reads that the disk was asked for */
   uint64_t slow_read_ns;      /* that calls waited for them: none where they worked meanwhile */
@@ -353,7 +353,8 @@ WI_API void wi_cancel_release(wi_cancel* cancel);
  * and from a signal handler. */
 WI_API void wi_cancel_trigger(wi_cancel* cancel);
 
-/* Makes a token usable again. NULL is ignored. Any thread; best when no call is using it. */
+/* Makes a token usable again, for calls that begin afterwards: those that were running when it fired are cancelled
+ * all the same. NULL is ignored. Any thread. */
 WI_API void wi_cancel_reset(wi_cancel* cancel);
 
 /* ============================================ Streams ============================================ */

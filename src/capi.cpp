@@ -33,7 +33,7 @@ struct Handle {
 struct wi_runtime : Handle<wi::Runtime> {
   using Handle::Handle;
 };
-struct wi_cancel : Handle<wi::CancelToken> {
+struct wi_cancel : Handle<wi::ResettableCancel> {
   using Handle::Handle;
 };
 struct wi_task : Handle<wi::Task> {
@@ -74,11 +74,8 @@ auto& unwrap(H* handle, const char* name) {
   return *required(handle, name).object;
 }
 
-// Ends the call if it has fired already: one that has no step to do would not look.
-const CancelToken* token_of(wi_cancel* cancel) {
-  const CancelToken* const token = cancel ? &unwrap(cancel, "cancel") : nullptr;
-  throw_if_cancelled(flag_of(token));
-  return token;
+ResettableCancel::Use token_of(wi_cancel* cancel) {
+  return ResettableCancel::Use(cancel ? &unwrap(cancel, "cancel") : nullptr);
 }
 
 template <class H>
@@ -121,13 +118,13 @@ void open_model(wi_runtime* runtime, const wi_model_params* params, wi_cancel* c
   prepare_cpu_backend(precision);
   const Runtime& at = *on.object;
   HostPool* copy_into = wants_copied_weights(p) && !at.device ? at.weights_pool.get() : nullptr;
+  const ResettableCancel::Use token = token_of(cancel);
   uint64_t opened = 0, in_all = 0;
   const Progress progress = [&](uint64_t done, uint64_t total) {
-    throw_if_cancelled(flag_of(token_of(cancel)));
+    throw_if_cancelled(flag_of(token));
     opened = done, in_all = total;
     report_progress(p.progress, p.progress_user, done, total);
   };
-  throw_if_cancelled(flag_of(token_of(cancel)));
   std::shared_ptr<const Model> model = open(progress, precision, copy_into);
   if (at.device)  // nobody else has the model yet; its bytes were counted once
     move_weights(*std::const_pointer_cast<Model>(model), at.device->table, *at.device_weights_pool,
@@ -212,7 +209,7 @@ wi_status wi_runtime_get_stats(wi_runtime* runtime, wi_runtime_stats* stats_out,
 wi_status wi_cancel_create(wi_cancel** cancel_out, wi_error* error) {
   return guard(error, [&] {
     check_out(cancel_out, "cancel_out");
-    *cancel_out = new wi_cancel(std::make_shared<CancelToken>());
+    *cancel_out = new wi_cancel(std::make_shared<ResettableCancel>());
   });
 }
 
@@ -221,11 +218,11 @@ wi_cancel* wi_cancel_retain(wi_cancel* cancel) { return retain(cancel); }
 void wi_cancel_release(wi_cancel* cancel) { release(cancel); }
 
 void wi_cancel_trigger(wi_cancel* cancel) {
-  if (cancel) cancel->object->flag.store(true, std::memory_order_relaxed);
+  if (cancel) cancel->object->trigger();
 }
 
 void wi_cancel_reset(wi_cancel* cancel) {
-  if (cancel) cancel->object->flag.store(false, std::memory_order_relaxed);
+  if (cancel) cancel->object->reset();
 }
 
 // ---- Model ----
@@ -457,7 +454,7 @@ wi_status wi_session_logits(wi_session* session, wi_cancel* cancel, float* logit
     check_list_out(logits, capacity, count_out, "logits", "count_out");
     const auto vocab = static_cast<uint64_t>(of.model->config.vocab);
     report_list_size(logits, vocab, capacity, count_out, "logits");
-    const CancelToken* const token = token_of(cancel);
+    const ResettableCancel::Use token = token_of(cancel);
     if (logits) of.object->copy_logits(token, {logits, static_cast<size_t>(vocab)});
   });
 }
@@ -566,7 +563,7 @@ wi_status wi_batch_decode(wi_session* const* sessions, uint64_t count, wi_cancel
     std::vector<Session*> batch(count);
     for (uint64_t i = 0; i < count; ++i) batch[i] = sessions[i]->object.get();
     std::vector<Event> events(count);
-    const CancelToken* const token = token_of(cancel);
+    const ResettableCancel::Use token = token_of(cancel);
     if (count) Session::decode_batch(batch, token, events.data());
     for (uint64_t i = 0; i < count; ++i) write_struct(to_event(events[i]), element(events_out, i));
   });

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <sys/resource.h>
@@ -689,6 +690,39 @@ void cancelling_from_another_thread_loses_nothing(void**) {
   assert_works(wi_session_decode(session.get(), cancel.get(), &event, error));
 }
 
+// A loop leaves out tasks while the token has fired; a call that then found it usable again would go on without them.
+void a_token_that_is_reset_cancels_what_was_running(void**) {
+  Session alone = read_session(500), session = fork(alone.get());
+  Cancel cancel = create_cancel();
+  std::atomic<bool> done{false}, rest{false};
+  std::thread other([&] {
+    for (uint64_t round = 0; !done; ++round) {
+      if (!rest) wi_cancel_trigger(cancel.get());
+      for (volatile uint64_t left = round * 7919 % 30000; left > 0;) left = left - 1;
+      wi_cancel_reset(cancel.get());
+      std::this_thread::sleep_for(std::chrono::microseconds(round * 104729 % 100));
+    }
+  });
+  int wrong = 0, cancelled = 0;
+  uint64_t count = 0;
+  std::vector<float> wanted(256 << 10), got(wanted.size());
+  for (int i = 0; i < emulated_or(20, 200); ++i) {
+    auto event = sized<wi_event>();
+    for (wi_session* one : {alone.get(), session.get()})
+      assert_works(wi_session_accept(one, i % 100, nullptr, &event, error));
+    assert_works(wi_session_logits(alone.get(), nullptr, wanted.data(), wanted.size(), &count, error));
+    wi_status status = WI_E_CANCELLED;
+    for (int tries = 0; status == WI_E_CANCELLED; ++cancelled, rest = ++tries > 20)
+      status = wi_session_logits(session.get(), cancel.get(), got.data(), got.size(), &count, nullptr);
+    assert_int_equal(status, WI_OK);
+    wrong += std::memcmp(wanted.data(), got.data(), count * sizeof(float)) != 0;
+  }
+  done = true;
+  other.join();
+  std::printf("cancelled %d times\n", cancelled);
+  assert_int_equal(wrong, 0);
+}
+
 // Counts its calls and wants no more after some of them.
 struct Impatient {
   int calls = 0, most = 0;
@@ -773,6 +807,7 @@ int main() {
       cmocka_unit_test(handles_may_be_released_in_any_order),
       cmocka_unit_test(a_second_thread_is_told_busy),
       cmocka_unit_test(cancelling_from_another_thread_loses_nothing),
+      cmocka_unit_test(a_token_that_is_reset_cancels_what_was_running),
       cmocka_unit_test(a_progress_callback_may_end_its_call),
       cmocka_unit_test(opening_and_loading_can_be_cancelled),
   };

@@ -170,7 +170,7 @@ class Cancel:
             lib.wi_cancel_trigger(token.cell[0])
 
     def reset(self) -> None:
-        """Makes it usable again, best when no call has it."""
+        """Makes it usable again, for calls that begin afterwards."""
         self._fired = False
         for token in list(self._tokens):
             lib.wi_cancel_reset(token.cell[0])

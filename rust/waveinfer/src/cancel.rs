@@ -41,7 +41,7 @@ impl Cancel {
         unsafe { wi_cancel_trigger(self.0.get()) }
     }
 
-    /// Makes the token usable again; best when no call is using it.
+    /// Makes the token usable again, for calls that begin afterwards.
     pub fn reset(&self) {
         // SAFETY: the handle is alive.
         unsafe { wi_cancel_reset(self.0.get()) }
