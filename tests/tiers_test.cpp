@@ -75,9 +75,9 @@ void add_logits(Session& session, std::vector<float>& all) {
 }
 
 // Everything that a host does with a session, and all logits that come of it.
-std::vector<float> life(World& world, const char* policy, float share) {
+std::vector<float> life(World& world, const char* policy, float share, DType kv = DType::f16) {
   std::vector<float> all;
-  auto session = world.session(policy, share);
+  auto session = world.session(policy, share, kv);
   const std::vector<int32_t> ids = prompt(kOfALife);
   for (size_t at = 0; at < ids.size(); at += 700) {
     PrefillParams params;
@@ -129,6 +129,76 @@ void what_lies_in_a_file_changes_no_bit(void**) {
       }
     }
   }
+}
+
+void keys_and_values_of_any_kind_lie_there(void**) {
+  for (const DType kv : {DType::bf16, DType::f32}) {
+    World fast(false), slow(true);
+    const std::vector<float> wanted = life(fast, "wave", 0, kv), got = life(slow, "wave", 0.3f, kv);
+    assert_true(got == wanted);
+    assert_true(slow.runtime->buffer->stats().admissions > 0);
+  }
+}
+
+// Pages of 16 and of 32 bits are in caches of their own.
+void a_step_uses_several_caches(void**) {
+  const std::vector<DType> kinds = {DType::f16, DType::f32, DType::bf16, DType::f32};
+  const auto life = [&](World& world, float share) {
+    std::vector<std::shared_ptr<Session>> sessions;
+    std::vector<Session*> all;
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      sessions.push_back(world.session("wave", i == 1 ? share / 10 : share, kinds[i]));
+      sessions.back()->prefill(prompt(i == 0 ? 2500 : 1200, i), {}, nullptr);
+      all.push_back(sessions.back().get());
+    }
+    std::vector<float> logits;
+    std::vector<Event> events(all.size());
+    for (int i = 0; i < 60; ++i) {
+      Session::decode_batch(all, nullptr, events.data());
+      for (Session* one : all) add_logits(*one, logits);
+    }
+    return logits;
+  };
+  World fast(false);
+  const std::vector<float> wanted = life(fast, 0);
+  for (const BufferManager manager : {BufferManager::lru, BufferManager::bucketed}) {
+    World slow(true, manager);
+    assert_true(life(slow, 0.4f) == wanted);
+    assert_true(slow.runtime->buffer->stats().evictions > 0);
+  }
+}
+
+// Forks in a batch that look up the same have it read once, and leave in the cache what one of them would.
+void what_sessions_share_is_read_once(void**) {
+  const auto admitted = [](size_t count) {
+    World world(true);
+    const auto session = world.session("wave", 0.2f);
+    session->prefill(prompt(kPrompt), {}, nullptr);
+    std::vector<std::shared_ptr<Session>> forks;
+    std::vector<Session*> all;
+    for (size_t i = 0; i < count; ++i) {
+      forks.push_back(session->fork());
+      all.push_back(forks.back().get());
+    }
+    std::vector<Event> events(count);
+    for (int i = 0; i < 30; ++i) {
+      Session::decode_batch(all, nullptr, events.data());
+      std::promise<void> settled;
+      if (world.runtime->buffer->later([&] { settled.set_value(); })) settled.get_future().wait();
+    }
+    wi_session_stats sum{};
+    for (const Session* one : all) {
+      const wi_session_stats of = one->stats();
+      assert_int_equal(of.buffer_admissions + of.buffer_refusals + of.buffer_late, of.buffer_misses);
+      assert_int_equal(of.buffer_hits + of.buffer_misses,
+                       all[0]->stats().buffer_hits + all[0]->stats().buffer_misses);
+      sum.buffer_admissions += of.buffer_admissions, sum.buffer_refusals += of.buffer_refusals;
+      sum.buffer_late += of.buffer_late;
+    }
+    assert_int_equal(sum.buffer_late, 0);
+    return sum.buffer_admissions + sum.buffer_refusals;
+  };
+  assert_in_range(admitted(8), 1, admitted(1) * 5 / 4);  // what makes room comes in another order
 }
 
 // Of a model with windows, what its other layers attend to leaves; what a window shows is in memory.
@@ -384,6 +454,9 @@ void a_full_slow_tier_is_a_status(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(what_lies_in_a_file_changes_no_bit),
+      cmocka_unit_test(keys_and_values_of_any_kind_lie_there),
+      cmocka_unit_test(a_step_uses_several_caches),
+      cmocka_unit_test(what_sessions_share_is_read_once),
       cmocka_unit_test(layers_with_a_window_stay_and_the_others_leave),
       cmocka_unit_test(what_became_of_each_miss_is_in_the_sessions_statistics),
       cmocka_unit_test(what_a_session_took_of_both_tiers_goes_with_it),

@@ -1,6 +1,8 @@
 #include "src/buffer/retrieval.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 namespace wi {
 namespace {
@@ -30,14 +32,42 @@ void Retrieval::run(const Stream& stream, const LookupArgs& args) {
   stream.each(args.count, [&](int64_t i, int) { find(args, static_cast<int32_t>(i)); });
   if (stream.cancelled()) return;
 
+  if (!cache_) return;
   misses_.clear();
+  StepUse& use = use_of(*cache_);
   for (size_t i = 0; i < count; ++i) {
     misses_.insert(misses_.end(), found_[i].misses.begin(), found_[i].misses.end());
-    use_.hits.insert(use_.hits.end(), found_[i].hits.begin(), found_[i].hits.end());
+    use.hits.insert(use.hits.end(), found_[i].hits.begin(), found_[i].hits.end());
   }
-  if (!cache_) return;
-  use_.cache = cache_;
-  if (!misses_.empty()) fetch(args, stream.cancel);
+  if (misses_.empty()) return;
+  find_same(args);
+  fetch(args, stream.cancel);
+}
+
+StepUse& Retrieval::use_of(PageCache& cache) {
+  for (StepUse& use : uses_) {
+    if (!use.cache) use.cache = &cache;
+    if (use.cache == &cache) return use;
+  }
+  uses_.emplace_back().cache = &cache;
+  return uses_.back();
+}
+
+// What sessions share is read once for all of a step's lookups. Who does not read it has found it.
+void Retrieval::find_same(const LookupArgs& args) {
+  by_slot_.resize(misses_.size());
+  std::iota(by_slot_.begin(), by_slot_.end(), 0);
+  const auto slot_of = [&](int32_t number) { return misses_[static_cast<size_t>(number)].slot; };
+  std::sort(by_slot_.begin(), by_slot_.end(), [&](int32_t a, int32_t b) {
+    return slot_of(a) == slot_of(b) ? a < b : std::less<>()(slot_of(a), slot_of(b));
+  });
+  int32_t first = by_slot_.front();
+  for (const int32_t number : by_slot_) {
+    if (slot_of(number) != slot_of(first)) first = number;
+    Miss& miss = misses_[static_cast<size_t>(number)];
+    miss.same = first;
+    if (!reads(miss)) --args.lookups[miss.lookup].counters->misses;
+  }
 }
 
 // A lookup's runs, but for those of its misses.
@@ -57,9 +87,10 @@ void Retrieval::find(const LookupArgs& args, int32_t number) {
       continue;
     }
     int32_t left = tokens_in(segment, ref.partition);
-    const int32_t entry = cache_->find(segment.slow->entries[ref.partition], step_);
+    EntrySlot& slot = segment.slow->entries[ref.partition];
+    const int32_t entry = cache_->find(slot, step_);
     if (entry == kNoEntry) {
-      found.misses.push_back({number, r, at, kNoEntry});
+      found.misses.push_back({number, r, at, kNoEntry, &slot, 0});
       at += frames_of(left);
       continue;
     }
@@ -85,8 +116,9 @@ void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
     const PartitionRef ref = lookup.retrieved[miss.partition];
     const int32_t pages = frames_of(tokens_in(lookup.segments[ref.segment], ref.partition));
     Counts& counts = counts_of(args, miss);
-    miss.entry = cache.take(pages, step_, &counts.evictions);
     if (&miss == misses_.data() || miss.lookup != (&miss)[-1].lookup) ++counts.stalls;
+    if (!reads(miss)) continue;
+    miss.entry = cache.take(pages, step_, &counts.evictions);
     if (miss.entry != kNoEntry) continue;
     refused += static_cast<size_t>(pages);
     ++counts.refusals;
@@ -99,6 +131,12 @@ void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
       const Lookup& lookup = args.lookups[miss.lookup];
       const PartitionRef ref = lookup.retrieved[miss.partition];
       const SegmentView& segment = lookup.segments[ref.segment];
+      if (!reads(miss)) {
+        const Miss& same = misses_[static_cast<size_t>(miss.same)];
+        std::copy_n(args.lookups[same.lookup].runs + same.run, frames_of(tokens_in(segment, ref.partition)),
+                    const_cast<KvRun*>(lookup.runs) + miss.run);
+        continue;
+      }
       uint64_t offset =
           segment.slow->offset + static_cast<uint64_t>(segment.offsets[ref.partition]) * 2 * row;
       KvRun* run = const_cast<KvRun*>(lookup.runs) + miss.run;
@@ -118,18 +156,16 @@ void Retrieval::fetch(const LookupArgs& args, const std::atomic<bool>* cancel) {
     }
     if (!reader_) reader_ = std::make_unique<SpillReader>(file_);
     reader_->read(requests_, cancel);
-    for (const Miss& miss : misses_) verify(args, miss);
+    for (const Miss& miss : misses_)
+      if (reads(miss)) verify(args, miss);
   } catch (...) {
     give_back();
     throw;
   }
   for (const Miss& miss : misses_) {
     if (miss.entry == kNoEntry) continue;
-    const PartitionRef ref = args.lookups[miss.lookup].retrieved[miss.partition];
-    const bool stays = cache.publish(
-        miss.entry, args.lookups[miss.lookup].segments[ref.segment].slow->entries[ref.partition]);
     Counts& counts = counts_of(args, miss);
-    ++(stays ? counts.admissions : counts.late);
+    ++(cache.publish(miss.entry, *miss.slot) ? counts.admissions : counts.late);
   }
 }
 
@@ -158,8 +194,10 @@ void Retrieval::begin(WaveBuffer* buffer) {
     reader_.reset();
     file_ = buffer->file();
   }
-  use_.hits.clear();
-  use_.cache = nullptr;
+  for (StepUse& use : uses_) {
+    use.hits.clear();
+    use.cache = nullptr;
+  }
   step_ = buffer->begin_step();
   buffer_ = buffer;
 }
@@ -168,8 +206,10 @@ void Retrieval::end() noexcept {
   hot_.end();
   if (!buffer_) return;
   buffer_->end_step(step_);
-  use_.step = step_;
-  if (use_.cache) buffer_->post(use_);
+  for (StepUse& use : uses_) {
+    use.step = step_;
+    if (use.cache) buffer_->post(use);
+  }
 }
 
 size_t Retrieval::bytes() const {

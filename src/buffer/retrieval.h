@@ -55,6 +55,8 @@ class Retrieval {
     int32_t partition;  // in its list
     int32_t run;        // its first
     int32_t entry;      // the chain that it is read into, or kNoEntry
+    EntrySlot* slot;    // where others find it
+    int32_t same;       // the first of misses_ that has this slot: itself, or who reads it for this one
   };
   // Of one lookup.
   struct Found {
@@ -67,6 +69,9 @@ class Retrieval {
   void end() noexcept;
   void find(const LookupArgs& args, int32_t number);
   void fetch(const LookupArgs& args, const std::atomic<bool>* cancel);
+  void find_same(const LookupArgs& args);
+  bool reads(const Miss& miss) const { return &miss == &misses_[static_cast<size_t>(miss.same)]; }
+  StepUse& use_of(PageCache& cache);
   void verify(const LookupArgs& args, const Miss& miss) const;
   void give_back() noexcept;
   Counts& counts_of(const LookupArgs& args, const Miss& miss) {
@@ -80,12 +85,13 @@ class Retrieval {
   std::shared_ptr<SpillFile> file_;      // that reader_ reads
   std::unique_ptr<SpillReader> reader_;  // made with the first miss
   PageCache* cache_ = nullptr;           // of the pass
-  StepUse use_;
+  std::vector<StepUse> uses_;            // of each cache that steps look at: one a size of pages
   const LookupCounters* counters_ = nullptr;
   std::vector<Counts> counts_;  // of counters_
   std::vector<Found> found_;    // (lookups)
   std::vector<KvRun> runs_;
   std::vector<Miss> misses_;
+  std::vector<int32_t> by_slot_;  // misses_, those of a slot side by side
   std::vector<ReadRequest> requests_;
   std::vector<std::byte> refused_;  // pages that found no frame, for this pass
 };
