@@ -26,10 +26,11 @@ const (
 // PrefixReuse says whether a prompt takes over segments of another session.
 type PrefixReuse int32
 
-// The ways of reusing prefixes. On: a prompt that starts as another living session's did, with the same model
-// and parameters, takes over its sealed segments instead of computing them.
+// The ways of reusing prefixes: a prompt that starts as another living session's did, with the same model and
+// parameters, takes over its sealed segments instead of computing them. Auto: whole chunks, which changes no bit
+// (or as saved, when a session is loaded). On: whatever there is, and logits differ by rounding.
 const (
-	PrefixReuseAuto PrefixReuse = C.WI_PREFIX_REUSE_AUTO // when a session is loaded: as saved; else on
+	PrefixReuseAuto PrefixReuse = C.WI_PREFIX_REUSE_AUTO
 	PrefixReuseOff  PrefixReuse = C.WI_PREFIX_REUSE_OFF
 	PrefixReuseOn   PrefixReuse = C.WI_PREFIX_REUSE_ON
 )

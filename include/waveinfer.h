@@ -735,9 +735,9 @@ typedef struct wi_sampling_params {
 } wi_sampling_params;
 
 enum wi_prefix_reuse {
-  WI_PREFIX_REUSE_AUTO = 0, /* when a session is loaded: as saved; else ON */
+  WI_PREFIX_REUSE_AUTO = 0, /* when a session is loaded: as saved, where that was not ON; else what changes no bit */
   WI_PREFIX_REUSE_OFF = 1,
-  WI_PREFIX_REUSE_ON = 2 /* since 0.2 */
+  WI_PREFIX_REUSE_ON = 2 /* whatever there is; since 0.2 */
 };
 
 typedef struct wi_session_params {
@@ -753,9 +753,13 @@ typedef struct wi_session_params {
    * decode step does, so that the answer to a short question starts within a few steps' time. 0: every
    * appended token attends exactly to everything before it */
   int32_t sparse_read_tokens;
-  /* WI_PREFIX_REUSE_*. ON: a prompt that starts as another living session's did, with the same model and
+  /* WI_PREFIX_REUSE_*. A session's first prompt that starts as another living session's did, with the same model and
    * parameters, takes over its sealed segments instead of computing them, as far as they are those that the
-   * prompt would have itself: what other sessions hold does not change where a prompt is cut */
+   * prompt would have itself: what other sessions hold does not change where a prompt is cut. AUTO: and no bit of its
+   * logits. Numbers depend on what is computed beside them, so that takes both prompts to be read in chunks of the
+   * default size, and whole chunks (of 2,048 tokens; of 1,024 for models with an ffn of more than 8,192) are taken
+   * over. ON: shorter ones, and those of other chunks, too; what comes then differs as it does between two sizes of
+   * chunks, by rounding, and with it a sampled token now and then */
   int32_t prefix_reuse;
   /* With wi_runtime_params.spill_folder, or on a device: the share of this session's sealed keys and values that may
    * stay in fast memory, in (0, 1]; the rest is in the slow tier. Of what it shares with other sessions, they have one
@@ -903,7 +907,7 @@ WI_API void wi_session_release(wi_session* session);
  * chunks. Tokens attend exactly to everything before them, unless sparse_read_tokens says otherwise. Full
  * segments are sealed on the way. Calling it in pieces gives the same as calling it once: the same segments,
  * with keys and values that differ by rounding. For that a later piece makes short segments of earlier ones
- * part of a longer one; but those that were there at a decode step, a truncate, a load or the fork that made
+ * part of a longer one; but those that were there at a decode step, a truncate or the fork that made
  * this session stay as they are, so that the next turn of a conversation goes over no old one again.
  *   tokens, count  ids in [0, vocab); count 0 does nothing
  *   params         NULL: all defaults
@@ -986,12 +990,14 @@ WI_API wi_status wi_session_fork_as(wi_session* session, const wi_session_params
                                     wi_session** fork_out, wi_error* error);
 
 /* Cuts the session back to its first `tokens` tokens. The new last one is pending: its logits are computed by
- * the next call that needs them, and exactly if it is a token of a prompt. Where the last prefill ended, the
- * session is as it was then: the same logits, bit for bit, and the same segments, so that another answer
- * starts where the first one did; in a fork too, and after a load of what this version or a later one saved.
- * (The sampler goes on where it is; wi_session_set_sampling starts it anew.) What events still held back of a text is dropped. Elsewhere a segment that is cut keeps
- * its clusters as far as they go, and at least the local_window tokens before the cut are recent tokens
- * again: that copies the segment, at most segment_tokens tokens, and looks for no clusters.
+ * the next call that needs them, and exactly if it is a token of a prompt. Where the last prefill ended, and anywhere in
+ * the answer behind it, the session is as it was then: the same logits, bit for bit, and the same segments, so that
+ * another answer starts where the first one did; in a fork too, and after a load of what this version or a later one
+ * saved. (The sampler goes on where it is; wi_session_set_sampling starts it anew.) What events still held back of a
+ * text is dropped. Within a prompt the logits are those bits but for rounding: a token by itself is computed otherwise
+ * than in a chunk. A segment that is cut there keeps its clusters as far as they go, and at least the local_window
+ * tokens before the cut are recent tokens again: that copies the segment, at most segment_tokens tokens, and looks for
+ * no clusters.
  *
  * An editor keeps a session of the whole file. When the cursor settles: fork it, and truncate the fork at the
  * cursor. At each keystroke: fork that one, which takes microseconds, and prefill what was typed, and what
@@ -1025,7 +1031,7 @@ WI_API wi_status wi_session_save(wi_session* session, const char* path, wi_cance
 WI_API wi_status wi_session_save_to(wi_session* session, const wi_writer* writer, wi_cancel* cancel,
                                     wi_error* error);
 
-/* Bytes that a save of the session as it is now takes; since 0.2. Costs microseconds.
+/* Bytes that a save of the session as it is now takes; since 0.2. Reads neither keys, values nor weights.
  *   bytes_out  out
  * Errors: WI_E_BUSY. One thread. */
 WI_API wi_status wi_session_saved_bytes(wi_session* session, uint64_t* bytes_out, wi_error* error);

@@ -169,6 +169,7 @@ SessionParams to_session_params(const wi_session_params* params, const Backend& 
   out.sparse_read_tokens =
       p.sparse_read_tokens < 0 ? 0 : or_default(p.sparse_read_tokens, out.sparse_read_tokens);
   if (p.prefix_reuse != WI_PREFIX_REUSE_AUTO) out.prefix_reuse = p.prefix_reuse == WI_PREFIX_REUSE_ON;
+  out.any_prefix = p.prefix_reuse == WI_PREFIX_REUSE_ON;
   check(p.kv_fast_share >= 0 && p.kv_fast_share <= 1, WI_E_ARGUMENT, "wi_session_params.kv_fast_share is ",
         p.kv_fast_share, ", must be in [0, 1]");
   out.kv_fast_share = p.kv_fast_share;

@@ -130,6 +130,7 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
 
 }  // namespace
 
-int64_t prefill_chunk_tokens(const ModelConfig& config) { return config.ffn <= 8192 ? 2048 : 1024; }
+int64_t prefill_chunk_step(const ModelConfig& config) { return config.ffn <= 8192 ? 2048 : 1024; }
+int64_t prefill_chunk_tokens(const ModelConfig& config) { return prefill_chunk_step(config) + kSinkTokens; }
 
 }  // namespace wi

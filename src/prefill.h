@@ -15,7 +15,9 @@ enum class PrefillLogits { none, last, all };
 void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t> tokens,
                    PrefillLogits wanted, float* logits_out);
 
-// Tokens per chunk: enough that reading (and dequantising) the weights is a few percent of the products.
-int64_t prefill_chunk_tokens(const ModelConfig& config);
+// Tokens per chunk: enough that reading (and dequantising) the weights is a few percent of the products. The first
+// chunk of all has the sink besides, so that the following ones begin where segments may end.
+int64_t prefill_chunk_step(const ModelConfig& config);
+int64_t prefill_chunk_tokens(const ModelConfig& config);  // the most
 
 }  // namespace wi

@@ -45,7 +45,8 @@ uint64_t bytes_to_load(const KvShape& shape, const Policy& policy, const PolicyP
 // ---- sessions ----
 
 void Session::write(ByteSink& to, const CancelToken* cancel) const {
-  const SessionImage own = image(cancel);
+  SessionImage own = image();
+  own.model = identity_of(*model_, *runtime_, cancel);
   write_session_file(to, saved_params(), sequence_, &own, flag_of(cancel));
 }
 
@@ -54,7 +55,7 @@ void Session::write(const std::string& path, const CancelToken* cancel) const {
 }
 
 uint64_t Session::written_bytes() const {
-  const SessionImage own = image(nullptr);
+  const SessionImage own = image();  // an identity is as long whatever it is, and takes reading all weights
   return session_file_bytes(saved_params(), sequence_, &own);
 }
 
@@ -144,9 +145,9 @@ SavedParams Session::saved_params() const {
   return params;
 }
 
-SessionImage Session::image(const CancelToken* cancel) const {
+// But for the model's identity.
+SessionImage Session::image() const {
   SessionImage image;
-  image.model = identity_of(*model_, *runtime_, cancel);
   image.vocab = model_->config.vocab;
   image.tokens.resize(static_cast<size_t>(tokens_.size()));
   tokens_.copy(0, image.tokens);

@@ -82,7 +82,7 @@ int64_t Session::prefill_chunk_of(std::span<const int32_t> tokens, const Prefill
                                   const CancelToken* cancel) {
   Session* const self = this;
   Use use({&self, 1});
-  return run_prefill(use, tokens, params, cancel, 1);
+  return run_prefill(use, tokens, params, cancel, true);
 }
 
 void Session::append_text(std::string_view text, uint32_t tokenize_flags, const PrefillParams& params,
@@ -99,7 +99,7 @@ void Session::append_text(std::string_view text, uint32_t tokenize_flags, const 
 // A copy of the sequence is cheap (it shares everything), so a call that fails half-way simply goes back to
 // it.
 int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const PrefillParams& params,
-                             const CancelToken* cancel, int64_t most_chunks) {
+                             const CancelToken* cancel, bool one_chunk) {
   if (tokens.empty()) return 0;
   const size_t vocab = static_cast<size_t>(model_->config.vocab);
   check(params.logits.empty() || params.logits.size() >= tokens.size() * vocab, WI_E_ARGUMENT,
@@ -121,25 +121,24 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
                cancel);
   const TokenLog tokens_before = tokens_;
   const Sequence before = sequence_;
-  const int64_t exact_before = exact_end_;
+  const int64_t exact_before = exact_end_, alike_before = alike_end_;
   const std::shared_ptr<std::vector<float>> logits_before = logits_;
   logits_shared_ = true;  // with logits_before
   const SessionTotals totals_before = totals_;
   const int64_t final_tokens = tokens_.size() + static_cast<int64_t>(tokens.size());
   try {
     StageTimer timer(elapsed_ns);
-    // Logits of every token need every token computed.
-    if (params_.prefix_reuse && fresh && params.logits.empty()) {
-      totals_.prefix_tokens += static_cast<uint64_t>(runtime_->prefixes.adopt_longest(
-          prefix_root(), ids, SegmentGrid(params_.policy_params), sequence_));
-      exact_end_ = sequence_.tokens();
+    const int64_t chunk = params.chunk_tokens > 0 ? params.chunk_tokens : prefill_chunk_step(model_->config);
+    if (fresh) {
+      alike_end_ = chunk == prefill_chunk_step(model_->config) ? 0 : -1;
+      alike_final_ = final_tokens;
+      // Logits of every token need every token computed.
+      if (params_.prefix_reuse && params.logits.empty()) adopt_prefix(ids, chunk);
     }
-    const int64_t chunk =
-        params.chunk_tokens > 0 ? params.chunk_tokens : prefill_chunk_tokens(model_->config);
+    if (sequence_.tokens() != alike_end_ || final_tokens != alike_final_) alike_end_ = -1;
     const int64_t reused = fresh ? sequence_.tokens() : 0;
-    const int64_t whole = static_cast<int64_t>(ids.size()), left = whole - reused;
-    const int64_t total =
-        most_chunks < left / chunk + 1 ? std::min(whole, reused + most_chunks * chunk) : whole;
+    const int64_t whole = static_cast<int64_t>(ids.size());
+    const int64_t total = one_chunk ? std::min(whole, reused + chunk_from(sequence_.tokens(), chunk)) : whole;
     tokens = tokens.first(static_cast<size_t>(total - skip));
     constexpr size_t kPiece = size_t{1} << 20;  // of what may be many millions
     for (std::span<const int32_t> more = tokens; !more.empty();
@@ -151,12 +150,17 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
       const InterruptibleStream interruptible(uninterrupted, params.breaks);
       const Stream& stream = interruptible.stream();
       for (int64_t done = reused; done < total;) {
-        const int64_t count = std::min(chunk, total - done);
+        const int64_t first = sequence_.tokens(), whole_chunk = chunk_from(first, chunk);
+        const int64_t count = std::min(whole_chunk, total - done);
         const bool last = done + count == total;
         use.rest(count, SealWhen::prefilling, cancel);
+        // What will be sealed after it is, as far as it is there, before it: as who takes it over has it.
+        if (count > params_.sparse_read_tokens) seal_read(use, stream, final_tokens, count, cancel);
+        const bool alike = alike_end_ == first && count == whole_chunk && !reads_sparsely(sequence_, count);
         run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, stream);
         done += count;
-        seal_read(use, stream, final_tokens, cancel);
+        alike_end_ = alike ? sequence_.tokens() : -1;
+        seal_read(use, stream, final_tokens, 0, cancel);
         report_progress(params.progress, params.progress_user,
                         static_cast<uint64_t>(std::max<int64_t>(done - skip, 0)), tokens.size());
       }
@@ -165,6 +169,7 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
     tokens_ = tokens_before;
     sequence_ = before;
     exact_end_ = exact_before;
+    alike_end_ = alike_before;
     logits_ = logits_before;
     totals_ = totals_before;
     throw;
@@ -177,6 +182,30 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
   totals_.prefill_tokens += tokens.size();
   totals_.prefill_ns += elapsed_ns;
   return static_cast<int64_t>(tokens.size());
+}
+
+// The tokens of a chunk that begins there: of a first prompt in chunks of the library's own size, up to where one ends
+// whose tokens before it are the sink and whole steps.
+int64_t Session::chunk_from(int64_t first, int64_t chunk) const {
+  return first == 0 && alike_end_ == 0 ? kSinkTokens + chunk : chunk;
+}
+
+// Takes over what others have read of the same prompt. What is left must be read as the whole would have been: from
+// where a chunk begins, and none of it sparsely that would else be read with what was taken.
+int64_t Session::adopt_prefix(std::span<const int32_t> ids, int64_t chunk) {
+  const bool any = params_.any_prefix;
+  const bool alike =
+      alike_end_ == 0 && params_.policy_params.local_window <= chunk && params_.sparse_read_tokens < chunk;
+  const auto whole = static_cast<int64_t>(ids.size());
+  const auto may_end = [&](int64_t end) {
+    return any || (alike && (end - kSinkTokens) % chunk == 0 && whole - end > params_.sparse_read_tokens);
+  };
+  const int64_t taken = runtime_->prefixes.adopt_longest(
+      prefix_root(), ids, SegmentGrid(params_.policy_params), any, may_end, sequence_);
+  totals_.prefix_tokens += static_cast<uint64_t>(taken);
+  exact_end_ = taken;
+  alike_end_ = taken && any ? -1 : taken;
+  return taken;
 }
 
 // A chunk attends exactly, unless it is short, comes after a long past and the session lets such chunks read
@@ -267,7 +296,7 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
         });
         throw_if_cancelled(stream);
         sequence_.commit(count);
-        seal_read(use, stream, end, cancel);
+        seal_read(use, stream, end, 0, cancel);
       }
     });
   } catch (...) {
@@ -282,7 +311,8 @@ void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill,
 // ---- structure ----
 
 // queue: of a step that is to come, which has one if a device does its work; a prompt's is found here.
-void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens, Queue* queue) {
+void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens, int64_t coming,
+                        Queue* queue) {
   StageTimer timer(totals_.stages.index_ns);
   SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}, &totals_.stages};
   if (making_ != Making::whole) context.straight = runtime_->buffer.get();
@@ -304,29 +334,31 @@ void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_token
       lineage->ids = std::vector<int32_t>(static_cast<size_t>(segment->tokens()));
       lineage->sink_ids = std::vector<int32_t>(kSinkTokens);
       lineage->sink = sequence_.sink();
+      lineage->alike = segment->end_position() <= alike_end_;
       tokens_.copy(segment->first_position(), lineage->ids);
       tokens_.copy(0, lineage->sink_ids);
       segment->lineage = std::move(lineage);
       published.push_back(segment);
     };
   }
-  in_room([&] { seal_prompt(sequence_, context, final_tokens); });
+  in_room([&] { seal_prompt(sequence_, context, final_tokens, coming); });
   for (const auto& segment : published) runtime_->prefixes.publish(segment);
 }
 
-// After a chunk. The room for it was made before that, and others may have needed it more while it lasted.
-void Session::seal_read(Use& use, const Stream& stream, int64_t final_tokens, const CancelToken* cancel) {
+// Before and after a chunk. The room for it was made before, and others may have needed it more while that lasted.
+void Session::seal_read(Use& use, const Stream& stream, int64_t final_tokens, int64_t coming,
+                        const CancelToken* cancel) {
   try {
-    return seal_tail(SealWhen::prefilling, stream, final_tokens);
+    return seal_tail(SealWhen::prefilling, stream, final_tokens, coming);
   } catch (const Error& error) {
     const bool full = error.code() == WI_E_BUDGET || (refused_ && error.code() == WI_E_IO);
     if (!resident_ || !full) throw;
   }
-  use.rest(0, SealWhen::prefilling, cancel);
+  use.rest(coming, SealWhen::prefilling, cancel);
   // It may be too small for an old segment, and not for the new one.
   if (refused_ && least_making(sequence_, 0, SealWhen::prefilling) != Making::whole)
     making_ = Making::straight;
-  seal_tail(SealWhen::prefilling, stream, final_tokens);
+  seal_tail(SealWhen::prefilling, stream, final_tokens, coming);
 }
 
 std::vector<int32_t> Session::tokens() {
@@ -385,11 +417,22 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
   fork->exact_end_ = exact_end_;
   fork->logits_ = logits_;
   fork->logits_shared_ = logits_shared_ = true;
+  fork->prompt_logits_ = prompt_logits_;
+  fork->prompt_end_ = prompt_end_;
+  fork->prompt_sealed_end_ =
+      std::min(fork->sequence_.sealed_end(), SegmentGrid(params.policy_params).sealed_end(prompt_end_));
   if (!params.sampling_given) fork->sampler_ = sampler_;
   fork->text_ = text_;
   fork->rest();
   fork->publish_stats();
   return fork;
+}
+
+// Up to where the sequence was sealed when it had so many tokens, as far as that is known: behind a prompt units are
+// sealed at fixed tokens.
+int64_t Session::sealed_at(int64_t tokens) const {
+  if (!prompt_logits_ || tokens < prompt_end_) return INT64_MAX;
+  return sealed_while_decoding(params_.policy_params, prompt_sealed_end_, tokens);
 }
 
 // The last token that is left becomes pending: the next call computes its logits anew. At the end of a prompt
@@ -409,11 +452,12 @@ void Session::truncate(int64_t tokens) {
       if (prompt)
         wi::truncate(sequence_, context, tokens, prompt_sealed_end_);
       else
-        wi::truncate(sequence_, context, std::max<int64_t>(tokens - 1, 0));
+        wi::truncate(sequence_, context, std::max<int64_t>(tokens - 1, 0), sealed_at(tokens - 1));
     });
   });
   tokens_.truncate(tokens);
   exact_end_ = std::min(exact_end_, tokens);
+  alike_end_ = -1;
   if (tokens < prompt_end_) prompt_logits_.reset();
   logits_ = prompt ? prompt_logits_ : nullptr;
   logits_shared_ = true;

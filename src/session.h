@@ -45,6 +45,7 @@ struct SessionParams {
   uint64_t kv_budget_bytes = 0;
   int32_t sparse_read_tokens = 0;
   bool prefix_reuse = true;
+  bool any_prefix = false;  // also such as it would compute with other roundings
   // Of the sealed keys and values, in the fast tier; 0: as the budgets have room, and of a device's what does not fit
   // has a cache of kDeviceCacheShare of all.
   float kv_fast_share = 0;
@@ -162,7 +163,7 @@ class Session : public std::enable_shared_from_this<Session> {
   static void next_tokens(Use& use, const Company& company, const int32_t* accepted,
                           const CancelToken* cancel, Event* events_out);
   int64_t run_prefill(Use& use, std::span<const int32_t> tokens, const PrefillParams& params,
-                      const CancelToken* cancel, int64_t most_chunks = INT64_MAX);
+                      const CancelToken* cancel, bool one_chunk = false);
   // final_tokens: with prefilling, what the sequence will have when the call ends.
   enum class SealWhen { prefilling, decoding };
   // Room for what a sequence of this session's takes next, while no reading of it lives (residency.h).
@@ -188,14 +189,20 @@ class Session : public std::enable_shared_from_this<Session> {
   void in_room(Work&& work);
   void make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
                          const std::atomic<bool>* cancel);
+  int64_t sealed_at(int64_t tokens) const;
   void make_room_to_cut(int64_t tokens, bool may_wait);
   void rest() noexcept;  // at the end of a call
   uint64_t making_bytes_of(Making how, int32_t tokens) const;
   uint64_t sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when, Making how) const;
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
                  int64_t done, const Stream& stream);
-  void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens, Queue* queue = nullptr);
-  void seal_read(Use& use, const Stream& stream, int64_t final_tokens, const CancelToken* cancel);
+  // coming: seal_prompt() says of what.
+  void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens, int64_t coming = 0,
+                 Queue* queue = nullptr);
+  void seal_read(Use& use, const Stream& stream, int64_t final_tokens, int64_t coming,
+                 const CancelToken* cancel);
+  int64_t adopt_prefix(std::span<const int32_t> ids, int64_t chunk);
+  int64_t chunk_from(int64_t first, int64_t chunk) const;
   Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
   void commit(const Event& event) noexcept;
   void check_bias(const SamplingParams& sampling) const;
@@ -206,7 +213,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void write(ByteSink& to, const CancelToken* cancel) const;
   uint64_t written_bytes() const;
   SavedParams saved_params() const;
-  SessionImage image(const CancelToken* cancel) const;
+  SessionImage image() const;
   uint64_t prefix_root() const;
 
   std::shared_ptr<Runtime> runtime_;
@@ -226,6 +233,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one
   // back). Segments below it may be reused.
   int64_t exact_end_ = 0;
+  // As far as a first prompt of so many tokens was read in whole chunks of the library's own size, which is as every
+  // session reads it: each number depends on what else is in its chunk. -1: it was, or the session goes another way.
+  int64_t alike_end_ = -1, alike_final_ = 0;
   std::shared_ptr<std::vector<float>> logits_;  // (vocab) after the last computed token; null: none
   bool logits_shared_ = false;                  // with a fork or prompt_logits_, at some time
   // As they were at the end of the last prefill, so that a host that cuts the answer off starts from them.

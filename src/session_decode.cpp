@@ -162,7 +162,7 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
     runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
       company.each([&](Session& session, size_t i) {
         if (!session.pending()) return;
-        session.seal_tail(SealWhen::decoding, stream, 0, workspace.queue());
+        session.seal_tail(SealWhen::decoding, stream, 0, 0, workspace.queue());
         session.sequence_.reserve(1);
         const size_t row = workspace.rows.size();
         Row& out = workspace.rows.emplace_back(session.pending_row());
@@ -210,12 +210,19 @@ void Session::compute_exact_pending(Workspace& workspace, const CancelToken* can
   const int64_t position = sequence_.tokens();
   if (!pending() || position >= exact_end_) return;
   const int32_t token = tokens_[position];
-  runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
-    sequence_.reserve(1);
-    prefill_chunk({runtime_->backend, stream, *model_, workspace}, sequence_, {&token, 1},
-                  PrefillLogits::last, fresh_logits());
-  });
+  uint64_t elapsed_ns = 0;
+  {
+    StageTimer timer(elapsed_ns);
+    runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
+      sequence_.reserve(1);
+      prefill_chunk({runtime_->backend, stream, *model_, workspace}, sequence_, {&token, 1},
+                    PrefillLogits::last, fresh_logits());
+    });
+  }
   sequence_.commit(1);
+  totals_.decode_steps += 1;
+  totals_.decode_ns += elapsed_ns;
+  totals_.stages.weights_ns += elapsed_ns;
 }
 
 Row Session::pending_row() {

@@ -74,6 +74,7 @@ Record life_of_a_session(const std::shared_ptr<Runtime>& runtime, const std::sha
   params.policy = find_policy(runtime->backend, policy);
   params.kv = kv;
   params.sparse_read_tokens = 8;
+  params.any_prefix = true;
   small_segments(params);
   std::mt19937_64 random(test::seed());
   std::vector<int32_t> ids(900);

@@ -275,7 +275,7 @@ SessionParams session_params(bool prefix_reuse) {
   params.policy = find_policy(runtime()->backend, "wave");
   params.policy_params = small_segments();
   params.kv = DType::f32;
-  params.prefix_reuse = prefix_reuse;
+  params.prefix_reuse = params.any_prefix = prefix_reuse;
   return params;
 }
 

@@ -296,6 +296,32 @@ void truncate_into_a_segment_goes_back_exactly(void**) {
   assert_true(max_difference(logits_of(*session), logits_of(*control)) < kRounding);
 }
 
+// Wherever an answer is cut off, units that were sealed later are tail again; in a fork, and one of other parameters that
+// the prompt's end does not depend on, too.
+void a_cut_brings_back_the_bits_that_were_there(void**) {
+  auto rt = runtime();
+  for (const char* policy : {"wave", "full"}) {
+    auto session = Session::create(rt, model(), session_params(rt, policy));
+    session->prefill(prompt(700), {}, nullptr);
+    std::vector<std::vector<float>> at{logits_of(*session)};
+    for (int i = 0; i < 1000; ++i) {
+      session->accept(i * 31 % 100, nullptr);
+      if ((i + 1) % 43 == 0) at.push_back(logits_of(*session));
+    }
+    assert_true(session->stats().segments > 5);
+    for (size_t cut = 0; cut < at.size(); ++cut) {
+      const auto fork = session->fork();
+      fork->truncate(static_cast<int64_t>(700 + cut * 43));
+      assert_true(max_difference(logits_of(*fork), at[cut]) == 0);
+    }
+    SessionParams other = session_params(rt, policy);
+    other.policy_params.budget = 0.5f;
+    const auto fork = session->fork_as(other, nullptr);
+    fork->truncate(700);
+    assert_true(max_difference(logits_of(*fork), at[0]) == 0);
+  }
+}
+
 // Two models that differ in one byte of one tensor: neither takes over what the other has computed, nor loads
 // it.
 void nearly_equal_models_share_nothing(void**) {
@@ -321,12 +347,66 @@ void nearly_equal_models_share_nothing(void**) {
   ::unlink(path);
 }
 
+// What others hold costs no bit, and is used where that is so: a prompt in one call, in chunks as tasks read it, and
+// after somebody whose prompt goes another way later.
+void shared_segments_change_no_bit(void**) {
+  const auto fast = test::random_model(test::shape_named("tiny"), DType::f16, 7, Precision::fast);
+  const auto read = [&](const std::shared_ptr<Runtime>& rt, const SessionParams& params,
+                        std::span<const int32_t> ids, bool by_chunks) {
+    auto session = Session::create(rt, params.kv == DType::f32 ? model() : fast, params);
+    if (by_chunks)
+      for (size_t at = 0; at < ids.size();)
+        at += static_cast<size_t>(session->prefill_chunk_of(ids.subspan(at), {}, nullptr));
+    else
+      session->prefill(ids, {}, nullptr);
+    return session;
+  };
+  for (const char* policy : {"wave", "full"}) {
+    for (const int32_t segment_tokens : {1024, 2048, 512}) {
+      for (const int32_t sparse : {0, 100}) {
+        const auto params_on = [&](const std::shared_ptr<Runtime>& rt) {
+          SessionParams params = session_params(rt, policy);
+          if (segment_tokens == 1024) params.kv = DType::f16;
+          params.policy_params.segment_tokens = segment_tokens;
+          params.sparse_read_tokens = sparse;
+          return params;
+        };
+        auto ids = prompt(4100 + 500);
+        const auto alone = runtime(), shared = runtime();
+        auto other_ids = ids;
+        other_ids[4300] = (other_ids[4300] + 1) % 100;
+        const auto other = read(shared, params_on(shared), other_ids, sparse > 0);
+        for (const size_t count : {size_t{4600}, size_t{4100 + 90}, size_t{3000}}) {
+          const auto wanted = read(alone, params_on(alone), {ids.data(), count}, false);
+          for (const bool by_chunks : {false, true}) {
+            const auto found = read(shared, params_on(shared), {ids.data(), count}, by_chunks);
+            if (count > 4500) assert_true(found->stats().prefix_tokens >= 2052);
+            assert_int_equal(found->stats().segments, wanted->stats().segments);
+            for (int i = 0; i < 4; ++i) {
+              assert_true(max_difference(logits_of(*found), logits_of(*wanted)) == 0);
+              if (by_chunks) continue;  // the same session decodes once
+              wanted->accept(i, nullptr);
+              found->accept(i, nullptr);
+            }
+            if (!by_chunks) wanted->truncate(static_cast<int64_t>(count));
+          }
+        }
+      }
+    }
+  }
+}
+
 void equal_prompts_share_segments(void**) {
   auto rt = runtime();
   const auto ids = prompt(800);
-  auto first = Session::create(rt, model(), session_params(rt, "wave"));
+  SessionParams params = session_params(rt, "wave");
+  auto first = Session::create(rt, model(), params);
   first->prefill(ids, {}, nullptr);
-  auto second = Session::create(rt, model(), session_params(rt, "wave"));
+  auto alike = Session::create(rt, model(), params);
+  alike->prefill(ids, {}, nullptr);
+  assert_int_equal(alike->stats().prefix_tokens, 0);  // less than a chunk
+  params.any_prefix = true;
+  auto second = Session::create(rt, model(), params);
   const uint64_t before = rt->pool->used();
   second->prefill(ids, {}, nullptr);
   assert_true(second->stats().prefix_tokens >= 512);
@@ -335,7 +415,7 @@ void equal_prompts_share_segments(void**) {
   // Another prompt with the same beginning shares only what is equal, and nobody else's policy matters.
   auto other_ids = ids;
   other_ids[300] = (other_ids[300] + 1) % 100;
-  auto third = Session::create(rt, model(), session_params(rt, "wave"));
+  auto third = Session::create(rt, model(), params);
   third->prefill(other_ids, {}, nullptr);
   assert_int_equal(third->stats().prefix_tokens, kSinkTokens + 256);
   auto full = Session::create(rt, model(), session_params(rt, "full"));
@@ -353,7 +433,9 @@ void equal_prompts_of_other_precision_share_nothing(void**) {
     models.push_back(test::random_model(test::shape_named("tiny"), DType::f16, 7, precision));
   models.push_back(models.back());
   for (const auto& weights : models) {
-    sessions.push_back(Session::create(rt, weights, session_params(rt, "wave")));
+    SessionParams params = session_params(rt, "wave");
+    params.any_prefix = true;
+    sessions.push_back(Session::create(rt, weights, params));
     sessions.back()->prefill(ids, {}, nullptr);
   }
   for (int i : {0, 1, 2, 3}) assert_int_equal(sessions[static_cast<size_t>(i)]->stats().prefix_tokens, 0);
@@ -473,6 +555,11 @@ void statistics_account_for_every_token(void**) {
   assert_true(stats.estimated_coverage > 0 && stats.estimated_coverage <= 1);
   assert_true(stats.certified_coverage <= stats.estimated_coverage + 1e-6);
   assert_true(stats.retrieved_tokens > 0);
+
+  session->truncate(1500);  // a token of the prompt, which is computed exactly
+  session->logits(nullptr);
+  assert_int_equal(session->stats().decode_steps, 11);
+  assert_true(session->stats().decode_ns > stats.decode_ns);
 }
 
 }  // namespace
@@ -491,7 +578,9 @@ int main() {
       cmocka_unit_test(fork_under_another_budget_shares_what_is_sealed),
       cmocka_unit_test(two_forks_decode_at_once_on_two_threads),
       cmocka_unit_test(truncate_into_a_segment_goes_back_exactly),
+      cmocka_unit_test(a_cut_brings_back_the_bits_that_were_there),
       cmocka_unit_test(nearly_equal_models_share_nothing),
+      cmocka_unit_test(shared_segments_change_no_bit),
       cmocka_unit_test(equal_prompts_share_segments),
       cmocka_unit_test(equal_prompts_of_other_precision_share_nothing),
       cmocka_unit_test(over_budget_changes_nothing),

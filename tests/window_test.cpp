@@ -298,7 +298,7 @@ void sessions_share_prefixes_with_windows(void**) {
   const auto ids = random_ids(900);
   const auto both = model({130, 0});
   SessionParams params = params_of("full");
-  params.prefix_reuse = true;
+  params.prefix_reuse = params.any_prefix = true;
   const auto first = Session::create(runtime(), both, params),
              second = Session::create(runtime(), both, params);
   first->prefill(ids, {}, nullptr);

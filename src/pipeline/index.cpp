@@ -226,10 +226,12 @@ void copy_next(const Sequence& from, int64_t count, const Stream& stream, Sequen
 
 }  // namespace
 
-void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_tokens) {
+void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_tokens, int64_t coming) {
   for (;;) {
     const SegmentSpan span = next_of_prompt(sequence, context.params, final_tokens);
-    if (span.tokens == 0 || span.end() + context.params.local_window > sequence.tokens()) return;
+    if (span.tokens == 0 || span.end() > sequence.tokens() ||
+        span.end() + context.params.local_window > sequence.tokens() + coming)
+      return;
     const std::shared_ptr<Segment> segment = build_segment(sequence, span, context);
     if (context.on_segment) context.on_segment(segment);
     put_in_place(sequence, segment, context);
@@ -257,6 +259,14 @@ void seal_decoded(Sequence& sequence, const SealContext& context) {
     building.reset();
     sequence.settle();
   }
+}
+
+int64_t sealed_while_decoding(const PolicyParams& params, int64_t sealed_end, int64_t tokens) {
+  const SegmentGrid grid(params);
+  for (int64_t end = sealed_end; end + params.local_window + kBuildTokens <= tokens;
+       end = grid.unit(end).end())
+    sealed_end = end;
+  return sealed_end;
 }
 
 void truncate(Sequence& sequence, const SealContext& context, int64_t tokens, int64_t most_sealed) {

@@ -31,13 +31,18 @@ struct SealContext {
 // settled and do not reach as far as that are sealed again as parts of longer ones, so that a prompt in
 // pieces is cut as one in one piece; that and the order of the work is all that depends on the pieces. Throws
 // WI_E_BUDGET, WI_E_MEMORY or WI_E_CANCELLED, and then the sequence holds the same tokens as before.
-void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_tokens);
+// coming: tokens that the same call reads next, exactly, before which nothing is asked: they may be what the local
+// window leaves.
+void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_tokens, int64_t coming = 0);
 
 // While decoding, before each step: settles what is sealed, and seals single units. A unit is sealed when
 // kBuildTokens have come behind it and the local window, never earlier and never later; until then each step
 // does its share of the work. What of the tail is in the slow tier is sealed at once where that is due, and else
 // brought back. Throws as seal_prompt() does, or WI_E_IO.
 void seal_decoded(Sequence& sequence, const SealContext& context);
+
+// How far that reaches in a sequence of so many tokens that was sealed up to sealed_end when decoding began.
+int64_t sealed_while_decoding(const PolicyParams& params, int64_t sealed_end, int64_t tokens);
 
 // The sequence's first `tokens` tokens. A segment that is cut keeps its partitions as far as they go, in
 // whole blocks, for looking for new ones would cost what the whole segment did; the rest of it is tail again,

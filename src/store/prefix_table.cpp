@@ -5,21 +5,21 @@
 namespace wi {
 
 int64_t PrefixTable::adopt_longest(uint64_t root, std::span<const int32_t> ids, const SegmentGrid& grid,
-                                   Sequence& sequence) {
+                                   bool any, const MayEnd& may_end, Sequence& sequence) {
   if (sequence.tokens() != 0 || ids.size() <= kSinkTokens) return 0;
   const int64_t sealed_end = grid.sealed_end(static_cast<int64_t>(ids.size()));
-  uint64_t parent = root;
-  int64_t end = 0;
-  for (;;) {
-    const SegmentSpan span = grid.longest(end == 0 ? kSinkTokens : end, sealed_end);
-    const std::shared_ptr<const Segment> segment = find(parent, ids, span);
-    if (!segment) return end;
-    sequence.adopt(segment, segment->lineage->sink);
-    parent = segment->id();
-    end = segment->end_position();
-    std::lock_guard lock(trie_->mutex);
-    ++trie_->hits;
+  std::vector<std::shared_ptr<const Segment>> chain;
+  for (int64_t end = kSinkTokens;; end = chain.back()->end_position()) {
+    std::shared_ptr<const Segment> segment =
+        find(chain.empty() ? root : chain.back()->id(), ids, grid.longest(end, sealed_end));
+    if (!segment || !(any || segment->lineage->alike)) break;
+    chain.push_back(std::move(segment));
   }
+  while (!chain.empty() && !may_end(chain.back()->end_position())) chain.pop_back();
+  for (const auto& segment : chain) sequence.adopt(segment, segment->lineage->sink);
+  std::lock_guard lock(trie_->mutex);
+  trie_->hits += chain.size();
+  return sequence.tokens();
 }
 
 void PrefixTable::publish(const std::shared_ptr<Segment>& segment) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,11 +23,12 @@ class PrefixTable {
 
   // segment->lineage must be set.
   void publish(const std::shared_ptr<Segment>& segment);
-  // Adopts the longest chain of published segments that `ids` starts with, ending before the last id; root
-  // identifies model, KV type and policy parameters. Only such segments are taken as this prompt would be cut
-  // into: what other sessions happen to hold changes no token. Returns the tokens taken over.
-  int64_t adopt_longest(uint64_t root, std::span<const int32_t> ids, const SegmentGrid& grid,
-                        Sequence& sequence);
+  // Adopts the longest chain of published segments that `ids` starts with and that ends where `may_end` allows; root
+  // identifies model, KV type and policy parameters. Only such segments are taken as this prompt would be cut into, and
+  // unless `any`, such as it would have, bit for bit. Returns the tokens taken over.
+  using MayEnd = std::function<bool(int64_t end)>;
+  int64_t adopt_longest(uint64_t root, std::span<const int32_t> ids, const SegmentGrid& grid, bool any,
+                        const MayEnd& may_end, Sequence& sequence);
   uint64_t hits() const;
   size_t size() const;  // segments that it knows
 

@@ -116,6 +116,7 @@ class Segment {
     std::vector<int32_t> ids;
     BlockRef sink;  // the sequence's first tokens
     std::vector<int32_t> sink_ids;
+    bool alike = false;  // as every session computes them that reads these tokens: not a bit differs
   };
   std::shared_ptr<const Lineage> lineage;  // null: not offered for reuse
   std::shared_ptr<const void> listing;     // where it is offered; ends with the segment

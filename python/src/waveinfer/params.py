@@ -104,11 +104,11 @@ class PrefixReuse(enum.IntEnum):
     """Whether a prompt takes over segments of another session's that begins likewise."""
 
     AUTO = 0
-    """When a session is loaded as saved, else ON."""
+    """Whole chunks are taken over, which changes no bit; when a session is loaded: as saved."""
     OFF = 1
     """Everything is computed."""
     ON = 2
-    """What is the same is taken over."""
+    """Whatever is the same is taken over; logits then differ by rounding."""
 
 
 @dataclass(frozen=True)

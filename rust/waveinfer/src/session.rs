@@ -671,13 +671,13 @@ pub enum KvType {
 #[repr(i32)]
 #[non_exhaustive]
 pub enum PrefixReuse {
-    /// When a session is loaded: as saved; else [`On`](Self::On).
+    /// From sessions with the same model and parameters: whole chunks, as far as their segments are those that the
+    /// prompt would have itself. That changes no bit. When a session is loaded: as saved.
     #[default]
     Auto = WI_PREFIX_REUSE_AUTO,
     /// Never.
     Off = WI_PREFIX_REUSE_OFF,
-    /// From sessions with the same model and parameters, as far as their segments are those that the prompt would
-    /// have itself.
+    /// Less than a chunk, too, and what was read in other chunks; logits then differ by rounding.
     On = WI_PREFIX_REUSE_ON,
 }
 

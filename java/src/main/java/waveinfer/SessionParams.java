@@ -116,11 +116,11 @@ public final class SessionParams {
 
   /** Sealed segments of other sessions that begin alike. */
   public enum PrefixReuse {
-    /** When a session is loaded: as saved; else {@link #ON}. */
+    /** Are taken over in whole chunks, which changes no bit; when a session is loaded: as saved. */
     AUTO(wi_prefix_reuse.WI_PREFIX_REUSE_AUTO),
     /** Are not taken over. */
     OFF(wi_prefix_reuse.WI_PREFIX_REUSE_OFF),
-    /** Are taken over, as far as the prompt would have them itself. */
+    /** Are taken over as far as there are any; logits then differ by rounding. */
     ON(wi_prefix_reuse.WI_PREFIX_REUSE_ON);
 
     private final int value;
