@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "src/tokenizer/tokenizer.h"
 #include "src/tokenizer/vocabulary.h"
@@ -284,6 +285,89 @@ void a_tokenizer_class_that_is_not_the_files_is_refused_by_name(void**) {
   });
 }
 
+// A conversation's text: whose its parts are, and as one.
+struct Conversation {
+  std::string text;
+  std::vector<TextRange> host;
+
+  Conversation& own(const std::string& part) {
+    text += part;
+    return *this;
+  }
+  Conversation& of_host(const std::string& part) {
+    if (!part.empty()) host.push_back({text.size(), text.size() + part.size()});
+    return own(part);
+  }
+};
+
+// The fixture's tokenizer, whose special tokens are looked for in normalised text.
+std::unique_ptr<const Tokenizer> open_normalized(const std::string& name, const json& normalizer = nullptr) {
+  json file = tokenizer_json(fixture(name));
+  if (!normalizer.is_null()) file["normalizer"] = normalizer;
+  for (json& token : file["added_tokens"]) token["normalized"] = true;
+  return Tokenizer::create(read(file));
+}
+
+int64_t controls(const Ids& ids) {
+  return std::count_if(ids.begin(), ids.end(), [](int32_t id) { return id == 1 || id == 2; });
+}
+
+void control_tokens_of_a_template_pass_the_normalizer(void**) {
+  const auto nfc = open_normalized("nfc");
+  const auto hello = Conversation().own("<s>").of_host("e\u0301te\u0301 <s>").own("</s>");
+  const Ids ids = nfc->encode_beside(hello.text, hello.host);
+  assert_true(ids.front() == 1 && ids.back() == 2 && controls(ids) == 2);
+  assert_string_equal(nfc->decode(ids, true).c_str(), "<s>\u00e9t\u00e9 <s></s>");
+
+  const char* own[] = {"<s>", "</s>", "<s>", " <s>", "</s>\n", "user", "e", ">", " "};
+  const char* host[] = {"a",      "the word", " ",      " x ",          "e\u0301",       "\u0301",
+                        "\u0338", "\u2581",   "\u00e9", "\u1100\u1161", "a\u0323\u0307", "\xff",
+                        "x",      "",         "\ufb01", "b\n",          "\u0307\u0323a", "> "};
+  std::minstd_rand random(7);
+  const auto any = [&](const auto& list) { return list[random() % std::size(list)]; };
+  int64_t found = 0;
+  for (const char* name :
+       {"nfc", "nfd", "nfkc", "nfkd", "llama-2", "replace-only", "replace-then-prepend", "nfc-metaspace"}) {
+    const auto tokenizer = open_normalized(name);
+    for (int i = 0; i < 300; ++i) {
+      Conversation made;
+      for (int part = 0; part < 8; ++part) made.own(any(own)).of_host(any(host));
+      const Ids whole = tokenizer->encode(made.text, false, true);
+      if (tokenizer->encode_beside(made.text, made.host) != whole)
+        std::printf("%s: %s\n", name, json(made.text).dump().c_str());
+      assert_true(tokenizer->encode_beside(made.text, made.host) == whole);
+      found += controls(whole);
+    }
+  }
+  std::printf("%lld control tokens\n", static_cast<long long>(found));
+  assert_true(found > 5000);
+}
+
+// Not by spelling one, by completing one, nor by what a normalizer makes of it.
+void no_normalizer_makes_a_control_token_of_host_text(void**) {
+  const json marks = {{"type", "Sequence"},
+                      {"normalizers",
+                       {{{"type", "Replace"}, {"pattern", {{"String", "x"}}}, {"content", "<s>"}},
+                        {{"type", "Replace"}, {"pattern", {{"String", "[/s"}}}, {"content", "</s"}},
+                        {{"type", "Replace"}, {"pattern", {{"String", "y>"}}}, {"content", "s>"}}}}};
+  const auto expect_none = [](const Tokenizer& tokenizer, const std::vector<Conversation>& texts) {
+    for (const Conversation& text : texts) {
+      assert_true(controls(tokenizer.encode(text.text, false, true)) > 0);
+      assert_int_equal(controls(tokenizer.encode_beside(text.text, text.host)), 0);
+    }
+  };
+  expect_none(*open_normalized("nfc"),
+              {Conversation().of_host("e\u0301<s>"), Conversation().own("e\u0301<").of_host("s").own(">"),
+               Conversation().own("<s").of_host("> e\u0301</s>")});
+  expect_none(*open_normalized("nfkc"),
+              {Conversation().of_host("\uff1cs\uff1e"), Conversation().own("<").of_host("\uff53>")});
+  expect_none(*open_normalized("llama-2"),
+              {Conversation().of_host("<s> a</s>"), Conversation().own("a <").of_host("s>")});
+  expect_none(*open_normalized("one-word", marks),
+              {Conversation().of_host("x"), Conversation().of_host("[/s").own(">"),
+               Conversation().own("[").of_host("/s>"), Conversation().own("<").of_host("y").own(">")});
+}
+
 void a_long_text_is_given_up_when_cancelled(void**) {
   const std::atomic<bool> cancelled{true};
   for (const char* name : {"nfc", "llama-2", "metaspace-first", "flags-char-normalizer", "one-word"})
@@ -333,6 +417,8 @@ int main() {
       cmocka_unit_test(what_is_not_implemented_is_refused_by_name),
       cmocka_unit_test(names_of_tokens_reach_templates_wherever_they_stand),
       cmocka_unit_test(a_tokenizer_class_that_is_not_the_files_is_refused_by_name),
+      cmocka_unit_test(control_tokens_of_a_template_pass_the_normalizer),
+      cmocka_unit_test(no_normalizer_makes_a_control_token_of_host_text),
       cmocka_unit_test(a_long_text_is_given_up_when_cancelled),
       cmocka_unit_test(a_long_text_is_given_up_within_100_ms),
   };

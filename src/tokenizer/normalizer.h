@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/text_range.h"
 #include "src/tokenizer/poll.h"
 
 namespace wi {
@@ -25,14 +26,29 @@ struct RewriteStep {
   bool operator==(const RewriteStep&) const = default;
 };
 
+// What rewriting the pieces of one text may take. A file's steps may double a text each; no real ones make
+// more of it than a few times its bytes.
+struct RewriteCall {
+  static constexpr size_t kGrowthPerByte = 64, kFreeGrowth = size_t{1} << 20;
+  static RewriteCall of_text(size_t bytes, Poll& poll) {
+    return {poll, kGrowthPerByte * bytes + kFreeGrowth};
+  }
+
+  Poll& poll;
+  size_t room;  // bytes by which steps may still make a piece longer, all of them together
+};
+
 class Normalizer {
  public:
   explicit Normalizer(std::vector<RewriteStep> steps) : steps_(std::move(steps)) {}
   bool empty() const { return steps_.empty(); }
 
   // A piece of the text; first: that with which it begins. An empty one stays empty. The result is the piece
-  // itself where nothing changes, else lies in *buffer.
-  std::string_view apply(std::string_view piece, bool first, std::string* buffer, Poll& poll) const;
+  // itself where nothing changes, else lies in *buffer. plain, if there is one: ranges of the piece, which
+  // become those of the result that have anything of them in it. Throws WI_E_UNSUPPORTED where there is no
+  // room.
+  std::string_view apply(std::string_view piece, bool first, std::string* buffer, RewriteCall& call,
+                         std::vector<TextRange>* plain = nullptr) const;
 
  private:
   std::vector<RewriteStep> steps_;

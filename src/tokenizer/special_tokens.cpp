@@ -16,6 +16,8 @@ namespace {
 
 // Longer ones are no special tokens of any model, and would make a hostile file cost time in every text.
 constexpr size_t kLongestSpecialBytes = 1024;
+// By which a token's text may grow on its way to a normalised one, which may shrink it again.
+constexpr size_t kSpecialGrowth = 4 * kLongestSpecialBytes;
 
 // \w of Unicode's regular expressions (UTS #18, annex C).
 constexpr std::string_view kWordCharacter = R"(\A[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}])";
@@ -40,7 +42,22 @@ size_t character_begin(std::string_view text, size_t end) {
   return end - 1;
 }
 
+void check_length(size_t token, std::string_view text) {
+  check(text.size() <= kLongestSpecialBytes, WI_E_FORMAT, "tokens[", token, "] is a special token of ",
+        text.size(), " bytes, at most ", kLongestSpecialBytes, " are allowed");
+}
+
 }  // namespace
+
+std::vector<TextRange> ControlTokens::plain_within(size_t begin, size_t end) const {
+  std::vector<TextRange> within;
+  const auto before = [&](const TextRange& range) { return range.end <= begin + offset; };
+  for (auto range = std::partition_point(plain.begin(), plain.end(), before);
+       range != plain.end() && range->begin < end + offset; ++range)
+    within.push_back({std::max(range->begin, begin + offset) - begin - offset,
+                      std::min(range->end, end + offset) - begin - offset});
+  return within;
+}
 
 SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& normalizer, bool normalized)
     : nodes_(1), flags_(vocabulary.tokens.size()) {
@@ -55,12 +72,13 @@ SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& nor
     if (added.normalized != normalized) continue;
     const auto i = static_cast<size_t>(added.token);
     std::string buffer;
-    const std::string_view text =
-        normalized ? normalizer.apply(vocabulary.tokens[i], true, &buffer, never) : vocabulary.tokens[i];
-    if (text.empty()) continue;
-    check(text.size() <= kLongestSpecialBytes, WI_E_FORMAT, "tokens[", i, "] is a special token of ",
-          text.size(), " bytes, at most ", kLongestSpecialBytes, " are allowed");
-    insert(text, added.token);
+    std::string_view text = vocabulary.tokens[i];
+    check_length(i, text);
+    RewriteCall call{never, kSpecialGrowth};
+    if (normalized) text = normalizer.apply(text, true, &buffer, call);
+    check_length(i, text);
+    const std::string& own = vocabulary.tokens[i];
+    if (!text.empty()) insert(text, added.token, text.ends_with(own) ? text.size() - own.size() : 0);
   }
   if (!asks_for_words) return;
   int code = 0;
@@ -81,7 +99,9 @@ SpecialTokens::Match SpecialTokens::next(std::string_view text, size_t from, con
     Match longest{begin, begin, -1};
     for (size_t at = begin + 1; node != 0; ++at) {
       const int32_t token = nodes_[node].token;
-      if (token >= 0 && (!flags_[static_cast<size_t>(token)].special || control.allowed(begin, at)))
+      const size_t mark = nodes_[node].mark;
+      // A mark may stand for a space of the host's: only the token's own text must be the template's.
+      if (token >= 0 && (!flags_[static_cast<size_t>(token)].special || control.allowed(begin + mark, at)))
         longest = {begin, at, token};
       if (at == text.size()) break;
       node = find_child(node, static_cast<unsigned char>(text[at]));
@@ -131,9 +151,9 @@ bool SpecialTokens::is_word_character(std::string_view character) const {
   return code >= 0;
 }
 
-void SpecialTokens::insert(std::string_view text, int32_t token) {
+void SpecialTokens::insert(std::string_view text, int32_t token, size_t mark) {
   const auto add = [&](unsigned char byte, uint32_t sibling) {
-    nodes_.push_back({byte, -1, 0, sibling});
+    nodes_.push_back({byte, 0, -1, 0, sibling});
     return static_cast<uint32_t>(nodes_.size() - 1);
   };
   const auto first = static_cast<unsigned char>(text[0]);
@@ -149,9 +169,11 @@ void SpecialTokens::insert(std::string_view text, int32_t token) {
     node = child;
   }
   // Two tokens with one text: the first is what a search finds, but one of the user's own stays findable.
-  int32_t& held = nodes_[node].token;
+  const int32_t held = nodes_[node].token;
   const auto special = [&](int32_t id) { return flags_[static_cast<size_t>(id)].special; };
-  if (held < 0 || (special(held) && !special(token))) held = token;
+  if (held >= 0 && !(special(held) && !special(token))) return;
+  nodes_[node].token = token;
+  nodes_[node].mark = static_cast<uint16_t>(mark);
 }
 
 uint32_t SpecialTokens::find_child(uint32_t node, unsigned char byte) const {

@@ -32,6 +32,8 @@ struct ControlTokens {
     const auto range = std::partition_point(plain.begin(), plain.end(), after);
     return range == plain.end() || range->begin >= end + offset;
   }
+  // The plain ranges of a part of the text, counted from where it begins.
+  std::vector<TextRange> plain_within(size_t begin, size_t end) const;
 };
 
 class SpecialTokens {
@@ -64,6 +66,7 @@ class SpecialTokens {
   };
   struct Node {
     unsigned char byte;
+    uint16_t mark = 0;  // bytes of a mark that the normalizer put before the token's own text
     int32_t token = -1;
     uint32_t child = 0, sibling = 0;  // 0: none
   };
@@ -74,7 +77,7 @@ class SpecialTokens {
   Match next(std::string_view text, size_t from, const ControlTokens& control, Poll& poll) const;
   bool accept(std::string_view text, bool parse_special, size_t done, size_t* spaces_end, Match* match) const;
   bool is_word_character(std::string_view character) const;
-  void insert(std::string_view text, int32_t token);
+  void insert(std::string_view text, int32_t token, size_t mark);
   uint32_t find_child(uint32_t node, unsigned char byte) const;
 
   std::vector<Node> nodes_;

@@ -73,23 +73,26 @@ std::vector<int32_t> TokenizerBase::encode_parts(std::string_view text, bool add
   if (add_bos && vocabulary_.add_bos) ids.push_back(vocabulary_.bos);
   if (text.empty()) return ids;
   std::deque<std::string> buffers;
-  const auto apply = [&](const Normalizer& normalizer, std::string_view piece, bool first) {
-    if (normalizer.empty()) return piece;
-    return normalizer.apply(piece, first, &buffers.emplace_back(), poll);
-  };
+  RewriteCall call = RewriteCall::of_text(text.size(), poll);
   const auto found = [&](int32_t token) { ids.push_back(token); };
   const std::unique_ptr<Encoder> encoder = make_encoder(text.size(), poll);
   const auto between = [&](size_t begin, size_t end) {
-    const std::string_view normal = apply(normalizer_, text.substr(begin, end - begin), begin == 0);
-    // Where normalising moved the bytes, a piece with plain ones in it has no control tokens at all.
-    const ControlTokens inside = normalizer_.empty()
-                                     ? ControlTokens{control.parsed, control.plain, begin}
-                                     : ControlTokens{control.parsed && control.allowed(begin, end)};
+    std::string_view normal = text.substr(begin, end - begin);
+    std::vector<TextRange> moved;
+    ControlTokens inside{control.parsed, control.plain, begin};
+    if (!normalizer_.empty()) {
+      moved = control.plain_within(begin, end);
+      normal = normalizer_.apply(normal, begin == 0, &buffers.emplace_back(), call,
+                                 control.plain.empty() ? nullptr : &moved);
+      inside = {control.parsed, moved, 0};
+    }
     normalized_specials_.split(
         normal, inside, poll,
         [&](size_t from, size_t to) {
-          const std::string_view plain = normal.substr(from, to - from);
-          encoder->append(apply(rewrites_, plain, begin == 0 && from == 0), ids);
+          std::string_view rest = normal.substr(from, to - from);
+          if (!rewrites_.empty())
+            rest = rewrites_.apply(rest, begin == 0 && from == 0, &buffers.emplace_back(), call);
+          encoder->append(rest, ids);
         },
         found);
   };
