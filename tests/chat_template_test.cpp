@@ -193,7 +193,8 @@ void host_text_stays_the_hosts(void**) {
     const ChatMessage message{.role = "user", .content = "Hello, W"};
     ChatRequest request;
     request.messages = {&message, 1};
-    request.variables_json = R"({"v": "ab\n"})";
+    request.variables_json =
+        R"({"v": "ab\n", "keys": {"<k>": 1}, "f": "{:<<1}{:x}", "p": "%%%5d", "h": "<&"})";
     const chat::Text rendered = one_template(std::move(text)).render(request);
     std::string out(rendered.bytes());
     for (auto range = rendered.host().rbegin(); range != rendered.host().rend(); ++range) {
@@ -218,6 +219,12 @@ void host_text_stays_the_hosts(void**) {
       {"{% macro m(a) %}({{ a }}){% endmacro %}{{ m(v) }}", "([ab\n])"},
       {"{{ messages[0].role }}", "user"},
       {"{{ v | e }}{{ v | capitalize }}", "[ab\nAb\n]"},
+      {"<{{ strftime_now(v) }}>{{ strftime_now('%%') }}", "<[ab\n]>%"},
+      {"{{ strftime_now('x' ~ v) }}", "[xab\n]"},
+      {"{% for k in dict(**keys) %}{{ k }}{% endfor %}{{ namespace(**keys) is defined }}", "[<k>]True"},
+      {"{% macro m() %}{{ kwargs }}{% endmacro %}{{ m(**keys) }}", "{'[<k>]': 1}"},
+      {"{{ f.format('', 255) }}{{ p % 5 }}{{ '{:x>3}%%'.format(v[0]) }}", "[<ff%    5]xx[a]%%"},
+      {"{{ h | e }}{{ '<' | e }}", "[&lt;&amp;]&lt;"},
   };
   for (const auto& [text, wanted] : cases) assert_string_equal(marked(text).c_str(), wanted);
   // A role that is no plain name is text like any other.

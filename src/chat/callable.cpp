@@ -24,7 +24,8 @@ Parameters::Parameters(const Arguments& arguments, std::string_view function,
   check(arguments.positional.size() <= names_.size(), WI_E_ARGUMENT, function, "() takes at most ",
         names_.size(), " arguments, ", arguments.positional.size(), " are given");
   for (size_t i = 0; i < arguments.positional.size(); ++i) values_[i] = &arguments.positional[i];
-  for (const auto& [name, value] : arguments.named) {
+  for (const auto& [text, value] : arguments.named) {
+    const std::string_view name = text.bytes();
     const size_t at = static_cast<size_t>(std::find(names_.begin(), names_.end(), name) - names_.begin());
     check(at < names_.size(), WI_E_ARGUMENT, function, "() has no argument '", name, "'");
     check(!values_[at], WI_E_ARGUMENT, function, "() gets '", name, "' twice");

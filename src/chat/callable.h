@@ -15,7 +15,7 @@ class Interpreter;
 
 struct Arguments {
   std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
+  std::vector<std::pair<Text, Value>> named;  // a name that stood behind ** may be the host's
 };
 
 struct Callable : Object {

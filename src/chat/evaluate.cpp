@@ -218,7 +218,7 @@ Arguments Interpreter::arguments(const Expression& expression) {
         made.positional.push_back(std::move(value));
         break;
       case Argument::Kind::named:
-        made.named.emplace_back(argument.name, std::move(value));
+        made.named.emplace_back(Text(argument.name), std::move(value));
         break;
       case Argument::Kind::list:
         for (Value& each : elements(value)) made.positional.push_back(std::move(each));
@@ -227,7 +227,7 @@ Arguments Interpreter::arguments(const Expression& expression) {
         check(value.is(Kind::dict), WI_E_ARGUMENT, "a ", value.type_name(), " stands behind **");
         for (const auto& [key, each] : value.dict().entries()) {
           check(key.is(Kind::text), WI_E_ARGUMENT, "a key behind ** is no text");
-          made.named.emplace_back(key.text().bytes(), each);
+          made.named.emplace_back(key.text(), each);
         }
         break;
     }

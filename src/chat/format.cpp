@@ -215,7 +215,7 @@ Value brace_field(Interpreter& run, std::string_view field, const Arguments& arg
     value = arguments.positional[index];
   } else {
     const auto named = std::find_if(arguments.named.begin(), arguments.named.end(),
-                                    [&](const auto& argument) { return argument.first == name; });
+                                    [&](const auto& argument) { return argument.first.bytes() == name; });
     check(named != arguments.named.end(), WI_E_ARGUMENT, "format() has no argument '", name, "'");
     value = named->second;
   }
@@ -276,10 +276,8 @@ Text format_percent(Interpreter& run, const Text& format, const Value& values) {
     if (at < text.size() && text[at] == '.') spec.precision = read_number(text, &++at);
     check(at < text.size(), WI_E_ARGUMENT, "a format ends within %");
     spec.type = text[at++];
-    if (spec.type == '%')
-      out.append("%");
-    else
-      out.append(percent_value(run, spec, named ? *named : next()));
+    out.append_for(spec.type == '%' ? Text("%") : percent_value(run, spec, named ? *named : next()), format,
+                   mark, at);
     run.budget().bytes(out.size() / 16 + 1);
   }
   check(used > 0 || is_dict || (is_tuple && values.list().items.empty()), WI_E_ARGUMENT,
@@ -322,7 +320,7 @@ Text format_braces(Interpreter& run, const Text& format, const Arguments& argume
     Value value = brace_field(run, field, arguments, &numbering);
     if (conversion)
       value = Value::of(conversion == 'r' ? to_repr(value, run.budget()) : to_text(value, run.budget()));
-    out.append(brace_value(run, spec, value));
+    out.append_for(brace_value(run, spec, value), format, at, close + 1);
     run.budget().bytes(out.size() / 16 + 1);
     at = close + 1;
   }

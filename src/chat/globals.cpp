@@ -66,7 +66,8 @@ Value raise_exception(Interpreter& run, const Value&, Arguments& arguments) {
   fail(WI_E_ARGUMENT, "the template refuses this conversation: ", run.print(given[0]).bytes().substr(0, 300));
 }
 
-// In this process's time zone and in English, as Python's strftime is by default.
+// In this process's time zone and in English, as Python's strftime is by default. Where any of the format is
+// the host's the whole date is.
 Value strftime_now(Interpreter& run, const Value&, Arguments& arguments) {
   const Parameters given(arguments, "strftime_now", {"format"}, 1);
   const std::string format(given.text(0).bytes());
@@ -80,7 +81,9 @@ Value strftime_now(Interpreter& run, const Value&, Arguments& arguments) {
   static const locale_t english = ::newlocale(LC_ALL_MASK, "C", nullptr);
   std::vector<char> text(64 + 64 * format.size());
   const size_t length = ::strftime_l(text.data(), text.size(), format.c_str(), &now, english);
-  return run.make(Text(std::string(text.data(), length)));
+  Text date;
+  date.append_for({text.data(), length}, given.text(0), 0, format.size());
+  return run.make(std::move(date));
 }
 
 template <const char* const& name>

@@ -130,7 +130,7 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
       break;
     case Type::call: {
       Arguments with = arguments(*statement.value);
-      with.named.emplace_back("caller", make_macro(statement));
+      with.named.emplace_back(Text("caller"), make_macro(statement));
       put(print(call(evaluate(*statement.value->parts[0]), std::move(with))));
       break;
     }
@@ -225,7 +225,7 @@ Value Interpreter::run_macro(const MacroObject& object, Arguments arguments) {
   const InScope inside(scope_, inner);
   const auto take = [&](std::string_view name) {
     for (auto given = arguments.named.begin(); given != arguments.named.end(); ++given)
-      if (given->first == name) {
+      if (given->first.bytes() == name) {
         Value value = std::move(given->second);
         arguments.named.erase(given);
         return std::make_pair(true, value);
@@ -255,7 +255,7 @@ Value Interpreter::run_macro(const MacroObject& object, Arguments arguments) {
     inner->set("kwargs", Value::of(std::move(more)), budget_);
   } else {
     check(arguments.named.empty(), WI_E_ARGUMENT, "macro '", macro.name, "' takes no argument '",
-          arguments.named.empty() ? "" : arguments.named[0].first, "'");
+          arguments.named.empty() ? "" : arguments.named[0].first.bytes(), "'");
   }
   const size_t count = macro.parameters.size(), given = arguments.positional.size();
   check(macro.takes_more || given <= count, WI_E_ARGUMENT, "macro '", macro.name, "' takes at most ", count,

@@ -46,6 +46,13 @@ void Text::append_for(std::string_view bytes, const Text& from, size_t begin, si
     append(bytes);
 }
 
+void Text::append_for(const Text& text, const Text& from, size_t begin, size_t end) {
+  if (from.has_host(begin, end))
+    append_host(text.bytes());
+  else
+    append(text);
+}
+
 Text Text::slice(size_t begin, size_t end) const {
   Text part;
   part.append(*this, begin, end);

@@ -30,6 +30,7 @@ class Text {
   void append_host(std::string_view bytes);
   // What stands in place of from's bytes [begin, end): the host's if any of them is.
   void append_for(std::string_view bytes, const Text& from, size_t begin, size_t end);
+  void append_for(const Text& text, const Text& from, size_t begin, size_t end);
   Text slice(size_t begin, size_t end) const;
 
  private:

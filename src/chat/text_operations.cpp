@@ -203,10 +203,19 @@ Text replace(const Text& text, const Text& old, const Text& with, int64_t most, 
 }
 
 Text escaped(const Text& text, Budget& budget) {
-  static constexpr std::pair<const char*, const char*> marks[] = {
-      {"&", "&amp;"}, {">", "&gt;"}, {"<", "&lt;"}, {"'", "&#39;"}, {"\"", "&#34;"}};
-  Text out = text;
-  for (const auto& [mark, instead] : marks) out = replace(out, Text(mark), Text(instead), -1, budget);
+  static constexpr std::string_view marks = "&><'\"";
+  static constexpr std::string_view instead[] = {"&amp;", "&gt;", "&lt;", "&#39;", "&#34;"};
+  const std::string_view bytes = text.bytes();
+  budget.bytes(5 * bytes.size());
+  Text out;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t mark = std::min(bytes.find_first_of(marks, at), bytes.size());
+    out.append(text, at, mark);
+    at = mark + 1;
+    if (mark == bytes.size()) break;
+    budget.bytes(6);
+    out.append_for(instead[marks.find(bytes[mark])], text, mark, at);
+  }
   return out;
 }
 
