@@ -246,7 +246,7 @@ void statistics_count_the_time_that_calls_waited(void**) {
 // An engine's thread that waits for the disk goes on writing for others.
 void a_wait_for_the_disk_is_a_break(void**) {
   struct Others final : Breaks {
-    bool wanted() override { return true; }
+    bool due() override { return true; }
     void take() override { ++taken; }
     int taken = 0;
   };

@@ -247,6 +247,33 @@ void a_writer_goes_on_while_another_task_reads(void**) {
   assert_in_time(answer.last != WI_EVENT_TOKEN || answer.tokens.size() - before >= length(8));
 }
 
+// The engine does not know of them when the loops of a lone reader's chunk begin.
+void a_newcomer_that_only_writes_waits_a_moment_for_a_lone_reader(void**) {
+  Session writer = create_session(world->model.get()), reader = create_session(world->model.get());
+  const std::vector<int32_t> question = some_tokens(100), document = some_tokens(length(24000), 5);
+  assert_works(wi_session_prefill(writer.get(), question.data(), question.size(), nullptr, nullptr, error));
+  const wi_task_params read = prompt_of(document, 1);
+  wi_task_params write = sized<wi_task_params>();
+  write.max_tokens = 1;
+  Task reading = submit(reader.get(), &read);
+  while (info_of(reading.get()).prompt_done < document.size() / 4) std::this_thread::yield();
+  std::vector<double> waits;
+  while (info_of(reading.get()).state == WI_TASK_READING && waits.size() < 15) {
+    Task writing = submit(writer.get(), &write);
+    take_all(writing.get());
+    waits.push_back(static_cast<double>(info_of(writing.get()).first_token_ns) * 1e-6);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + 13 * waits.size() % 50));
+  }
+  wi_task_cancel(reading.get());
+  take_all(reading.get());
+  assert_false(waits.empty());
+  std::sort(waits.begin(), waits.end());
+  std::printf("%zu newcomers waited %.0f ms, at most %.0f\n", waits.size(), waits[waits.size() / 2],
+              waits.back());
+  // task_wait_ms is 50. The median: what else a machine does, and the end of a segment, may come in between.
+  assert_in_time(waits[waits.size() / 2] < 90);
+}
+
 // A text that takes a second or more to tokenise wherever it is tokenised, and how long it takes.
 struct LongText {
   LongText() {
@@ -573,6 +600,7 @@ int main() {
       cmocka_unit_test(a_session_with_a_task_is_busy_until_the_task_has_ended),
       cmocka_unit_test(a_cancelled_task_ends_soon_and_its_session_is_free),
       cmocka_unit_test(a_writer_goes_on_while_another_task_reads),
+      cmocka_unit_test(a_newcomer_that_only_writes_waits_a_moment_for_a_lone_reader),
       cmocka_unit_test(a_long_text_stalls_nobody_while_it_is_tokenised),
       cmocka_unit_test(a_task_is_cancelled_while_its_text_is_tokenised),
       cmocka_unit_test(polling_never_waits),

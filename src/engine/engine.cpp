@@ -121,10 +121,11 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   void finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last, wi_status status,
               const char* message) noexcept;
 
-  // A prompt's chunk lets others through.
-  bool wanted() override {
-    return scheduler_.writers() > 0 || scheduler_.readers() > reading_.size() || !texts_.empty() ||
-           has_news_.load(std::memory_order_relaxed);
+  // A prompt's chunk lets others through, and newcomers.
+  bool due() override {
+    const bool alone =
+        tasks_.size() == reading_.size() && texts_.empty() && !has_news_.load(std::memory_order_relaxed);
+    return !alone && now_ns() - last_step_ns_ >= wait_ns_;
   }
   void take() override;
 

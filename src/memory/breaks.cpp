@@ -1,8 +1,47 @@
 #include "src/memory/breaks.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace wi {
+namespace {
+
+// A worker takes so small a part of its share at a time that the others wait little for it to stop: a second's loop
+// stops in some ten milliseconds, or in one task.
+constexpr int64_t kParts = 64;
+
+struct Loop {
+  const Stream& inner;
+  Breaks& breaks;
+  const Stream::Body body;
+  void* const context;
+  const int64_t tasks;
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> stopped{false};
+
+  void work(int worker) {
+    try {
+      while (!stopped.load(std::memory_order_relaxed) && !inner.cancelled() && work_at_some(worker))
+        if (worker == 0 && breaks.due()) stopped.store(true, std::memory_order_relaxed);
+    } catch (...) {
+      stopped.store(true, std::memory_order_relaxed);
+      throw;
+    }
+  }
+  // False: there is none left.
+  bool work_at_some(int worker) {
+    int64_t first = next.load(std::memory_order_relaxed), count = 0;
+    do {
+      if (first >= tasks) return false;
+      count = std::max<int64_t>(1, (tasks - first) / (kParts * inner.workers));
+    } while (!next.compare_exchange_weak(first, first + count, std::memory_order_relaxed));
+    for (int64_t task = first; task < first + count && !inner.cancelled(); ++task)
+      body(context, task, worker);
+    return true;
+  }
+};
+
+}  // namespace
 
 InterruptibleStream::InterruptibleStream(const Stream& inner, Breaks* breaks)
     : inner_(inner), breaks_(breaks), outer_(inner) {
@@ -27,29 +66,16 @@ InterruptibleStream::InterruptibleStream(const Stream& inner, Breaks* breaks)
   }
 }
 
-// A few tasks at a time, as many as take about a slice by how long those before them took.
+// Every worker takes tasks from one counter, as a helper of a plain loop does (team.h), until the loop is to stop:
+// those that were taken are run, and the counter is where it goes on.
 void InterruptibleStream::parallel(int64_t tasks, Stream::Body body, void* context) const {
-  using Clock = std::chrono::steady_clock;
-  struct Part {
-    Stream::Body body;
-    void* context;
-    int64_t first;
-  } part{body, context, 0};
-  const Stream::Body run_part = [](void* at, int64_t task, int worker) {
-    const Part& own = *static_cast<const Part*>(at);
-    own.body(own.context, own.first + task, worker);
-  };
-  int64_t count = inner_.workers;
-  while (part.first < tasks && !inner_.cancelled()) {
-    const int64_t left = tasks - part.first;
-    count = breaks_->wanted() ? std::min(count, left) : left;
-    const Clock::time_point start = Clock::now();
-    inner_.parallel(inner_, count, run_part, &part);
-    const auto passed = std::max<std::chrono::nanoseconds>(Clock::now() - start, std::chrono::nanoseconds(1));
-    part.first += count;
+  Loop loop{inner_, *breaks_, body, context, tasks};
+  for (int64_t first = 0; first < tasks && !inner_.cancelled(); first = loop.next) {
+    loop.stopped = false;
+    inner_.parallel(
+        inner_, std::min<int64_t>(inner_.workers, tasks - first),
+        [](void* at, int64_t, int worker) { static_cast<Loop*>(at)->work(worker); }, &loop);
     breaks_->take();
-    const int64_t rounds = std::max<int64_t>(count / inner_.workers, 1);
-    count = std::clamp<int64_t>(rounds * kSlice.count() / passed.count(), 1, 4 * rounds) * inner_.workers;
   }
 }
 

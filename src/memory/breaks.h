@@ -3,8 +3,6 @@
 // the same with and without breaks, since its tasks are.
 #pragma once
 
-#include <chrono>
-
 #include "kernels/types.h"
 
 namespace wi {
@@ -12,9 +10,10 @@ namespace wi {
 class Breaks {
  public:
   virtual ~Breaks() = default;
-  // Whether anybody might need a break before long; where not, loops run in one go.
-  virtual bool wanted() = 0;
-  // Between two tasks, when no body runs: does the urgent work if it is time for it. What it throws ends the
+  // Whether a loop should stop for take(). Asked every few tasks by the thread that the loop is of, while others are at
+  // theirs: anybody may come to need a break at any time.
+  virtual bool due() = 0;
+  // When a loop has stopped or ended: no body runs. Does the urgent work if it is time for it. What it throws ends the
   // long work.
   virtual void take() = 0;
 };
@@ -30,8 +29,6 @@ class InterruptibleStream {
  private:
   void parallel(int64_t tasks, Stream::Body body, void* context) const;
 
-  // Long enough that a loop's start and end do not count, short for who waits.
-  static constexpr std::chrono::nanoseconds kSlice{5'000'000};
   const Stream& inner_;
   Breaks* const breaks_;
   Stream outer_;
