@@ -61,6 +61,13 @@ void decode_step(const Step& given, std::span<const Row> rows, StepStats& times)
 
 namespace {
 
+// In room of their own: the last layer's are there however often lists have the queue finished before it (attention.h).
+const AppendRun* sent_runs(Queue& queue, std::span<const AppendRun> runs) {
+  auto* const there = reinterpret_cast<AppendRun*>(queue.room(Queue::kAppendRuns, runs.size_bytes()));
+  queue.upload(there, runs.data(), runs.size_bytes());
+  return there;
+}
+
 // All that changes from step to step comes in here.
 void begin(const Step& step, std::span<const Row> rows) {
   Workspace& work = step.work;
@@ -80,8 +87,8 @@ void begin(const Step& step, std::span<const Row> rows) {
   for (int32_t layer = 0; layer < step.model.config.layers; ++layer)
     for (size_t i = 0; i < rows.size(); ++i)
       rows[i].sequence->places(layer, rows[i].position, 1, static_cast<int64_t>(i), room.runs);
-  room.runs_there = work.queue() ? work.queue()->stage(room.runs.data(), room.runs.size()) : nullptr;
   room.largest.resize(room.runs.size());
+  room.runs_there = work.queue() ? sent_runs(*work.queue(), room.runs) : nullptr;
 }
 
 // Keys and values join the tail before anybody attends: a token sees itself.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "src/decode.h"
 #include "src/memory_plan.h"
 #include "src/pipeline/attention.h"
 #include "src/workspace.h"
@@ -220,6 +221,44 @@ void lookups_of_many_rows_come_in_passes(void**) {
   assert_in_range(queue.bytes().host, 1, 4 * kMostStaged);
 }
 
+// A step of many rows that follow each other, over a tail with room for so many blocks: the last row's logits.
+std::vector<float> logits_after_a_step(int32_t layers, size_t row_count, int32_t blocks) {
+  cuda_emulation::reset(test::seed());
+  World device(cuda_backend(), {.policy = "full", .kv_heads = 4, .layers = layers});
+  const auto session = device.session();
+  session->prefill(prompt(4), {}, nullptr);
+  Sequence sequence = session->sequence();
+  sequence.reserve(int64_t{kBlockTokens} * blocks);
+  std::vector<float> logits(static_cast<size_t>(device.model->config.vocab));
+  std::vector<StepStats> stats(row_count);
+  std::vector<Row> rows(row_count);
+  for (size_t i = 0; i < row_count; ++i) {
+    rows[i].sequence = &sequence;
+    rows[i].position = 4 + static_cast<int64_t>(i);
+    rows[i].token = static_cast<int32_t>(i % 50);
+    rows[i].policy = device.session_params.policy;
+    rows[i].params = &device.session_params.policy_params;
+    rows[i].stats = &stats[i];
+  }
+  rows.back().logits = logits.data();
+  device.runtime->workers.run(nullptr, [&](const Stream& stream) {
+    auto work = device.runtime->workspace();
+    StepStats times;
+    decode_step({device.runtime->backend, stream, *device.model, *work, nullptr}, rows, times);
+  });
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+  return logits;
+}
+
+// The queue is finished on the way, for lists take more than is staged at once: keys and values of the layers after
+// that go where they belong all the same.
+void lists_of_any_length_change_no_bit_of_a_step(void**) {
+  constexpr int32_t kLayers = 12, kBlocks = 1500;
+  constexpr size_t kRows = 24;
+  assert_true(kLayers * kRows * 4 * kBlocks * sizeof(KvRun) > kMostStaged);
+  assert_true(logits_after_a_step(kLayers, kRows, kBlocks) == logits_after_a_step(kLayers, kRows, 1));
+}
+
 // Unless the host says how much keys and values may take, they have what weights and scratch leave.
 void weights_and_scratch_are_taken_off_the_default_budget(void**) {
   World device(cuda_backend(), {.budget_bytes = 0});
@@ -335,6 +374,7 @@ int main() {
       cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
       cmocka_unit_test_setup(warm_steps_allocate_nothing, reset),
       cmocka_unit_test_setup(lookups_of_many_rows_come_in_passes, reset),
+      cmocka_unit_test_setup(lists_of_any_length_change_no_bit_of_a_step, reset),
       cmocka_unit_test_setup(weights_and_scratch_are_taken_off_the_default_budget, reset),
       cmocka_unit_test_setup(a_plan_has_the_scratch_of_a_device, reset),
       cmocka_unit_test_setup(what_a_device_does_not_do_is_refused_by_name, reset),

@@ -87,7 +87,18 @@ class Queue {
 
   // At least so many bytes, 256-byte aligned; what the last call of the same name gave is gone. Throws
   // WI_E_MEMORY.
-  enum Room { kActivations, kResults, kLists, kCounters, kPast, kNextPast, kPastState, kIndexing, kRooms };
+  enum Room {
+    kActivations,
+    kResults,
+    kLists,
+    kCounters,
+    kAppendRuns,
+    kPast,
+    kNextPast,
+    kPastState,
+    kIndexing,
+    kRooms
+  };
   std::byte* room(Room which, size_t bytes);
   QueueBytes bytes() const;  // of all that, and of the queue's own
 

@@ -12,7 +12,7 @@ namespace wi {
 // Where a call's tokens go, and how large what was written is; kept, so that a step allocates nothing.
 struct AppendRoom {
   std::vector<AppendRun> runs;            // of a layer of a prompt; of a step (layers, rows)
-  const AppendRun* runs_there = nullptr;  // the same in a device's memory, until the step is finished
+  const AppendRun* runs_there = nullptr;  // the same in a device's memory
   std::vector<uint32_t> largest;          // AppendArgs::largest; of a step (layers, runs)
 };
 
