@@ -777,14 +777,16 @@ typedef struct wi_memory_plan {
   uint64_t kv_bytes;      /* keys and values of all tokens, in layers with a sliding window too */
   uint64_t index_bytes;   /* at most */
   uint64_t sealing_bytes; /* most that is needed besides while a segment is being built */
-  /* Activations, and what is read of the slow tier at a time, estimated; shared by the runtime's sessions that
-   * take turns */
+  /* Activations, and what is read of the slow tier at a time, estimated: a part of a chunk's past, and what a step
+   * looks up in one layer, which under "full" is all of that layer. Shared by the runtime's sessions that take turns;
+   * in a batch, and among tasks, each one more adds what it looks up itself */
   uint64_t scratch_bytes;
   uint64_t total_bytes; /* sum of these */
   uint64_t max_tokens;  /* most tokens that fit the budgets if this session has the runtime's to itself */
   /* Of kv, index and sealing, what must be in fast memory where the runtime has a slow tier: recent tokens, of a
-   * segment in the making a few heads (on a device, all of it), the index of all. With one, fits and max_tokens
-   * count no more than that. Since 0.2 */
+   * segment in the making a few heads (on a device, all of it), the index of all; and what spill_bytes has no room for
+   * if nobody else is in it. With one, fits and max_tokens count no more than that, and where kv_fast_share is given,
+   * that the rest may leave. Since 0.2 */
   uint64_t fast_bytes;
 } wi_memory_plan;
 

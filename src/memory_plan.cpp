@@ -18,10 +18,11 @@ uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads);
 uint64_t device_scratch_bytes(const Runtime& runtime, const Model& model, const KvShape& shape,
                               const SessionParams& params, int64_t rows, int64_t tokens);
 uint64_t past_scratch_bytes(const Model& model, const KvShape& shape, int64_t chunk_tokens, int64_t tokens);
+uint64_t lookup_scratch_bytes(const KvShape& shape, const SessionParams& params, int64_t tokens);
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
-                     uint64_t pool_budget_bytes, bool slow_tier, const SlowPlan& slow);
+                     uint64_t pool_budget_bytes, const SlowPlan* slow);
 bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
-                  bool slow_tier);
+                  const SlowPlan* slow);
 
 uint64_t count_indexed_planes(const KvShape& shape) {
   return static_cast<uint64_t>(shape.indexed_layers()) * static_cast<uint64_t>(shape.kv_heads);
@@ -46,6 +47,29 @@ uint64_t index_room_of(const KvShape& shape, const Policy& policy, const PolicyP
   const size_t capacity =
       policy.index_capacity(params, static_cast<int32_t>(tokens), shape.head_dim, shape.dtype);
   return count_indexed_planes(shape) * ((capacity + 63) & ~size_t{63});
+}
+
+SlowPlan slow_plan_of(const Runtime& runtime, const KvShape& shape, const SessionParams& params) {
+  const SpillFile* const file = runtime.buffer->file().get();
+  SlowPlan slow;
+  slow.room = file ? file->most() : runtime.buffer->pinned()->budget();
+  slow.share = params.kv_fast_share;
+  if (file && !shape.windows && straight_planes(shape, runtime.workers.threads())) {
+    slow.workers = runtime.workers.threads();
+    slow.tail = params.sparse_read_tokens == 0;
+  }
+  return slow;
+}
+
+// A partition's last frame is half empty as a rule.
+int64_t in_frames(const PolicyParams& params, int64_t tokens) {
+  return tokens + tokens / std::max(params.tokens_per_centroid, 1) * (kFrameTokens - 1) / 2;
+}
+
+// By one step, frames' empty places included. Whatever is one partition a segment is looked at whole.
+int64_t looked_up_tokens(const Policy& policy, const PolicyParams& params, int64_t indexed_tokens) {
+  return policy.partition_offsets ? in_frames(params, zones_of(params, indexed_tokens, 0).budget)
+                                  : indexed_tokens;
 }
 
 }  // namespace
@@ -114,12 +138,8 @@ uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const Poli
 
 uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                          int64_t indexed_tokens) {
-  // Whatever is one partition a segment is looked at whole.
-  const int64_t tokens =
-      policy.partition_offsets ? zones_of(params, indexed_tokens, 0).budget : indexed_tokens;
-  // A partition's last frame is half empty as a rule.
-  const int64_t rounding = tokens / std::max(params.tokens_per_centroid, 1) * (kFrameTokens - 1) / 2;
-  return static_cast<uint64_t>(std::min(tokens + rounding, indexed_tokens)) * shape.indexed_token_bytes();
+  return static_cast<uint64_t>(std::min(looked_up_tokens(policy, params, indexed_tokens), indexed_tokens)) *
+         shape.indexed_token_bytes();
 }
 
 wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
@@ -129,12 +149,10 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   const KvShape shape = kv_shape_of(model, params.kv, runtime);
   const int64_t chunk_tokens = prefill_chunk_tokens(config);
   const bool slow_tier = may_leave(runtime, shape);
-  SlowPlan slow;
-  if (slow_tier && !shape.windows && runtime.buffer->file() &&
-      straight_planes(shape, runtime.workers.threads()))
-    slow = {runtime.workers.threads(), params.sparse_read_tokens == 0};
-  const KvPlan kv =
-      plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, static_cast<int64_t>(tokens), slow);
+  const SlowPlan if_slow = slow_tier ? slow_plan_of(runtime, shape, params) : SlowPlan();
+  const SlowPlan* const slow = slow_tier ? &if_slow : nullptr;
+  const KvPlan kv = plan_kv(shape, *params.policy, params.policy_params, chunk_tokens,
+                            static_cast<int64_t>(tokens), if_slow);
 
   wi_memory_plan plan{};
   plan.weight_bytes = model.weight_bytes;
@@ -145,29 +163,36 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   plan.scratch_bytes =
       runtime.device ? device_scratch_bytes(runtime, model, shape, params, rows, static_cast<int64_t>(tokens))
                      : scratch_bytes(model, rows, runtime.workers.threads());
-  if (slow_tier &&
-      (params.kv_fast_share > 0 || !fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), false)))
-    plan.scratch_bytes += past_scratch_bytes(model, shape, rows, static_cast<int64_t>(tokens));
+  if (slow_tier && (params.kv_fast_share > 0 ||
+                    !fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), nullptr)))
+    plan.scratch_bytes +=
+        past_scratch_bytes(model, shape, rows, static_cast<int64_t>(tokens)) +
+        (runtime.buffer->file() ? lookup_scratch_bytes(shape, params, static_cast<int64_t>(tokens)) : 0);
   plan.total_bytes =
       plan.weight_bytes + plan.kv_bytes + plan.index_bytes + plan.sealing_bytes + plan.scratch_bytes;
   plan.fast_bytes = kv.fast_bytes;
-  plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget(), slow_tier, slow);
+  plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget(), slow);
   const uint64_t needed =
       slow_tier ? plan.weight_bytes + plan.fast_bytes + plan.scratch_bytes : plan.total_bytes;
   plan.fits =
-      fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), slow_tier) &&
+      fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), slow) &&
       needed <= (runtime.device ? runtime.device->description.free_bytes : runtime.topology.memory_bytes);
   return plan;
 }
 
 uint64_t planned_fast_bytes(const Runtime& runtime, const Model& model, const SessionParams& params,
                             uint64_t tokens) {
-  const uint64_t least = plan_memory(runtime, model, params, tokens).fast_bytes;
-  const KvShape shape = kv_shape_of(model, params.kv);
-  const uint64_t whole = plan_kv(shape, *params.policy, params.policy_params,
-                                 prefill_chunk_tokens(model.config), static_cast<int64_t>(tokens))
-                             .fast_bytes;
-  return whole <= runtime.pool->budget() ? std::max(whole, least) : least;
+  const KvShape shape = kv_shape_of(model, params.kv, runtime);
+  const SlowPlan slow = slow_plan_of(runtime, shape, params);
+  const auto plan = [&](const SlowPlan& with) {
+    return plan_kv(shape, *params.policy, params.policy_params, prefill_chunk_tokens(model.config),
+                   static_cast<int64_t>(tokens), with);
+  };
+  const KvPlan least = plan(slow);
+  check(least.slow_bytes <= slow.room, WI_E_BUDGET, "kv_fast_share is ", params.kv_fast_share, ", so that ",
+        least.slow_bytes, " bytes may have to leave fast memory, the runtime's spill_bytes is ", slow.room);
+  const uint64_t whole = plan({}).fast_bytes;
+  return whole <= runtime.pool->budget() ? std::max(whole, least.fast_bytes) : least.fast_bytes;
 }
 
 // Follows seal_prompt() of pipeline/index.h: the segments that SegmentGrid has for so many tokens, in order.
@@ -231,6 +256,15 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
                                       making_bytes(shape, policy, params, unit.tokens) +
                                       building_bytes(shape, policy, params, unit.tokens, slow.workers));
   }
+  // Segments leave whole, so that of the slow tier's room almost one may be left over.
+  const uint64_t longest =
+      std::min<uint64_t>(static_cast<uint64_t>(params.segment_tokens) * shape.indexed_token_bytes(), sealed);
+  const uint64_t all = held + plan.sealing_bytes, leaving = slow.room - std::min(slow.room, longest);
+  if (all > leaving) plan.fast_bytes = std::max(plan.fast_bytes, all - leaving);
+  if (slow.share > 0)
+    plan.slow_bytes = std::min(
+        sealed, sealed + longest -
+                    static_cast<uint64_t>(static_cast<double>(slow.share) * static_cast<double>(sealed)));
   return plan;
 }
 
@@ -325,21 +359,38 @@ uint64_t past_scratch_bytes(const Model& model, const KvShape& shape, int64_t ch
 }
 
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
-                     uint64_t pool_budget_bytes, bool slow_tier, const SlowPlan& slow) {
+                     uint64_t pool_budget_bytes, const SlowPlan* slow) {
   int64_t fits = 0, too_many = INT32_MAX;
   while (fits + 1 < too_many) {
     const int64_t middle = fits + (too_many - fits) / 2;
-    const KvPlan plan = plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, middle, slow);
-    (fits_budgets(plan, params.kv_budget_bytes, pool_budget_bytes, slow_tier) ? fits : too_many) = middle;
+    const KvPlan plan =
+        plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, middle, slow ? *slow : SlowPlan());
+    (fits_budgets(plan, params.kv_budget_bytes, pool_budget_bytes, slow) ? fits : too_many) = middle;
   }
   return static_cast<uint64_t>(fits);
 }
 
-// The session's own budget counts what it holds; the pool also sees what is taken for a moment.
+// What a step keeps of one layer: every page that it looks up and that is read from the file without a frame to go to,
+// which are all of them where a policy looks up whole segments, and what says where they lie.
+uint64_t lookup_scratch_bytes(const KvShape& shape, const SessionParams& params, int64_t tokens) {
+  const PolicyParams& policy = params.policy_params;
+  const int64_t indexed = SegmentGrid(policy).sealed_end(tokens) - kSinkTokens;
+  if (indexed <= 0) return 0;
+  // What rows of a sparse read share is read once.
+  const int64_t rows = std::max(params.sparse_read_tokens, 1);
+  const int64_t looked_up =
+      std::min(rows * looked_up_tokens(*params.policy, policy, indexed), in_frames(policy, indexed));
+  const auto pages = static_cast<uint64_t>(shape.kv_heads * ((looked_up + kFrameTokens - 1) / kFrameTokens));
+  const uint64_t page_bytes = 2 * kFrameTokens * shape.head_bytes();
+  return pages * (page_bytes + 2 * (sizeof(KvRun) + sizeof(ReadRequest))) + SpillReader::kMostBuffer;
+}
+
+// The session's own budget counts what it holds; the pool also sees what is taken for a moment. slow: null where there
+// is no slow tier.
 bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
-                  bool slow_tier) {
-  if (slow_tier)
-    return plan.fast_bytes <= pool_budget_bytes &&
+                  const SlowPlan* slow) {
+  if (slow)
+    return plan.slow_bytes <= slow->room && plan.fast_bytes <= pool_budget_bytes &&
            (session_budget_bytes == 0 || plan.fast_bytes <= session_budget_bytes);
   const uint64_t held = plan.kv_bytes + plan.index_bytes;
   return held + plan.sealing_bytes <= pool_budget_bytes &&

@@ -16,11 +16,14 @@ struct KvPlan {
   uint64_t index_bytes = 0;    // of all segments, at most; what orders their tokens included
   uint64_t sealing_bytes = 0;  // most that building a segment, and the tail waiting for it, takes on top
   uint64_t fast_bytes = 0;     // most of these that is in use at once and cannot be in a slow tier
+  uint64_t slow_bytes = 0;     // of sealed keys and values, what may not stay out of it
 };
 // Of fast_bytes: what need not be in it.
 struct SlowPlan {
-  int workers = 0;    // that lay out segments which go straight to the slow tier; 0: none does
-  bool tail = false;  // nor do all of a prompt's tokens that are to be sealed
+  uint64_t room = UINT64_MAX;  // that there is for what leaves
+  float share = 0;             // kv_fast_share
+  int workers = 0;             // that lay out segments which go straight to the slow tier; 0: none does
+  bool tail = false;           // nor do all of a prompt's tokens that are to be sealed
 };
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
                int64_t tokens, const SlowPlan& slow = {});
@@ -64,7 +67,8 @@ inline bool may_leave(const Runtime& runtime, const KvShape& shape) {
   return runtime.buffer && (!shape.windows || (runtime.buffer->file() && shape.indexed_layers() > 0));
 }
 // Of a session with a slow tier, what it takes of the fast one while it is left to it: where the runtime's budget is
-// enough for that, segments whole, else what plan_memory() calls fast_bytes.
+// enough for that, segments whole, else what plan_memory() calls fast_bytes. WI_E_BUDGET: the session's share of it
+// leaves more to the slow one than that may have.
 uint64_t planned_fast_bytes(const Runtime& runtime, const Model& model, const SessionParams& params,
                             uint64_t tokens);
 

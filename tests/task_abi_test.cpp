@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
+#include "support/folder.h"
 #include "support/patience.h"
 
 namespace {
@@ -500,6 +501,34 @@ void tasks_wait_for_memory_instead_of_failing(void**) {
   assert_non_null(std::strstr(info.message, "kv_budget_bytes"));
 }
 
+// Neither what must stay in fast memory, as the slow tier has no room for it, nor what a share of it leaves no room for.
+void a_slow_tier_that_can_never_hold_a_task_is_told_at_once(void**) {
+  const Folder folder;
+  auto limited = sized<wi_runtime_params>();
+  limited.kv_budget_bytes = 16 << 20;
+  limited.spill_folder = folder.path.c_str();
+  limited.spill_bytes = 1 << 20;
+  Runtime runtime = create_runtime(&limited);
+  Model model = open_sample_model(runtime.get());
+  const std::vector<int32_t> prompt = some_tokens(100);
+  const wi_task_params too_much = prompt_of(prompt, 20000);
+  const struct {
+    float share;
+    const char* named;
+  } cases[] = {{0, "kv_budget_bytes"}, {0.1f, "spill_bytes"}};
+  for (const auto& [share, named] : cases) {
+    auto params = sized<wi_session_params>();
+    params.kv_fast_share = share;
+    Session session = create_session(model.get(), &params);
+    Task refused = submit(session.get(), &too_much);
+    assert_int_equal(take_all(refused.get()).last, WI_EVENT_FAILED);
+    const wi_task_info info = info_of(refused.get());
+    assert_int_equal(info.status, WI_E_BUDGET);
+    assert_non_null(std::strstr(info.message, named));
+    assert_int_equal(info.prompt_done, 0);
+  }
+}
+
 // A host that lets go of sessions when their tasks are submitted, and fetches events much later.
 void an_ended_task_holds_no_memory_that_others_wait_for(void**) {
   auto limited = sized<wi_runtime_params>();
@@ -608,6 +637,7 @@ int main() {
       cmocka_unit_test(a_callback_rings_for_every_event_and_not_after_release),
       cmocka_unit_test(a_callback_ends_one_task_of_the_forks_that_share_it),
       cmocka_unit_test(tasks_wait_for_memory_instead_of_failing),
+      cmocka_unit_test(a_slow_tier_that_can_never_hold_a_task_is_told_at_once),
       cmocka_unit_test(an_ended_task_holds_no_memory_that_others_wait_for),
       cmocka_unit_test(wrong_arguments_are_named),
       cmocka_unit_test(handles_may_be_released_in_any_order_while_a_task_runs),
