@@ -763,8 +763,9 @@ typedef struct wi_session_params {
   int32_t prefix_reuse;
   /* With wi_runtime_params.spill_folder, or on a device: the share of this session's sealed keys and values that may
    * stay in fast memory, in (0, 1]; the rest is in the slow tier. Of what it shares with other sessions, they have one
-   * share together. 0: as much as the budgets have room for; on a device, where that is not all, frames for 5 % of
-   * them included. Since 0.2 */
+   * share together. What is read of the slow tier stays in frames that all sessions have in common, and shares add up
+   * to how many there are: those of an idle session serve whichever steps. 0: as much as the budgets have room for; on
+   * a device, where that is not all, frames for 5 % of them included. Since 0.2 */
   float kv_fast_share;
   int32_t reserved_1;
 } wi_session_params;
@@ -841,7 +842,9 @@ typedef struct wi_prefill_params {
   uint64_t logits_capacity; /* floats, at least tokens * vocab; 0 if logits is NULL */
 } wi_prefill_params;
 
-/* Sums are over the session's life; a fork starts from zero. */
+/* Sums are over the session's life; a fork starts from zero. What is read and looked up is counted of decode steps;
+ * buffer_* also of chunks of a prompt that read as those do (wi_session_params.sparse_read_tokens), each token of
+ * which looks up as a step does. */
 typedef struct wi_session_stats {
   uint32_t struct_size;
   int32_t segments;            /* sealed */
@@ -856,8 +859,10 @@ typedef struct wi_session_stats {
   uint64_t retrieved_tokens;   /* read from segments exactly; summed over steps, layers and KV heads */
   uint64_t estimated_clusters; /* likewise */
   uint64_t dropped_clusters;   /* ranked, but neither read nor estimated; likewise */
-  uint64_t buffer_hits;        /* partitions found in the fast tier; likewise */
-  uint64_t buffer_misses;      /* partitions that had to be brought there; likewise */
+  /* Partitions found in the fast tier, or read for another session of the same step (another token of the same chunk),
+   * which counts them; likewise */
+  uint64_t buffer_hits;
+  uint64_t buffer_misses; /* partitions that had to be brought there; likewise */
   uint64_t prefill_ns;
   uint64_t index_ns;    /* of prefill_ns and decode_ns: sealing segments */
   uint64_t decode_ns;   /* of decode, accept and logits; in a batch, of the whole step, as its parts below */
@@ -880,7 +885,8 @@ typedef struct wi_session_stats {
    * shared segments included. Since 0.2 */
   uint64_t slow_bytes;
   /* Of a slow tier that is a file, what became of buffer_misses, each of which is one of the first three: found
-   * frames to stay in, found none that was free, or was brought in by another step meanwhile. Since 0.2 */
+   * frames to stay in, found none that was free, or was brought in by another step meanwhile: not by the same one,
+   * where that is a hit. Since 0.2 */
   uint64_t buffer_admissions;
   uint64_t buffer_refusals;
   uint64_t buffer_late;

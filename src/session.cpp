@@ -244,6 +244,8 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
     }
     StepStats times;
     decode_step(step, rows, times);
+    // All else is said of decode steps, of which this is none.
+    for (const StepStats& of_row : row_stats) totals_.stages.add_buffer(of_row);
   } else {
     prefill_chunk(step, sequence_, ids,
                   all    ? PrefillLogits::all

@@ -18,6 +18,15 @@ void StepStats::add(const StepStats& other) {
   retrieved_tokens += other.retrieved_tokens;
   estimated_clusters += other.estimated_clusters;
   dropped_clusters += other.dropped_clusters;
+  add_buffer(other);
+  sealed_tokens += other.sealed_tokens;
+  estimated_coverage_sum += other.estimated_coverage_sum;
+  certified_coverage_sum += other.certified_coverage_sum;
+  certified_coverage_min = std::min(certified_coverage_min, other.certified_coverage_min);
+  coverage_count += other.coverage_count;
+}
+
+void StepStats::add_buffer(const StepStats& other) {
   buffer_hits += other.buffer_hits;
   buffer_misses += other.buffer_misses;
   buffer_admissions += other.buffer_admissions;
@@ -25,11 +34,6 @@ void StepStats::add(const StepStats& other) {
   buffer_late += other.buffer_late;
   buffer_evictions += other.buffer_evictions;
   buffer_stalls += other.buffer_stalls;
-  sealed_tokens += other.sealed_tokens;
-  estimated_coverage_sum += other.estimated_coverage_sum;
-  certified_coverage_sum += other.certified_coverage_sum;
-  certified_coverage_min = std::min(certified_coverage_min, other.certified_coverage_min);
-  coverage_count += other.coverage_count;
 }
 
 void fill_stats(const Sequence& sequence, const StepStats& steps, wi_session_stats& out) {

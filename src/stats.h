@@ -23,6 +23,8 @@ struct StepStats {
   uint64_t coverage_count = 0;  // lookups summed
 
   void add(const StepStats& other);
+  // Of it, what it found in the fast tier and what it had to bring there.
+  void add_buffer(const StepStats& other);
 };
 
 // What a sequence and its steps say about themselves, in the ABI's form; the rest of `out` is left alone.

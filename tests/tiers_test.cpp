@@ -46,15 +46,19 @@ struct World {
     runtime = Runtime::create(params);
     model = test::random_model(shape(windows), DType::f32, test::seed());
   }
-  std::shared_ptr<Session> session(const char* policy, float share, DType kv = DType::f16) {
+  SessionParams params(const char* policy, float share) const {
     SessionParams params;
     params.policy = find_policy(runtime->backend, policy);
     params.policy_params.segment_tokens = 512;
     params.policy_params.decode_segment_tokens = 128;
     params.policy_params.budget = 0.1f;
-    params.kv = kv;
     params.kv_fast_share = share;
     params.prefix_reuse = false;
+    return params;
+  }
+  std::shared_ptr<Session> session(const char* policy, float share, DType kv = DType::f16) {
+    SessionParams params = this->params(policy, share);
+    params.kv = kv;
     return Session::create(runtime, model, params);
   }
   test::Folder folder;
@@ -260,6 +264,61 @@ void what_became_of_each_miss_is_in_the_sessions_statistics(void**) {
   }
 }
 
+// What queries want of segments that sessions share is in frames for all of them: a fork begins with what its origin
+// used.
+void a_forks_first_step_finds_what_its_origin_used(void**) {
+  World world(true);
+  const auto origin = world.session("wave", 0.3f);
+  origin->prefill(prompt(kPrompt), {}, nullptr);
+  wi_session_stats first{}, last{};
+  for (int i = 0; i < 20; ++i) {
+    const wi_session_stats before = origin->stats();
+    origin->accept(7, nullptr);
+    origin->logits(nullptr);
+    const wi_session_stats after = origin->stats();
+    last.buffer_hits = after.buffer_hits - before.buffer_hits;
+    if (i == 0) first = after;
+  }
+  const auto fork = origin->fork();
+  fork->accept(7, nullptr);
+  fork->logits(nullptr);
+  const wi_session_stats stats = fork->stats();
+  std::printf(
+      "  hits in the origin's first step %llu, its last %llu, the fork's first %llu, which missed %llu\n",
+      static_cast<unsigned long long>(first.buffer_hits), static_cast<unsigned long long>(last.buffer_hits),
+      static_cast<unsigned long long>(stats.buffer_hits),
+      static_cast<unsigned long long>(stats.buffer_misses));
+  assert_int_equal(stats.decode_steps, 1);
+  assert_true(stats.buffer_hits > first.buffer_hits && stats.buffer_hits > stats.buffer_misses);
+}
+
+// It is no decode step, and the statistics that are of those are as before.
+void what_a_sparse_read_looks_up_is_in_the_sessions_statistics(void**) {
+  World world(true);
+  SessionParams params = world.params("wave", 0.3f);
+  params.sparse_read_tokens = 64;
+  const auto session = Session::create(world.runtime, world.model, params);
+  session->prefill(prompt(kPrompt), {}, nullptr);
+  session->decode(nullptr);
+  session->decode(nullptr);
+  wi_session_stats before = session->stats();
+  for (const int tokens : {50, 1}) {
+    session->prefill(prompt(tokens), {}, nullptr);
+    const wi_session_stats after = session->stats();
+    assert_true(after.buffer_hits > before.buffer_hits && after.buffer_misses > before.buffer_misses);
+    assert_true(after.buffer_stalls > before.buffer_stalls);
+    assert_int_equal(after.buffer_admissions + after.buffer_refusals + after.buffer_late,
+                     after.buffer_misses);
+    assert_int_equal(after.decode_steps, before.decode_steps);
+    assert_int_equal(after.kv_bytes_read, before.kv_bytes_read);
+    assert_int_equal(after.retrieved_tokens, before.retrieved_tokens);
+    assert_true(after.estimated_coverage == before.estimated_coverage);
+    before = after;
+  }
+  assert_int_equal(before.buffer_refusals, world.runtime->buffer->stats().refusals);
+  assert_int_equal(before.buffer_late, world.runtime->buffer->stats().late);
+}
+
 // Nothing is left in the file when the sessions are gone, and no frames.
 void what_a_session_took_of_both_tiers_goes_with_it(void**) {
   World world(true);
@@ -459,6 +518,8 @@ int main() {
       cmocka_unit_test(what_sessions_share_is_read_once),
       cmocka_unit_test(layers_with_a_window_stay_and_the_others_leave),
       cmocka_unit_test(what_became_of_each_miss_is_in_the_sessions_statistics),
+      cmocka_unit_test(a_forks_first_step_finds_what_its_origin_used),
+      cmocka_unit_test(what_a_sparse_read_looks_up_is_in_the_sessions_statistics),
       cmocka_unit_test(what_a_session_took_of_both_tiers_goes_with_it),
       cmocka_unit_test(a_session_that_outgrows_its_budget_goes_on),
       cmocka_unit_test(a_disk_that_fails_is_a_status_and_costs_no_token),
