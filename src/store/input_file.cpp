@@ -14,7 +14,8 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) throw_errno(WI_E_IO, "cannot open " + path, errno);
   check(S_ISREG(status.st_mode), WI_E_IO, path, " is not a regular file");
-  file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  do file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  while (file_ < 0 && errno == EINTR);
   if (file_ < 0) throw_errno(WI_E_IO, "cannot open " + path, errno);
   const bool known = fstat(file_, &status) == 0;
   if (!known || !S_ISREG(status.st_mode)) {
