@@ -54,6 +54,22 @@ void a_step_that_comes_again_is_one_call(void**) {
   }
 }
 
+// Forks of several lengths: of one or the other, it is not the first layer whose lists need more room than there was.
+void lists_that_grow_from_layer_to_layer_are_written_where_they_are(void**) {
+  World device(cuda_backend(), {.policy = "wave", .layers = 3});
+  device.session_params.policy_params.tokens_per_centroid = 3;
+  device.session_params.policy_params.max_cluster_tokens = 4;
+  const auto session = device.session();
+  session->prefill(prompt(400), {}, nullptr);
+  for (int64_t tokens = 110; tokens < 390; tokens += 64) {
+    const auto fork = session->fork();
+    fork->truncate(tokens);
+    fork->accept(7, nullptr);
+    logits_of(*fork);
+  }
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
 // Neither graphs nor what a step asks the runtime for besides.
 void calls_of_a_step_are_as_many_for_any_layers(void**) {
   needs_padding_cleared();
@@ -237,6 +253,28 @@ void other_data_goes_through_the_same_graph(void**) {
   }
 }
 
+// What a step is asked for begins when it ends, and finds the rooms that it was asked for with.
+void a_room_that_grows_within_a_step_keeps_what_works_on_it(void**) {
+  Queue queue(std::make_shared<const Device>(*cuda_backend().device, 0));
+  constexpr unsigned kFirst = 5;
+  unsigned out[3] = {};
+  const uint64_t before = queue.bytes().device;
+  queue.begin_step();
+  for (size_t i = 0; i < 3; ++i) {
+    const cuda::Asking asking(*queue.get());
+    auto* const number = reinterpret_cast<unsigned*>(queue.room(Queue::kLists, size_t{4096} << i));
+    queue.upload(number, &kFirst, sizeof kFirst);
+    queue.get()->note(cuda_test::triple_plus_one(queue.get()->stream, number));
+    queue.download(out + i, number, sizeof *out);
+  }
+  assert_in_range(queue.bytes().device, before + 7 * 4096, UINT64_MAX);  // all three
+  const uint64_t within = queue.bytes().device;
+  queue.finish();
+  for (const unsigned number : out) assert_int_equal(number, Tripling::wanted(kFirst, 1));
+  assert_int_equal(queue.bytes().device, within - 3 * 4096);
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
 void few_launches_are_worth_no_graph(void**) {
   Tripling tripling;
   for (int round = 0; round < 5; ++round) assert_int_equal(tripling.run(1, 3), Tripling::wanted(1, 3));
@@ -279,12 +317,14 @@ void no_pinned_memory_means_no_graphs(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test_setup(a_step_that_comes_again_is_one_call, reset),
+      cmocka_unit_test_setup(lists_that_grow_from_layer_to_layer_are_written_where_they_are, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_layers, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_sessions, reset),
       cmocka_unit_test_setup(refused_graphs_change_no_bit, reset),
       cmocka_unit_test_setup(sessions_that_take_turns_say_what_they_say_alone, reset),
       cmocka_unit_test_setup(graphs_go_with_their_queue, reset),
       cmocka_unit_test_setup(other_data_goes_through_the_same_graph, reset),
+      cmocka_unit_test_setup(a_room_that_grows_within_a_step_keeps_what_works_on_it, reset),
       cmocka_unit_test_setup(few_launches_are_worth_no_graph, reset),
       cmocka_unit_test_setup(steps_of_several_kinds_have_a_graph_each, reset),
       cmocka_unit_test_setup(a_step_that_fetches_goes_on_without, reset),

@@ -84,6 +84,7 @@ Queue::~Queue() {
 void Queue::finish() {
   DeviceError error;
   const bool finished = device_->table.finish(queue_, &error);
+  end_step();
   if (const uint64_t refused = device_->table.take_refused_pins(queue_))
     device_->count_refused_pins(refused, "pinning host memory was refused");
   if (!finished) device_->fail(error);
@@ -92,6 +93,13 @@ void Queue::finish() {
 void Queue::drain() noexcept {
   DeviceError error;
   (void)device_->table.finish(queue_, &error);
+  end_step();
+}
+
+void Queue::end_step() noexcept {
+  in_step_ = false;
+  for (const Piece& room : outgrown_) device_->table.free(device_->index, room.data);
+  outgrown_.clear();
 }
 
 std::byte* Queue::download_room(size_t bytes) {
@@ -103,16 +111,22 @@ std::byte* Queue::download_room(size_t bytes) {
 QueueBytes Queue::bytes() const {
   QueueBytes all = device_->table.queue_bytes(queue_);
   for (const Piece& room : rooms_) all.device += room.bytes;
+  for (const Piece& room : outgrown_) all.device += room.bytes;
   return all;
 }
 
 std::byte* Queue::room(Room which, size_t bytes) {
   Piece& room = rooms_[which];
   if (room.bytes < bytes) {
+    const bool kept = room.data && in_step_;  // what was asked for with it has not begun
+    if (kept) outgrown_.reserve(outgrown_.size() + 1);
     DeviceError error;
     void* const larger = device_->table.allocate(device_->index, bytes, &error);
     if (!larger) device_->fail(error);
-    if (room.data) device_->table.free(device_->index, room.data);
+    if (kept)
+      outgrown_.push_back(room);
+    else if (room.data)
+      device_->table.free(device_->index, room.data);
     room = {larger, bytes};
   }
   return static_cast<std::byte*>(room.data);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/device.h"
 #include "src/memory/memory.h"
@@ -81,12 +82,16 @@ class Queue {
   void fetch_after() { device_->table.fetch_after(queue_); }
   void await_fetched() { device_->table.await_fetched(queue_); }
   void order_hot_pages(const HotPages& pages) { device_->table.order_hot_pages(queue_, pages); }
-  void begin_step() { device_->table.begin_step(queue_); }
-  void finish();          // waits; throws what went wrong since the last time
-  void drain() noexcept;  // waits, whatever went wrong
+  void begin_step() {
+    device_->table.begin_step(queue_);
+    in_step_ = true;
+  }
+  bool in_step() const { return in_step_; }  // what is asked for may begin no earlier than finish()
+  void finish();                             // waits; throws what went wrong since the last time
+  void drain() noexcept;                     // waits, whatever went wrong
 
-  // At least so many bytes, 256-byte aligned; what the last call of the same name gave is gone. Throws
-  // WI_E_MEMORY.
+  // At least so many bytes, 256-byte aligned; what the last call of the same name gave is gone for what is asked for
+  // from now on. Throws WI_E_MEMORY.
   enum Room {
     kActivations,
     kResults,
@@ -109,6 +114,10 @@ class Queue {
     void* data = nullptr;
     size_t bytes = 0;
   } rooms_[kRooms];
+  void end_step() noexcept;
+
+  bool in_step_ = false;
+  std::vector<Piece> outgrown_;  // rooms that what was asked for in this step works on
 };
 
 }  // namespace wi
