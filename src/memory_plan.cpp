@@ -112,7 +112,8 @@ uint64_t block_bytes(const Sequence& sequence, int64_t coming_tokens) {
 }
 
 CutPlan plan_cut(const Sequence& sequence, const PolicyParams& params, int64_t tokens) {
-  const int64_t window = params.local_window + kBlockTokens;
+  // What was sealed since the session had so many tokens is tail again.
+  const int64_t window = params.local_window + kBuildTokens + kBlockTokens;
   int64_t cut = 0;
   for (const auto& segment : sequence.segments())
     if (segment->end_position() > tokens - window && segment->first_position() < tokens)
