@@ -88,6 +88,22 @@ void calls_of_a_step_are_as_many_for_any_layers(void**) {
   }
 }
 
+// One call after the other: of the lists that lookups need, none goes along for a layer by itself.
+void another_layer_of_a_step_is_its_kernels_alone(void**) {
+  std::vector<uint64_t> calls;
+  for (const int32_t layers : {1, 2, 3, 9, 10}) {
+    cuda_emulation::reset(test::seed());
+    cuda_emulation::allow_capture(false);
+    World device(cuda_backend(), {.policy = "wave", .layers = layers});
+    const auto session = device.session();
+    session->prefill(prompt(40), {}, nullptr);
+    calls.push_back(steps_of(*session, 4).calls.back());
+  }
+  const uint64_t of_a_layer = calls[2] - calls[1];
+  assert_int_equal(calls[1] - calls[0], of_a_layer);
+  assert_int_equal(calls[4] - calls[3], of_a_layer);
+}
+
 // Nor of a batch: what lookups need is brought for all sessions at once.
 void calls_of_a_step_are_as_many_for_any_sessions(void**) {
   std::set<uint64_t> calls;
@@ -319,6 +335,7 @@ int main() {
       cmocka_unit_test_setup(a_step_that_comes_again_is_one_call, reset),
       cmocka_unit_test_setup(lists_that_grow_from_layer_to_layer_are_written_where_they_are, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_layers, reset),
+      cmocka_unit_test_setup(another_layer_of_a_step_is_its_kernels_alone, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_sessions, reset),
       cmocka_unit_test_setup(refused_graphs_change_no_bit, reset),
       cmocka_unit_test_setup(sessions_that_take_turns_say_what_they_say_alone, reset),

@@ -33,6 +33,7 @@ void Attention::begin(std::span<const Row> rows, int32_t group, Retrieval* retri
   passes_.clear();
   next_ = 0;
   staged_ = 0;
+  wanted_there_ = nullptr;
   counters_.assign(rows.size() * static_cast<size_t>(kv_heads_), LookupCounters{});
   counted_ = counters_.data();
   if (retrieval_) retrieval_->count_beside(counted_, counters_.size());
@@ -51,9 +52,7 @@ void Attention::open(int32_t layer, const float* queries, float* out, float* lse
   const Activations here{queries, out, lse};
   if (next_ == passes_.size() || passes_[next_].layer != layer || activations_ != here) {
     activations_ = here;
-    // A device gets lists of many layers at once: between two kernels a copy costs more than a small kernel. Those
-    // of the first alone, so that it begins.
-    prepare(layer, queue_ && layer > 0 ? kLayersAhead : 1);
+    prepare(layer, layers_at_once(layer));
   }
   layer_ = layer;
 }
@@ -64,6 +63,14 @@ bool Attention::next_pass() {
   if (queue_ && pass_.pinned && retrieval_)
     pass_.args.hot = retrieval_->hot_pages(*queue_, 2 * kHotPageTokens * row_bytes(pass_.args.kv, head_dim_));
   return true;
+}
+
+// A device gets lists of many layers at once: between two kernels a copy costs more than a small kernel. Those of the
+// first alone, so that it begins; of all, where nothing begins before all is asked for.
+int32_t Attention::layers_at_once(int32_t layer) const {
+  if (!queue_) return 1;
+  if (queue_->in_step()) return rows_.front().sequence->shape().layers;
+  return layer > 0 ? kLayersAhead : 1;
 }
 
 // Lays out the passes of `count` layers from this one on, in order; their lists are in the same room, for a pass begins
@@ -83,11 +90,7 @@ void Attention::prepare(int32_t layer, int32_t count) {
       runs = std::max(runs, needs.runs);
       first += passes_.back().count;
     }
-  if (queue_ && staged_ > 0 && staged_ + staged_bytes() > kMostStaged) {
-    queue_->finish();
-    staged_ = 0;
-  }
-  staged_ += staged_bytes();
+  if (queue_) count_staged(staged_bytes());
   Lookup* lookup = grown(lookups_, lookups);
   KvRun* steady_at = grown(steady_, steady);
   const Lists all = lists(room, runs);
@@ -224,28 +227,41 @@ int32_t Attention::run_room(const Row& row, int32_t partitions) const {
 void Attention::stage(size_t lookups, size_t steady) {
   const KvRun* const runs = queue_->stage(steady_.data(), steady);
   if (!runs) return;  // nothing of this step is launched any more, and its end says why
-  const WantedTokens* const wanted = stage_wanted();
   for (const LaidOut& pass : passes_)
     for (int32_t i = 0; i < pass.args.count; ++i) {
       Lookup& lookup = pass.args.lookups[i];
       lookup.steady = runs + (lookup.steady - steady_.data());
       const size_t row = pass.first + static_cast<size_t>(i / kv_heads_);
-      lookup.wanted = wanted ? wanted + row * kMostWanted : nullptr;
+      lookup.wanted = wanted_there_ ? wanted_there_ + row * kMostWanted : nullptr;
     }
   Lookup* const there = queue_->stage(lookups_.data(), lookups);
   if (!there) return;
   for (LaidOut& pass : passes_) pass.args.lookups = there + (pass.args.lookups - lookups_.data());
 }
 
-// In one copy, with as much room for rows without any: what is staged after them is where it was in the last step.
-// Null: no row's policy looks at them.
-const WantedTokens* Attention::stage_wanted() {
+// Lists of so many bytes come next, and the rows' wanted tokens before the first of them. If that is too much beside
+// what is staged, that is let go of: all of it is done then.
+void Attention::count_staged(size_t bytes) {
+  if (staged_ > 0 && staged_ + bytes > kMostStaged) {
+    queue_->finish();
+    staged_ = 0;
+  }
+  if (staged_ == 0) staged_ = stage_wanted();
+  staged_ += bytes;
+}
+
+// In one copy for all layers, with as much room for rows without any: what is staged after them is where it was in the
+// last step. Returns its bytes; 0: no row's policy looks at them.
+size_t Attention::stage_wanted() {
+  wanted_there_ = nullptr;
   if (std::none_of(rows_.begin(), rows_.end(), [](const Row& row) { return row.policy->wants_repeats; }))
-    return nullptr;
-  WantedTokens* const all = grown(wanted_, rows_.size() * kMostWanted);
+    return 0;
+  const size_t count = rows_.size() * kMostWanted;
+  WantedTokens* const all = grown(wanted_, count);
   for (size_t i = 0; i < rows_.size(); ++i)
     std::copy(rows_[i].wanted.begin(), rows_[i].wanted.end(), all + i * kMostWanted);
-  return queue_->stage(all, rows_.size() * kMostWanted);
+  wanted_there_ = queue_->stage(all, count);
+  return count * sizeof(WantedTokens);
 }
 
 void Attention::finish() {

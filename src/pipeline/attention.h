@@ -98,12 +98,14 @@ class Attention {
     KvRun* runs;
     float* scores;
   };
+  int32_t layers_at_once(int32_t layer) const;
   void prepare(int32_t layer, int32_t count);
   Needs plan(int32_t layer, size_t first);
   void fill(LaidOut& pass, const Lists& all, KvRun*& steady);
   int64_t exact_tokens(const Row& row, const Lookup& lookup, int32_t window) const;
   void stage(size_t lookups, size_t steady);
-  const WantedTokens* stage_wanted();
+  void count_staged(size_t bytes);
+  size_t stage_wanted();
   int32_t window(int32_t layer) const;  // 0: none
   int32_t partitions(int32_t layer, const Row& row, int32_t head) const;
   int32_t steady_room(int32_t layer, const Row& row) const;
@@ -118,11 +120,12 @@ class Attention {
   Activations activations_;
   Retrieval* retrieval_ = nullptr;
   Queue* queue_ = nullptr;
-  LookupCounters* counted_ = nullptr;  // (rows, kv_heads) where stages count
-  std::vector<LaidOut> passes_;        // of this layer and some after it
-  size_t next_ = 0;                    // of passes_
-  size_t staged_ = 0;                  // bytes of lists that the queue has
-  LaidOut pass_;                       // this one
+  LookupCounters* counted_ = nullptr;           // (rows, kv_heads) where stages count
+  std::vector<LaidOut> passes_;                 // of this layer and some after it
+  size_t next_ = 0;                             // of passes_
+  size_t staged_ = 0;                           // bytes of lists that the queue has, and of these:
+  const WantedTokens* wanted_there_ = nullptr;  // (rows, kMostWanted); null: no row's policy looks at them
+  LaidOut pass_;                                // this one
 
   std::vector<LookupCounters> counters_;  // (rows, kv_heads)
   std::vector<Lookup> lookups_;
