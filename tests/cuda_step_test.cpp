@@ -104,6 +104,32 @@ void another_layer_of_a_step_is_its_kernels_alone(void**) {
   assert_int_equal(calls[4] - calls[3], of_a_layer);
 }
 
+// Sessions of a batch whose tails get a block in this step or that: what lies behind the lists of one stays where it is.
+void a_tail_that_gets_a_block_needs_no_other_graph(void**) {
+  needs_padding_cleared();
+  World device(cuda_backend(), {.policy = "wave"});
+  std::vector<std::shared_ptr<Session>> each;
+  std::vector<Session*> all;
+  for (size_t i = 0; i < 4; ++i) {
+    each.push_back(device.session());
+    each.back()->prefill(prompt(52 + 4 * i, i), {}, nullptr);
+    all.push_back(each.back().get());
+  }
+  const auto blocks = [&] {
+    size_t sum = 0;
+    for (const auto& one : each) sum += one->sequence().tail().size();
+    return sum;
+  };
+  std::vector<Event> events(all.size());
+  for (int i = 0; i < 4; ++i)
+    Session::decode_batch(all, nullptr, events.data());  // which open what they need
+  const size_t before = blocks();
+  const uint64_t graphs = cuda_emulation::graph_launches();
+  for (int i = 0; i < 16; ++i) Session::decode_batch(all, nullptr, events.data());
+  assert_true(blocks() >= before + 3);
+  assert_int_equal(cuda_emulation::graph_launches() - graphs, 16);
+}
+
 // Nor of a batch: what lookups need is brought for all sessions at once.
 void calls_of_a_step_are_as_many_for_any_sessions(void**) {
   std::set<uint64_t> calls;
@@ -336,6 +362,7 @@ int main() {
       cmocka_unit_test_setup(lists_that_grow_from_layer_to_layer_are_written_where_they_are, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_layers, reset),
       cmocka_unit_test_setup(another_layer_of_a_step_is_its_kernels_alone, reset),
+      cmocka_unit_test_setup(a_tail_that_gets_a_block_needs_no_other_graph, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_sessions, reset),
       cmocka_unit_test_setup(refused_graphs_change_no_bit, reset),
       cmocka_unit_test_setup(sessions_that_take_turns_say_what_they_say_alone, reset),

@@ -299,8 +299,11 @@ int32_t Attention::partitions(int32_t layer, const Row& row, int32_t head) const
   return window(layer) ? 0 : row.sequence->partitions(layer, head);
 }
 
+// On a device in eights: most steps in which a tail gets a block have all that lies behind it where the last step had
+// it, and are alike.
 int32_t Attention::steady_room(int32_t layer, const Row& row) const {
-  return window(layer) ? row.sequence->max_runs() : row.sequence->max_steady_runs();
+  const int32_t runs = window(layer) ? row.sequence->max_runs() : row.sequence->max_steady_runs();
+  return queue_ ? (runs + 7) / 8 * 8 : runs;
 }
 
 size_t Attention::list_bytes(int32_t layer, const Row& row) const {
