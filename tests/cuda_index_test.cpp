@@ -106,6 +106,33 @@ void planes_come_in_as_many_parts_as_there_is_room_for(void**) {
   assert_string_equal(cuda_emulation::report().c_str(), "");
 }
 
+// Of the host's room for them nothing else is touched: of a long prompt it is a hundred megabytes.
+void what_a_device_indexes_is_not_zeroed_first(void**) {
+  cuda_emulation::reset(test::seed());
+  World world(cuda_backend());
+  world.session_params.policy_params.local_window = 4096;
+  const auto session = world.session();
+  session->prefill(prompt(200), {}, nullptr);
+  const Sequence& sequence = session->sequence();
+  const PolicyParams& params = world.session_params.policy_params;
+  const Policy& policy = *world.session_params.policy;
+  const SegmentSpan span{kSinkTokens, 128};
+  const auto workspace = world.runtime->workspace();
+  Segment segment(sequence.pools(), sequence.shape(), span.first, span.tokens);
+  world.runtime->workers.run(nullptr, [&](const Stream& stream) {
+    SealContext context{world.runtime->backend, policy, params, stream, {}};
+    context.queue = workspace->queue();
+    IndexRoom room(*sequence.pools().host, sequence.shape(), policy, params, span.tokens);
+    auto* const index = static_cast<std::byte*>(room.args(segment, 0, {}).index);
+    const size_t last = policy.index_capacity(params, span.tokens, sequence.shape().head_dim, DType::f16) - 1;
+    index[last] = std::byte{0x5A};
+    assert_true(index_on_device(sequence, span, context, segment, room));
+    room.attach_to(segment);
+    assert_true(segment.index_bytes() > 0);
+    assert_true(index[last] == std::byte{0x5A});
+  });
+}
+
 // And nothing has failed: with room it is done.
 void a_device_without_room_leaves_indexes_to_the_host(void**) {
   cuda_emulation::reset(test::seed());
@@ -163,6 +190,7 @@ void a_segment_in_the_making_needs_no_room_of_the_device(void**) {
 int main() {
   const CMUnitTest tests[] = {cmocka_unit_test(a_device_makes_the_indexes_that_the_host_makes),
                               cmocka_unit_test(planes_come_in_as_many_parts_as_there_is_room_for),
+                              cmocka_unit_test(what_a_device_indexes_is_not_zeroed_first),
                               cmocka_unit_test(a_device_without_room_leaves_indexes_to_the_host),
                               cmocka_unit_test(a_segment_in_the_making_needs_no_room_of_the_device)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -103,7 +103,7 @@ bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of,
       const size_t plane = planes[first + i];
       runs[i].clear();
       runs_of(plane, runs[i]);
-      args.push_back(room.args(segment, plane, runs[i]));
+      args.push_back(room.args_of_device(segment, plane, runs[i]));
       std::byte* const out = memory + at_once * each.work + i * (each.places + each.index);
       back.push_back({args[i].places, out, static_cast<size_t>(tokens) * sizeof(int32_t)});
       back.push_back({args[i].index, out + each.places, 0});

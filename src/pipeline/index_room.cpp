@@ -41,8 +41,7 @@ std::byte* IndexRoom::room_of(size_t plane) {
   return room_.data() + offsets_[layer] + plane % heads * capacity_;
 }
 
-IndexArgs IndexRoom::args(const Segment& segment, size_t plane, std::span<const KvRun> runs,
-                          std::byte* host) {
+IndexArgs IndexRoom::args_of_device(const Segment& segment, size_t plane, std::span<const KvRun> runs) {
   const int32_t layer = static_cast<int32_t>(plane) / shape_.kv_heads,
                 head = static_cast<int32_t>(plane) % shape_.kv_heads;
   IndexArgs args;
@@ -52,10 +51,20 @@ IndexArgs IndexRoom::args(const Segment& segment, size_t plane, std::span<const 
   args.head_dim = shape_.head_dim;
   args.kv = shape_.dtype;
   args.params = &params_;
-  args.keys = host ? host : segment.keys(layer, head);
-  args.values = host ? host + plane_bytes(segment) / 2 : segment.values(layer, head);
+  args.keys = segment.keys(layer, head);
+  args.values = segment.values(layer, head);
   args.places = segment.places(layer, head);
   args.index = room_of(plane);
+  return args;
+}
+
+IndexArgs IndexRoom::args(const Segment& segment, size_t plane, std::span<const KvRun> runs,
+                          std::byte* host) {
+  IndexArgs args = args_of_device(segment, plane, runs);
+  if (host) {
+    args.keys = host;
+    args.values = host + plane_bytes(segment) / 2;
+  }
   if (args.index) std::memset(args.index, 0, capacity_);
   return args;
 }

@@ -26,6 +26,8 @@ class IndexRoom {
   // plane's keys, then values, are laid out if the segment's are a device's; place() brings them there. Else null.
   IndexArgs args(const Segment& segment, size_t plane, std::span<const KvRun> runs,
                  std::byte* host = nullptr);
+  // The same for a device, which makes places and index in room of its own: where they are to come, as it is.
+  IndexArgs args_of_device(const Segment& segment, size_t plane, std::span<const KvRun> runs);
   static void place(const Segment& segment, size_t plane, const std::byte* host);
   void set_result(size_t plane, const IndexResult& result) { results_[plane] = result; }
   void attach_to(Segment& segment);
