@@ -196,7 +196,13 @@ Scene random_scene(uint64_t shape) {
   params.budget = kBudgets[random() % 5];
   params.estimation = random() % 4 ? 0.232f : random() % 2 ? 0.0f : 1.0f;
   if (random() % 5 == 0) params.tokens_per_centroid = 1 + static_cast<int32_t>(random() % 4);
-  return Scene(shape, kDims[shape % 4], group, kTypes[random() % 3], segments, params);
+  const DType kv = kTypes[random() % 3];
+  if (shape % 5 != 4) return Scene(shape, kDims[shape % 4], group, kv, segments, params);
+  const auto any = [&](int32_t least, int32_t most) {
+    return least + static_cast<int32_t>(random() % static_cast<uint64_t>(most - least + 1));
+  };
+  const int32_t head_dim = 8 * any(1, 32), many = any(17, cuda::kMostWaveGroup);
+  return Scene(shape, head_dim, many, kv, segments, params);
 }
 
 void selects_as_the_cpu(void**) {

@@ -191,6 +191,31 @@ void a_library_of_a_relative_path_finds_its_plugin_from_another_folder(void**) {
   assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+// Where nothing lies beside it, what the system finds on its way to libraries is opened.
+constexpr char kAsksThePath[] = "asks-the-library-path";
+int ask_the_library_path() {
+  const wi::DeviceDescription found = wi::describe_plugin_device(0).description;
+  if (found.reason[0]) std::printf("%s\n", found.reason);
+  return std::strcmp(found.product, "Emulated") != 0;
+}
+void a_plugin_on_the_library_path_is_found(void**) {
+  const wi::test::Folder folder;
+  const std::string host = folder.path + "/host";
+  std::filesystem::copy_file("/proc/self/exe", host);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (setenv("LD_LIBRARY_PATH", (std::string(WI_BINARY_DIR) + "/plugins/emulated").c_str(), 1) == 0)
+      execl(host.c_str(), host.c_str(), kAsksThePath, nullptr);
+    _exit(1);
+  }
+  int status = 0;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 void names_that_no_device_has_are_refused(void**) {
   const Library library("plugins/emulated");
   for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:0x", "cuda:-1", "cuda0", "cuda:99999999999"})
@@ -244,10 +269,12 @@ void a_plugin_beside_the_library_runs_a_model_with_the_tokens_of_the_processor(v
 
 int main(int count, char** words) {
   if (count == 3 && std::strcmp(words[1], kAsks) == 0) return ask_from_another_folder(words[2]);
+  if (count == 2 && std::strcmp(words[1], kAsksThePath) == 0) return ask_the_library_path();
   const CMUnitTest tests[] = {
       // First: their children are to open the library by themselves.
       cmocka_unit_test(a_library_of_a_relative_path_finds_its_plugin_from_another_folder),
       cmocka_unit_test(a_host_that_changes_its_folder_finds_what_lies_beside_it),
+      cmocka_unit_test(a_plugin_on_the_library_path_is_found),
       cmocka_unit_test(a_device_is_there_until_the_process_is_not),
       cmocka_unit_test(without_a_plugin_there_is_the_processor_and_the_reason),
       cmocka_unit_test(a_plugin_of_another_build_is_not_used),
