@@ -866,6 +866,8 @@ typedef struct wi_session_stats {
   uint64_t prefill_ns;
   uint64_t index_ns;    /* of prefill_ns and decode_ns: sealing segments */
   uint64_t decode_ns;   /* of decode, accept and logits; in a batch, of the whole step, as its parts below */
+  /* On a device the next five are the time that the host took to ask for the work, not the device's to do it; the wait
+   * for all of it at a step's end is in weights_ns. */
   uint64_t weights_ns;  /* of decode_ns: everything but attention, mostly products with weights; sampling */
   uint64_t select_ns;   /* of decode_ns: looking up repeats, ranking clusters */
   uint64_t retrieve_ns; /* of decode_ns: bringing them to the fast tier */
