@@ -8,6 +8,7 @@
 #include <random>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,8 +110,7 @@ void decode(wi_session* session, size_t steps) {
 
 // ---- Processes that are killed ----
 
-// 0: all was well; else an exit status or, negative, a signal.
-int in_a_child(const std::function<void()>& body, useconds_t killed_after = 0) {
+pid_t start_child(const std::function<void()>& body) {
   std::fflush(stdout);
   const pid_t child = ::fork();
   if (child == 0) {
@@ -121,13 +121,25 @@ int in_a_child(const std::function<void()>& body, useconds_t killed_after = 0) {
     _exit(0);
   }
   assert_true(child > 0);
+  return child;
+}
+// 0: all was well; else an exit status or, negative, a signal.
+int end_of(pid_t child) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+int in_a_child(const std::function<void()>& body, useconds_t killed_after = 0) {
+  const pid_t child = start_child(body);
   if (killed_after) {
     usleep(killed_after);
     kill(child, SIGKILL);
   }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+  return end_of(child);
+}
+bool children_may_make_threads() {
+  if (kThreadSanitized) std::puts("skipped: this sanitizer ends a child that makes threads");
+  return !kThreadSanitized;
 }
 
 // What processes know of each other.
@@ -180,10 +192,7 @@ void check_saved(const Shared& shared, const std::string& path) {
 }
 
 void a_killed_process_leaves_what_it_saved_and_nothing_else(void**) {
-  if (kThreadSanitized) {
-    std::puts("skipped: this sanitizer ends a child that makes threads");
-    return;
-  }
+  if (!children_may_make_threads()) return;
   auto* const shared = static_cast<Shared*>(
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   assert_true(shared != MAP_FAILED);
@@ -220,6 +229,55 @@ void a_killed_process_leaves_what_it_saved_and_nothing_else(void**) {
               static_cast<unsigned long long>(shared->saved));
   assert_true(loadable > 0);
   munmap(shared, sizeof(Shared));
+}
+
+// ---- Processes that share a file ----
+
+// What a session says from here on, to the bit.
+std::string logits_of_steps(wi_session* session) {
+  uint64_t vocab = 0;
+  assert_works(wi_session_logits(session, nullptr, nullptr, 0, &vocab, error));
+  std::string all, logits(vocab * sizeof(float), 0);
+  for (int i = 0; i < 30; ++i) {
+    decode(session, 1);
+    assert_works(
+        wi_session_logits(session, nullptr, reinterpret_cast<float*>(logits.data()), vocab, &vocab, error));
+    all += logits;
+  }
+  return all;
+}
+
+// Each reads it in place, with frames of its own; none writes to it.
+void processes_share_a_saved_file(void**) {
+  if (!children_may_make_threads()) return;
+  const Folder folder;
+  const std::string path = folder.file("saved"), wanted = folder.file("logits");
+  assert_int_equal(in_a_child([&] {
+                     const World world(nullptr);
+                     const Session session = world.session(0);
+                     read_prompt(session.get());
+                     assert_works(wi_session_save(session.get(), path.c_str(), nullptr, error));
+                     spill(wanted, logits_of_steps(session.get()));
+                   }),
+                   0);
+  assert_int_equal(chmod(path.c_str(), 0400), 0);
+  const std::string before = slurp(path);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 3; ++i)
+    children.push_back(start_child([&] {
+      const World world(folder.path.c_str());
+      wi_session* loaded = nullptr;
+      wi_session_params params = session_params(0.05f);
+      params.sampling = nullptr;  // goes on as it was saved
+      assert_works(wi_session_load(world.model.get(), path.c_str(), &params, nullptr, &loaded, error));
+      const Session session{loaded, wi_session_release};
+      auto stats = sized<wi_session_stats>();
+      assert_works(wi_session_get_stats(loaded, &stats, error));
+      assert_true(stats.slow_bytes > 0);
+      assert_true(logits_of_steps(loaded) == slurp(wanted));
+    }));
+  for (const pid_t child : children) assert_int_equal(end_of(child), 0);
+  assert_true(slurp(path) == before);
 }
 
 // ---- Disks and budgets that are too small ----
@@ -330,6 +388,7 @@ void a_full_disk_is_a_status_until_it_has_room(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(a_killed_process_leaves_what_it_saved_and_nothing_else),
+      cmocka_unit_test(processes_share_a_saved_file),
       cmocka_unit_test(any_budget_is_a_status_or_changes_no_token),
       cmocka_unit_test(a_full_disk_is_a_status_until_it_has_room),
   };

@@ -78,40 +78,43 @@ constexpr FaultCase kFaults[] = {
     {kCompletion, kEnd},
 };
 
-// A life in which a call of the system fails once.
-void live_with(const FaultCase& one, int64_t number, const std::vector<float>& wanted) {
+// A life, each call of which goes through attempt(call).
+using Call = std::function<void()>;
+using Life = std::function<std::vector<float>(const std::function<void(const Call&)>& attempt)>;
+
+// One in which a call of the system fails once.
+void live_with(const FaultCase& one, int64_t number, const Life& life, const std::vector<float>& wanted) {
   arm(one.function, one.what, number, number);
-  {
-    const TiersWorld world = world_of();
-    const std::vector<float> got = life_of(world, 0.3f, [&](auto&& call) {
-      try {
-        return call();
-      } catch (const Error& error) {
-        if (!fault.happened || !one.is_the_disks || error.code() != WI_E_IO ||
-            error.native_code() != one.what)
-          fail_because("%s %lld fails with %d: status %d (native %lld): %s", kNames[one.function],
-                       static_cast<long long>(number), one.what, error.code(),
-                       static_cast<long long>(error.native_code()), error.what());
-      }
-      call();
-    });
-    assert_true(got == wanted);
-  }
+  const std::vector<float> got = life([&](const Call& call) {
+    try {
+      return call();
+    } catch (const Error& error) {
+      // A file that ends too early, or seems to, is damaged.
+      const bool says_so = error.code() == WI_E_IO ? error.native_code() == std::max(one.what, 0)
+                                                   : one.what < 0 && error.code() == WI_E_FORMAT;
+      if (!fault.happened || !one.is_the_disks || !says_so)
+        fail_because("%s %lld fails with %d: status %d (native %lld): %s", kNames[one.function],
+                     static_cast<long long>(number), one.what, error.code(),
+                     static_cast<long long>(error.native_code()), error.what());
+    }
+    call();
+  });
+  assert_true(got == wanted);
   disarm();
 }
 
 // The first call of each function and some by chance; WI_TEST_ALL=1: each.
-void each_call_of_the_system_may_fail_once(void**) {
-  const std::vector<float> wanted = life_of(world_of({.slow = false}), 0);
+void each_call_may_fail_once_in(const Life& life, const std::vector<float>& wanted,
+                                std::span<const FaultCase> faults) {
   std::mt19937_64 random(test::seed());
   for (const bool ring : {true, false}) {
     without_rings = !ring;
     arm(kFunctions, 0);
-    assert_true(life_of(world_of(), 0.3f) == wanted);
+    assert_true(life([](const Call& call) { call(); }) == wanted);
     std::array<int64_t, kFunctions> calls{};
     for (size_t i = 0; i < kFunctions; ++i) calls[i] = fault.calls[i];
     int lives = 0;
-    for (const FaultCase& one : kFaults) {
+    for (const FaultCase& one : faults) {
       if (!ring && one.function != kPread) continue;  // the rest is the same
       const int64_t count = calls[one.function];
       std::set<int64_t> numbers;
@@ -119,7 +122,7 @@ void each_call_of_the_system_may_fail_once(void**) {
         for (int64_t n = 0; n < count; ++n) numbers.insert(n);
       for (int i = 0; i < 2 && count > 0; ++i)
         numbers.insert(static_cast<int64_t>(i == 0 ? 0 : random() % static_cast<uint64_t>(count)));
-      for (const int64_t number : numbers) live_with(one, number, wanted), ++lives;
+      for (const int64_t number : numbers) live_with(one, number, life, wanted), ++lives;
     }
     std::printf("  %s: %d lives with a fault;", ring ? "ring" : "threads", lives);
     for (size_t i = 0; i < kFunctions; ++i)
@@ -127,6 +130,76 @@ void each_call_of_the_system_may_fail_once(void**) {
     std::printf("\n");
   }
   without_rings = false;
+}
+
+void each_call_of_the_system_may_fail_once(void**) {
+  const std::vector<float> wanted = life_of(world_of({.slow = false}), 0);
+  each_call_may_fail_once_in([](const auto& attempt) { return life_of(world_of(), 0.3f, attempt); }, wanted,
+                             kFaults);
+}
+
+void each_call_may_fail_once_below_a_store(void**) {
+  const auto plainly = [](const auto& call) { call(); };
+  for (const char* policy : {"wave", "full"}) {
+    const uint64_t little = little_for_a_store(model(), policy, plainly);
+    each_call_may_fail_once_in(
+        [&](const auto& attempt) {
+          return life_of_a_store(world_of({.kv_budget_bytes = little}), policy, attempt);
+        },
+        life_of_a_store(world_of({.slow = false}), policy, plainly), kFaults);
+  }
+}
+
+// Of a session that is loaded in place: what it reads at first, and what its steps read.
+void each_call_on_a_saved_file_may_fail_once(void**) {
+  constexpr FaultCase kOfReading[] = {
+      {kOpen, EIO, true},   {kOpen, EMFILE, true}, {kOpen, EINTR},      {kFcntl, EINVAL},
+      {kStatx, ENOSYS},     {kPread, EIO, true},   {kPread, EINTR},     {kPread, kShort, true},
+      {kPread, kEnd, true}, {kAdvise, EINVAL},     {kRing, ENOMEM},     {kSubmit, EBADF},
+      {kCompletion, EIO},   {kCompletion, kShort}, {kCompletion, kEnd},
+  };
+  const Folder folder;
+  const std::string path = folder.file("saved");
+  {
+    const TiersWorld fast = world_of({.slow = false});
+    const auto session = fast.session(0);
+    session->prefill(random_prompt(900), chunks_of(150), nullptr);
+    session->save(path, nullptr);
+  }
+  const auto life = [&](bool slow, const auto& attempt) {
+    const TiersWorld world = world_of({.slow = slow});
+    std::vector<float> all;
+    std::shared_ptr<Session> session;
+    const auto as_saved = [&](SessionParams params) {
+      params.kv_fast_share = slow ? 0.1f : 0;
+      return params;
+    };
+    attempt([&] { session = Session::load(world.runtime, world.model, path, as_saved, nullptr); });
+    assert_int_equal(session->sequence().slow_segments() > 0, slow);
+    const auto look = [&] {
+      attempt([&] { session->logits(nullptr); });
+      const std::vector<float> logits = logits_of(*session);
+      all.insert(all.end(), logits.begin(), logits.end());
+    };
+    for (int32_t i = 0; i < 5; ++i) {
+      attempt([&] { session->accept(i, nullptr); });
+      look();
+    }
+    attempt([&] { session->prefill(random_prompt(200, 1), chunks_of(100), nullptr); });
+    look();
+    attempt([&] { session->truncate(600); });
+    look();
+    SavedBytes saved;
+    attempt([&] {
+      saved.of.clear();
+      session->save(saved, nullptr);
+    });
+    return all;
+  };
+  const std::vector<float> wanted = life(false, [](const auto& call) { call(); });
+  saved_files_too = true;
+  each_call_may_fail_once_in([&](const auto& attempt) { return life(true, attempt); }, wanted, kOfReading);
+  saved_files_too = false;
 }
 
 // ---- A disk that fills up ----
@@ -725,6 +798,8 @@ void a_past_that_leaves_while_it_is_read_is_where_it_was(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(each_call_of_the_system_may_fail_once),
+      cmocka_unit_test(each_call_may_fail_once_below_a_store),
+      cmocka_unit_test(each_call_on_a_saved_file_may_fail_once),
       cmocka_unit_test(a_disk_that_fills_up_while_a_prompt_is_read_costs_nothing),
       cmocka_unit_test(what_a_full_disk_refuses_stays_in_memory),
       cmocka_unit_test(a_disk_that_fills_up_while_decoding_stops_no_step),

@@ -184,6 +184,18 @@ void sweep_sharing() {
   });
 }
 
+// Of a KV store, in half of the memory that it takes.
+void sweep_store() {
+  const auto plainly = [](const auto& call) { call(); };
+  const uint64_t little = little_for_a_store(model, "wave", plainly);
+  const std::vector<float> wanted = life_of_a_store(TiersWorld({.slow = false}, model), "wave", plainly);
+  sweep_few("a KV store in two tiers", [&](const Attempt& attempt) {
+    const TiersWorld world({.kv_budget_bytes = little, .threads = 1}, model);
+    require(life_of_a_store(world, "wave", [&](const auto& call) { attempt_to(attempt, call); }) == wanted);
+    require(world.buffer().stats().file.written_bytes > 0);
+  });
+}
+
 // However little memory there is, what a step may be reading is there until it has ended.
 void what_steps_read_is_not_freed_for_want_of_memory(void**) {
   const TiersWorld world({.threads = 1}, model);
@@ -221,6 +233,7 @@ int main() {
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_saving>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_cutting>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_sharing>),
+      cmocka_unit_test(each_allocation_may_be_refused_in<sweep_store>),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -84,10 +84,16 @@ inline int fails(Function function) {
   return what;
 }
 
-// Reads of other files are let alone.
-inline bool is_nameless(int file) {
+// Other files are let alone, but for regular ones while this is set.
+inline std::atomic<bool> saved_files_too{false};
+inline bool may_fail(int file) {
   struct stat status {};
-  return fstat(file, &status) == 0 && status.st_nlink == 0;
+  return fstat(file, &status) == 0 && (status.st_nlink == 0 || (saved_files_too && S_ISREG(status.st_mode)));
+}
+inline bool may_fail(const char* path, int flags) {
+  struct stat status {};
+  return (flags & O_TMPFILE) == O_TMPFILE ||
+         (saved_files_too && stat(path, &status) == 0 && S_ISREG(status.st_mode));
 }
 
 inline void disarm() { fault.function = kFunctions; }
@@ -117,7 +123,7 @@ int open(const char* path, int flags, ...) {
     mode = va_arg(rest, mode_t);
     va_end(rest);
   }
-  if ((flags & O_TMPFILE) == O_TMPFILE && wi::test::fails(wi::test::kOpen)) return -1;
+  if (wi::test::may_fail(path, flags) && wi::test::fails(wi::test::kOpen)) return -1;
   return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
 }
 int fcntl(int file, int command, ...) {
@@ -133,7 +139,7 @@ int statx(int folder, const char* path, int flags, unsigned mask, struct statx* 
   return static_cast<int>(syscall(SYS_statx, folder, path, flags, mask, to));
 }
 ssize_t pread(int file, void* to, size_t bytes, off_t offset) {
-  const int what = wi::test::is_nameless(file) ? wi::test::fails(wi::test::kPread) : 0;
+  const int what = wi::test::may_fail(file) ? wi::test::fails(wi::test::kPread) : 0;
   if (what > 0) return -1;
   if (what == wi::test::kEnd) return 0;
 #ifdef WI_SANITIZED  // which does not see what system calls write

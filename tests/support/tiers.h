@@ -1,4 +1,4 @@
-// A small model's sessions over two tiers, and, to compare with, over memory alone.
+// A small model's sessions, and KV stores, over two tiers, and, to compare with, over memory alone.
 #pragma once
 
 #include <future>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/kv_store.h"
 #include "src/session.h"
 #include "src/store/byte_stream.h"
 #include "tests/support/folder.h"
@@ -135,6 +136,68 @@ std::vector<float> life_of(const TiersWorld& world, float share, Attempt&& attem
 }
 inline std::vector<float> life_of(const TiersWorld& world, float share) {
   return life_of(world, share, [](auto&& call) { call(); });
+}
+
+// The same of a KV store, and what its attention says.
+template <class Attempt>
+std::vector<float> life_of_a_store(const TiersWorld& world, const char* policy, Attempt&& attempt) {
+  constexpr int32_t kLayers = 2, kHeads = 2, kGroup = 2, kDim = 32;
+  constexpr int64_t kTokens = 1280, kRound = 256;
+  const auto numbers = [](int64_t count, uint64_t salt) {
+    std::mt19937_64 random(seed() + salt);
+    std::vector<float> all(static_cast<size_t>(count));
+    for (float& one : all) one = static_cast<float>(random() % 1000) * 0.002f - 1;
+    return all;
+  };
+  KvStoreParams params;
+  params.shape = {kLayers, kHeads, kDim, DType::f16};
+  params.query_heads = kGroup * kHeads;
+  params.policy = find_policy(world.runtime->backend, policy);
+  params.policy_params.segment_tokens = 256;
+  params.policy_params.decode_segment_tokens = 64;
+  params.policy_params.budget = 0.1f;
+
+  std::vector<float> all, out(static_cast<size_t>(kGroup * kHeads * kDim));
+  const auto look = [&](KvStore& store) {
+    for (int32_t i = 0; i < 2 * kLayers; ++i) {
+      const std::vector<float> query = numbers(kGroup * kHeads * kDim, static_cast<uint64_t>(i));
+      attempt([&] { store.attend(i % kLayers, 1, query.data(), nullptr, out.data(), nullptr); });
+      all.insert(all.end(), out.begin(), out.end());
+    }
+  };
+  KvStore store(world.runtime, params);
+  for (int64_t done = 0; done < kTokens; done += kRound) {
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const auto salt = static_cast<uint64_t>(100 + 2 * done + layer);
+      const std::vector<float> keys = numbers(kRound * kHeads * kDim, salt),
+                               values = numbers(kRound * kHeads * kDim, salt + kRound);
+      attempt([&] { store.append(layer, kRound, keys.data(), values.data()); });
+    }
+    attempt([&] { store.seal(); });
+    look(store);
+  }
+  std::shared_ptr<KvStore> fork, loaded;
+  attempt([&] { fork = store.fork(); });
+  attempt([&] { fork->truncate(700); });
+  look(*fork);
+  look(store);
+  const std::string path = world.folder.file("store");
+  attempt([&] { store.save(path, nullptr); });
+  fork.reset();
+  attempt([&] {  // in place, where there is a slow tier
+    loaded = KvStore::load(
+        world.runtime, path, [](const KvStoreParams& saved) { return saved; }, nullptr);
+  });
+  look(*loaded);
+  return all;
+}
+// Of the memory that it takes, not enough.
+template <class Attempt>
+uint64_t little_for_a_store(const std::shared_ptr<const Model>& model, const char* policy,
+                            Attempt&& attempt) {
+  const TiersWorld fast({.slow = false}, model);
+  life_of_a_store(fast, policy, attempt);
+  return fast.runtime->pool->peak() / 2;
 }
 
 }  // namespace wi::test
