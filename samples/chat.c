@@ -67,7 +67,8 @@ int main(int argc, char** argv) {
   wi_session* session;
   if (argc == 2 && !strcmp(argv[1], "--version")) return printf("sample_chat %s\n", wi_version()), 0;
   const int help = argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"));
-  if (help || argc != 2) return fputs("usage: sample_chat MODEL\n", help ? stdout : stderr), !help;
+  if (help || argc != 2)
+    return fputs("usage: sample_chat MODEL\nExample: sample_chat m.gguf\n", help ? stdout : stderr), !help;
   check(wi_runtime_create(NULL, &runtime, &error));
   check(wi_model_open(runtime, argv[1], NULL, NULL, &model, &error));
   check(wi_session_create(model, NULL, &session, &error));

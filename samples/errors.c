@@ -27,7 +27,9 @@ int main(int argc, char** argv) {
   wi_event event = {.struct_size = sizeof event};
   if (argc == 2 && !strcmp(argv[1], "--version")) return printf("sample_errors %s\n", wi_version()), 0;
   const int help = argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"));
-  if (help || argc != 2) return fputs("usage: sample_errors MODEL\n", help ? stdout : stderr), !help;
+  if (help || argc != 2)
+    return fputs("usage: sample_errors MODEL\nExample: sample_errors m.gguf\n", help ? stdout : stderr),
+           !help;
   check(wi_runtime_create(&small, &runtime, &error));
   check(wi_model_open(runtime, argv[1], NULL, NULL, &model, &error));
   check(wi_session_create(model, NULL, &session, &error));

@@ -87,7 +87,11 @@ int main(int argc, char** argv) {
   if (argc == 2 && !strcmp(argv[1], "--version")) return printf("sample_long_document %s\n", wi_version()), 0;
   const int help = argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"));
   if (help || questions < 1)
-    return fputs("usage: sample_long_document MODEL DOCUMENT QUESTION...\n", help ? stdout : stderr), !help;
+    return fputs(
+               "usage: sample_long_document MODEL DOCUMENT QUESTION...\n"
+               "Example: sample_long_document m.gguf book.txt 'Who wrote the letter?'\n",
+               help ? stdout : stderr),
+           !help;
   wi_runtime* runtime;
   wi_model* model;
   wi_session* document;

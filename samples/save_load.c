@@ -36,7 +36,11 @@ int main(int argc, char** argv) {
   if (argc == 2 && !strcmp(argv[1], "--version")) return printf("sample_save_load %s\n", wi_version()), 0;
   const int help = argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"));
   if (help || argc != 4)
-    return fputs("usage: sample_save_load MODEL TEXT FILE\n", help ? stdout : stderr), !help;
+    return fputs(
+               "usage: sample_save_load MODEL TEXT FILE\n"
+               "Example: sample_save_load m.gguf 'In the beginning' beginning.wis\n",
+               help ? stdout : stderr),
+           !help;
   check(wi_runtime_create(NULL, &runtime, &error));
   check(wi_model_open(runtime, argv[1], NULL, NULL, &model, &error));
   check(wi_session_create(model, NULL, &session, &error));

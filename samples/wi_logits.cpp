@@ -34,9 +34,11 @@ struct Options {
 
 constexpr const char* kUsage =
     "wi_logits: logits of every token of a prompt, little-endian f32, (tokens, vocab)\n"
-    "  --model FILE        GGUF file, or folder with safetensors\n"
-    "  --tokens-file FILE  the prompt as token ids between white space, as wi_tokens writes them\n"
-    "  --text TEXT         the prompt as text; special tokens spelled out in it are recognised\n"
+    "  --model FILE        required: GGUF file, or folder with safetensors\n"
+    "  --tokens-file FILE  required, or --text: the prompt as token ids between white space, as wi_tokens "
+    "writes them\n"
+    "  --text TEXT         required, or --tokens-file: the prompt as text; special tokens spelled out in it "
+    "are recognised\n"
     "  --bos               with --text: put the model's BOS token first\n"
     "  --out FILE          where to; default: standard output\n"
     "  --policy P          full (default) or wave\n"
@@ -44,7 +46,8 @@ constexpr const char* kUsage =
     "  --load WHERE        weights lie: mapped (default), in the file, or copied, in memory\n"
     "  --precision P       of the products: f32 (default), high, fast or int8 (WI_PRECISION_*)\n"
     "  --device D          where to run: cpu (default), cuda or cuda:N\n"
-    "  --threads N         default: every core this process may use\n";
+    "  --threads N         default: every core this process may use\n"
+    "Example: wi_logits --model m.gguf --text 'In the beginning' --out logits.f32\n";
 
 bool parse_options(int argument_count, char** arguments, Options& options);
 std::vector<int32_t> read_prompt(const Model& model, const Options& options);

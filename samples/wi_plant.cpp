@@ -27,12 +27,13 @@ struct Options {
 
 constexpr const char* kUsage =
     "wi_plant: a document of N tokens or a little more out of a text, with facts planted at even depths\n"
-    "  --model FILE    whose tokens to count\n"
-    "  --text FILE     the text\n"
-    "  --facts FILE    one per line: attribute | entity | value\n"
-    "  --tokens N      least length of the document, facts included\n"
+    "  --model FILE    required: whose tokens to count\n"
+    "  --text FILE     required: the text\n"
+    "  --facts FILE    required: one per line: attribute | entity | value\n"
+    "  --tokens N      required: least length of the document, facts included\n"
     "  --skip BYTES    start this far into the text, at the next line\n"
-    "  --out FILE      where to\n";
+    "  --out FILE      required: where to\n"
+    "Example: wi_plant --model m.gguf --text book.txt --facts facts.txt --tokens 32768 --out document.txt\n";
 
 bool parse_options(int argument_count, char** arguments, Options& options);
 std::vector<Fact> read_facts(const std::string& path);

@@ -161,11 +161,13 @@ every_failure_is_status_1_and_one_line() {
 
 every_program_tells_what_it_is() {
   local program
-  for program in wi_ask wi_chat wi_logits wi_tokens wi_plant game_loop editor wi_bench attention_bench kernel_bench prefill_bench \
-    cuda_kernel_bench embed sample_chat sample_long_document sample_save_load sample_errors; do
+  for program in wi_ask wi_chat wi_logits wi_tokens wi_plant game_loop editor wi_accuracy wi_trace wi_bench attention_bench \
+    kernel_bench prefill_bench frame_bench hits_bench sample_bench spill_bench cuda_kernel_bench embed sample_chat \
+    sample_long_document sample_save_load sample_errors; do
     [ -x "$bin/$program" ] || continue # benches may not be built here
     timeout 20 "$bin/$program" --help >help.txt || broken "$program --help failed"
     grep -q "$program" help.txt || broken "$program --help does not name it"
+    [ $program = embed ] || grep -q "^Example: .*$program" help.txt || broken "$program --help shows no example"
     timeout 20 "$bin/$program" -h | cmp - help.txt || broken "$program -h differs from --help"
     timeout 20 "$bin/$program" --version | grep -E "^$program [0-9]+\.[0-9]+\.[0-9]+$" >/dev/null || broken "$program --version"
   done

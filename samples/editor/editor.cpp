@@ -21,7 +21,8 @@ constexpr const char* kUsage =
     "  --max-tokens N    longest completion (24); it ends with its line in any case\n"
     "  --precision P     of reading: fast (default), high, f32 or int8\n"
     "  --kv f16|bf16|f32 type of the KV cache (default f16)\n"
-    "  --threads N       default: every core this process may use\n";
+    "  --threads N       default: every core this process may use\n"
+    "Example: editor --model m.gguf\n";
 
 void handle_messages(Inbox* inbox, Server* server) {
   while (server->takes_messages()) {

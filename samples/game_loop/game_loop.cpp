@@ -29,7 +29,8 @@ constexpr const char* kUsage =
     "  --picture FILE   the time of every frame, as SVG (game_loop.svg)\n"
     "  --nice N         how far the runtime's threads stand back behind the frame's, 0 to 19 (19)\n"
     "  --threads N      of the runtime (default: every core this process may use)\n"
-    "The last line says how long the library's calls took of the frames, and how many frames were missed.\n";
+    "The last line says how long the library's calls took of the frames, and how many frames were missed.\n"
+    "Example: game_loop --model m.gguf --document book.txt --question 'Who wrote the letter?'\n";
 
 constexpr int kQuietFrames = 60;    // before the first and after the last question, to compare with
 constexpr int kFramesBetween = 10;  // an answer is read for so long before the next question

@@ -33,8 +33,8 @@ struct Options {
 
 constexpr const char* kUsage =
     "wi_accuracy: right answers of sparse policies, side by side with a reference\n"
-    "  --model FILE        a GGUF file or a folder, with a chat template\n"
-    "  --text FILE         the text that facts are planted in\n"
+    "  --model FILE        required: a GGUF file or a folder, with a chat template\n"
+    "  --text FILE         required: the text that facts are planted in\n"
     "  --from BYTES        documents are cut from here on in it, where that leaves enough (0)\n"
     "  --out FILE          JSON lines (standard output)\n"
     "  --policies LIST     e.g. \"wave wave:estimation=-1\" (wave, two variants of it, streaming, blocks)\n"
@@ -49,7 +49,8 @@ constexpr const char* kUsage =
     "  --sparse-read N     read questions of up to N tokens through the policy too (0: exactly)\n"
     "  --max-tokens N      of an answer (32)\n"
     "  --load WHERE        weights lie: mapped or copied (mapped)\n"
-    "  --threads N         (0: the physical cores)\n";
+    "  --threads N         (0: the physical cores)\n"
+    "Example: wi_accuracy --model m.gguf --text book.txt --policies \"wave blocks\" --lengths 4096\n";
 
 bool parse_options(int argument_count, char** arguments, Options& options);
 

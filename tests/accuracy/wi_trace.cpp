@@ -45,8 +45,8 @@ struct Options {
 
 constexpr const char* kUsage =
     "wi_trace: per layer and head, at which stage a sparse policy loses\n"
-    "  --model FILE      a GGUF file or a folder, with a chat template\n"
-    "  --text FILE       the text that facts are planted in\n"
+    "  --model FILE      required: a GGUF file or a folder, with a chat template\n"
+    "  --text FILE       required: the text that facts are planted in\n"
     "  --from BYTES      documents are cut from here on in it, where that leaves enough (0)\n"
     "  --policies LIST   as wi_accuracy (wave streaming blocks)\n"
     "  --budgets LIST    shares of the indexed tokens (0.009,0.018,0.036,0.072)\n"
@@ -58,7 +58,8 @@ constexpr const char* kUsage =
     "  --top N           recall is of the N keys with the most weight (32)\n"
     "  --out FILE        JSON lines: a line per question, step, layer, head, policy and budget (none)\n"
     "  --dump FOLDER     the document's k and v and all steps' q as f32, with shapes in meta.json (none)\n"
-    "  --threads N       (0: the physical cores)\n";
+    "  --threads N       (0: the physical cores)\n"
+    "Example: wi_trace --model m.gguf --text book.txt --policies wave --budgets 0.018 --length 4096\n";
 
 bool parse_options(int argument_count, char** arguments, Options& options);
 

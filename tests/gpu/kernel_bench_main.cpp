@@ -6,6 +6,7 @@ namespace {
 constexpr char kUsage[] =
     R"(cuda_kernel_bench: each CUDA kernel alone, emulated on the CPU, which measures nothing
 usage: cuda_kernel_bench, without options; WI_QUICK=1 makes it short
+Example: WI_QUICK=1 cuda_kernel_bench
 )";
 
 }  // namespace
