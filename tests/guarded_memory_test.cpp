@@ -16,6 +16,7 @@
 #include "src/store/byte_stream.h"
 #include "tests/support/policies.h"
 #include "tests/support/random_model.h"
+#include "tests/support/tiers.h"
 #include "tests/test.h"
 
 using namespace wi;
@@ -244,6 +245,54 @@ void stores_live_the_same_in_guarded_memory(void**) {
                   life_of_a_store(runtime_with(threads, true), policy));
 }
 
+// Segments leave for a file after they were made, or go there straight, blocks of the tail before them; what steps and
+// chunks want of them is read back, from that file and from a saved one.
+void what_leaves_guarded_memory_says_the_same(void**) {
+  const auto model = test::TiersWorld::make_model();
+  uint64_t peak = 0;
+  const auto life = [&](const test::Tiers& tiers, bool guarded, const char* policy, DType kv, float share) {
+    const test::TiersWorld world(tiers, model);
+    RuntimeParams runtime_params = world.runtime_params(tiers);
+    if (guarded) {
+      runtime_params.backend = &test::guarded_backend();
+      runtime_params.kv_memory = std::make_shared<test::GuardedMemory>();
+    }
+    const auto runtime = Runtime::create(runtime_params);
+    SessionParams params = world.params(share);
+    params.policy = find_policy(runtime->backend, policy);
+    params.kv = kv;
+    Record record;
+    const auto session = Session::create(runtime, model, params);
+    session->prefill(test::random_prompt(900), test::chunks_of(150), nullptr);
+    record.decode(*session, 20);
+    const auto fork = session->fork();
+    fork->truncate(600);
+    record.decode(*fork, 3);
+    fork->prefill(test::random_prompt(300, 1), test::chunks_of(100), nullptr);
+    record.decode(*fork, 3);
+    Bytes saved;
+    session->save(saved, nullptr);
+    record.files.push_back(saved.held);
+    const std::string path = world.folder.file("saved");
+    session->save(path, nullptr);
+    const auto as_saved = [](const SessionParams& own) { return own; };
+    record.decode(*Session::load(runtime, model, saved, as_saved, nullptr), 3);
+    record.decode(*Session::load(runtime, model, path, as_saved, nullptr), 3);
+    peak = runtime->pool->peak();
+    if (tiers.slow) assert_true(runtime->buffer->stats().file.written_bytes > 0);
+    return record;
+  };
+  for (const char* policy : {"wave", "full"}) {
+    for (const DType kv : {DType::f16, DType::f32}) {
+      const Record wanted = life({.slow = false, .threads = 1}, false, policy, kv, 0);
+      const uint64_t little = peak / 2;
+      for (const float share : {0.02f, 0.3f})
+        assert_same(wanted, life({.threads = 1}, true, policy, kv, share));
+      assert_same(wanted, life({.kv_budget_bytes = little, .threads = 1}, true, policy, kv, 0));
+    }
+  }
+}
+
 // A copy from or to a device takes a few microseconds, however small: they are planes and blocks, and not tokens of
 // which a partition's neighbours lie apart.
 void copies_are_few(void**) {
@@ -289,6 +338,7 @@ int main() {
       cmocka_unit_test(the_guard_stands_before_every_policy),
       cmocka_unit_test(sessions_live_the_same_in_guarded_memory),
       cmocka_unit_test(stores_live_the_same_in_guarded_memory),
+      cmocka_unit_test(what_leaves_guarded_memory_says_the_same),
       cmocka_unit_test(copies_are_few),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
