@@ -735,7 +735,7 @@ typedef struct wi_sampling_params {
 } wi_sampling_params;
 
 enum wi_prefix_reuse {
-  WI_PREFIX_REUSE_AUTO = 0, /* when a session is loaded: as saved, where that was not ON; else what changes no bit */
+  WI_PREFIX_REUSE_AUTO = 0, /* what changes no bit; when a session is loaded: as saved, but for ON */
   WI_PREFIX_REUSE_OFF = 1,
   WI_PREFIX_REUSE_ON = 2 /* whatever there is; since 0.2 */
 };
@@ -864,8 +864,8 @@ typedef struct wi_session_stats {
   uint64_t buffer_hits;
   uint64_t buffer_misses; /* partitions that had to be brought there; likewise */
   uint64_t prefill_ns;
-  uint64_t index_ns;    /* of prefill_ns and decode_ns: sealing segments */
-  uint64_t decode_ns;   /* of decode, accept and logits; in a batch, of the whole step, as its parts below */
+  uint64_t index_ns;  /* of prefill_ns and decode_ns: sealing segments */
+  uint64_t decode_ns; /* of decode, accept and logits; in a batch, of the whole step, as its parts below */
   /* On a device the next five are the time that the host took to ask for the work, not the device's to do it; the wait
    * for all of it at a step's end is in weights_ns. */
   uint64_t weights_ns;  /* of decode_ns: everything but attention, mostly products with weights; sampling */

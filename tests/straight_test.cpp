@@ -285,7 +285,7 @@ void an_8b_model_needs_a_fraction_of_a_segment_beside_its_index(void**) {
   const Policy& wave = *find_policy(cpu_backend(), "wave");
   const uint64_t segment = shape.token_bytes() * static_cast<uint64_t>(params.segment_tokens);
   const KvPlan whole = plan_kv(shape, wave, params, 1024, 32768),
-               straight = plan_kv(shape, wave, params, 1024, 32768, {16, true});
+               straight = plan_kv(shape, wave, params, 1024, 32768, {.workers = 16, .tail = true});
   std::printf(
       "  a segment: %.2f GB; must be in memory at 32K tokens: %.2f GB, %.2f where planes leave at once, "
       "%.2f of it the index\n",
