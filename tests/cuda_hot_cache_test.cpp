@@ -26,19 +26,6 @@ PrefillParams chunks_of(int32_t tokens) {
   return params;
 }
 
-// The manager's thread has done what steps left to it.
-void settle(World& world) {
-  const auto done = std::make_shared<std::promise<void>>();
-  if (world.runtime->buffer->later([done] { done->set_value(); })) done->get_future().wait();
-}
-
-// What a prompt has sealed leaves the device's memory beside the next steps.
-void leave_the_device(World& world, Session& session) {
-  for (int i = 0; i < 2; ++i) session.decode(nullptr);
-  settle(world);
-  session.decode(nullptr);
-}
-
 struct Counts {
   uint64_t hits = 0, misses = 0;
   Counts() = default;

@@ -17,15 +17,6 @@ using namespace wi::test;
 
 namespace {
 
-// What a prompt has sealed leaves the device's memory beside the next steps: the first of them orders it, and the
-// last finds that it is done.
-void leave_the_device(World& world, Session& session) {
-  for (int i = 0; i < 2; ++i) session.decode(nullptr);  // the prompt's own token comes without a step
-  const auto done = std::make_shared<std::promise<void>>();
-  if (world.runtime->buffer->later([done] { done->set_value(); })) done->get_future().wait();
-  session.decode(nullptr);
-}
-
 PrefillParams chunks_of(int32_t tokens) {
   PrefillParams params;
   params.chunk_tokens = tokens;

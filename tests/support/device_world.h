@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cuda_runtime.h>
 #include <functional>
+#include <future>
 #include <memory>
 #include <vector>
 
@@ -90,6 +91,20 @@ inline std::vector<int32_t> prompt(size_t count, uint64_t salt = 0) {
 inline std::vector<float> logits_of(Session& session) {
   const std::span<const float> view = session.logits(nullptr);
   return {view.begin(), view.end()};
+}
+
+// The manager's thread has done what steps left to it.
+inline void settle(World& world) {
+  const auto done = std::make_shared<std::promise<void>>();
+  if (world.runtime->buffer->later([done] { done->set_value(); })) done->get_future().wait();
+}
+
+// What a prompt has sealed leaves the device's memory beside the next steps: the first of them orders it, and the
+// last finds that it is done.
+inline void leave_the_device(World& world, Session& session) {
+  for (int i = 0; i < 2; ++i) session.decode(nullptr);  // the prompt's own token comes without a step
+  settle(world);
+  session.decode(nullptr);
 }
 
 inline std::vector<int32_t> answer(Session& session, int count) {
