@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 
 #include "src/model/model.h"
+#include "support/cancel_time.h"
 #include "support/model_files.h"
 #include "support/patience.h"
 #include "test.h"
@@ -92,6 +93,12 @@ void json_is_bounded_in_memory(void**) {
   tiny_directory().write(folder);
   for (const char* name : {"config.json", "tokenizer_config.json", "generation_config.json"}) {
     tiny_directory().write(folder);
+    folder.write(name, empty_objects(15 << 20));
+    assert_refused(
+        WI_E_FORMAT,
+        (std::string(name) + ": the JSON takes more than 128 MiB of memory once it is read").c_str(),
+        folder.path(), kMostMemory / 2);
+    tiny_directory().write(folder);
     folder.write(name, empty_objects(17 << 20));
     const std::string words = std::string(name) + ": the file has 178";
     assert_refused(WI_E_FORMAT, words.c_str(), folder.path(), kMostMemory / 4);
@@ -164,6 +171,148 @@ void a_long_text_is_parsed_under_the_hosts_eyes(void**) {
   assert_error(WI_E_CANCELLED, "enough", Model::open(folder.path(), stop));
 }
 
+// 28 steps that each double a text took 20 s and 5 GB for one byte; 300,000 that each put one before it, time
+// quadratic in their number.
+void a_normalizer_that_makes_much_of_little_is_refused(void**) {
+  const nlohmann::json doubles = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const nlohmann::json prepends = {{"type", "Prepend"}, {"prepend", "a"}};
+  TempFolder folder;
+  const auto refused = [&](const char* words, const std::function<void(nlohmann::json&)>& change) {
+    DirectoryBuilder files = tiny_directory();
+    change(files.tokenizer);
+    files.write(folder);
+    assert_refused(WI_E_UNSUPPORTED, words, folder.path(), kMostMemory / 2);
+  };
+  const auto sequence = [](const nlohmann::json& step, size_t count) {
+    return nlohmann::json{{"type", "Sequence"}, {"normalizers", std::vector<nlohmann::json>(count, step)}};
+  };
+  refused("tokenizer: the file's normalizer makes a text of", [&](nlohmann::json& j) {
+    j["normalizer"] = sequence(doubles, 40);
+    j["added_tokens"].push_back({{"id", j["model"]["vocab"]["a"]}, {"content", "a"}, {"normalized", true}});
+  });
+  refused("normalizer has more than 64 steps",
+          [&](nlohmann::json& j) { j["normalizer"] = sequence(prepends, 300000); });
+  const std::string longer(65, 'x');
+  refused("content has 65 bytes", [&](nlohmann::json& j) {
+    j["normalizer"] = doubles;
+    j["normalizer"]["content"] = longer;
+  });
+  refused("pattern has 65 bytes", [&](nlohmann::json& j) {
+    j["normalizer"] = doubles;
+    j["normalizer"]["pattern"]["String"] = longer;
+  });
+  refused("prepend has 65 bytes", [&](nlohmann::json& j) {
+    j["normalizer"] = {{"type", "Prepend"}, {"prepend", longer}};
+  });
+  refused("replacement has 65 bytes", [&](nlohmann::json& j) {
+    j["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", longer}, {"prepend_scheme", "always"}};
+  });
+}
+
+// Every mark of a token that is all marks was replaced by moving what is behind it.
+void a_token_of_many_bytes_is_refused(void**) {
+  TempFolder folder;
+  DirectoryBuilder files = tiny_directory();
+  files.tokenizer["model"]["vocab"][repeated("\u2581", 3 << 20)] = 260;
+  files.tokenizer["model"]["vocab"].erase("the");
+  files.tokenizer["model"]["merges"] = {"t h"};
+  files.tokenizer["normalizer"] = {
+      {"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
+  files.write(folder);
+  assert_refused(WI_E_UNSUPPORTED, "bytes, at most 65536 are supported", folder.path(), kMostMemory / 2);
+}
+
+// Each of the one was looked for among all of the other.
+void many_names_of_many_added_tokens_are_refused_in_linear_time(void**) {
+  TempFolder folder;
+  DirectoryBuilder files = tiny_directory();
+  nlohmann::json added = nlohmann::json::object(), named = nlohmann::json::array();
+  for (int i = 0; i < 200000; ++i) {
+    added["a" + std::to_string(i)] = 261 + i;
+    named.push_back("b" + std::to_string(i));
+  }
+  files.tokenizer_config["additional_special_tokens"] = named;
+  files.write(folder);
+  folder.write("added_tokens.json", added.dump());
+  assert_refused(WI_E_FORMAT, "has id 261, but config.json's vocab_size is 261", folder.path());
+}
+
+// Opens the path, unless its weights do not fit. The longest time between two questions to the host, of the
+// thread.
+double longest_silence_ms(const std::string& path) {
+  std::chrono::nanoseconds last = time_worked(CLOCK_THREAD_CPUTIME_ID), longest{};
+  const auto ask = [&](uint64_t, uint64_t) {
+    const std::chrono::nanoseconds now = time_worked(CLOCK_THREAD_CPUTIME_ID);
+    longest = std::max(longest, now - std::exchange(last, now));
+  };
+  try {
+    Model::open(path, ask);
+  } catch (const Error& error) {
+    assert_non_null(std::strstr(error.what(), "shape"));
+  }
+  ask(0, 0);
+  return std::chrono::duration<double, std::milli>(longest).count();
+}
+
+// A vocabulary of two million tokens was silence for three seconds.
+void a_large_tokenizer_is_made_under_the_hosts_eyes(void**) {
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
+  constexpr int kTokens = 30'000;
+#else
+  constexpr int kTokens = 600'000;
+#endif
+  TempFolder folder;
+  const auto listened_to = [&](const char* what, const std::string& path) {
+    const double silence = longest_silence_ms(path);
+    std::printf("%s: %.0f ms of silence at most\n", what, silence);
+    assert_in_time(silence < 250);
+    int asked = 0;
+    const auto stop = [&](uint64_t, uint64_t) {
+      if (++asked == 5) throw_error(WI_E_CANCELLED, "enough");
+    };
+    if (kTokens > 100'000) assert_error(WI_E_CANCELLED, "enough", Model::open(path, stop));
+  };
+  std::vector<std::string> tokens = tiny_tokens(), merges = {"t h", "th e"};
+  for (int i = 0; i < kTokens; ++i) {
+    tokens.push_back("the" + std::string(1, static_cast<char>('a' + i % 26)) + std::to_string(i));
+    if (i % 4 == 0) merges.push_back("t " + std::to_string(i)), tokens.push_back(std::to_string(i));
+    if (i % 4 == 0) tokens.push_back("t" + std::to_string(i));
+  }
+  GgufBuilder bytes = tiny_gguf();
+  bytes.texts("tokenizer.ggml.tokens", tokens);
+  bytes.texts("tokenizer.ggml.merges", merges);
+  bytes.numbers("tokenizer.ggml.token_type", GgufType::i32, std::vector<int32_t>(tokens.size(), 1));
+  listened_to("bytes", folder.write("bytes.gguf", bytes.bytes()));
+
+  std::vector<float> scores(tokens.size());
+  for (size_t i = 0; i < scores.size(); ++i) scores[i] = static_cast<float>(i * 7919 % 1000003);
+  std::vector<int32_t> kinds(tokens.size(), 1);
+  kinds[0] = 2;
+  bytes.text("tokenizer.ggml.model", "llama");
+  bytes.numbers("tokenizer.ggml.scores", GgufType::f32, scores);
+  bytes.numbers("tokenizer.ggml.token_type", GgufType::i32, kinds);
+  listened_to("SentencePiece", folder.write("pieces.gguf", bytes.bytes()));
+
+  DirectoryBuilder files = tiny_directory();
+  for (int i = 0; i < kTokens / 3; ++i)
+    files.tokenizer["added_tokens"].push_back(
+        {{"id", 261 + i}, {"content", "<|" + std::to_string(i) + "|>"}, {"special", true}});
+  files.config["vocab_size"] = 261 + kTokens / 3;
+  files.write(folder);
+  listened_to("added tokens", folder.path());
+
+  files = tiny_directory();
+  files.write(folder);
+  const std::string fields = ",\"ignored\":[" + repeated("{},", 4 << 20) + "{}]}";
+  for (const auto& [name, json] : {std::pair("tokenizer_config.json", &files.tokenizer_config),
+                                   std::pair("config.json", &files.config)}) {
+    (*json)["vocab_size"] = 261;
+    const std::string text = json->dump();
+    folder.write(name, text.substr(0, text.size() - 1) + fields);
+  }
+  listened_to("companions", folder.path());
+}
+
 }  // namespace
 
 int main() {
@@ -171,6 +320,10 @@ int main() {
                               cmocka_unit_test(json_is_bounded_in_memory),
                               cmocka_unit_test(a_gguf_of_many_small_things_is_refused),
                               cmocka_unit_test(what_is_no_regular_file_is_refused),
-                              cmocka_unit_test(a_long_text_is_parsed_under_the_hosts_eyes)};
+                              cmocka_unit_test(a_normalizer_that_makes_much_of_little_is_refused),
+                              cmocka_unit_test(a_token_of_many_bytes_is_refused),
+                              cmocka_unit_test(many_names_of_many_added_tokens_are_refused_in_linear_time),
+                              cmocka_unit_test(a_long_text_is_parsed_under_the_hosts_eyes),
+                              cmocka_unit_test(a_large_tokenizer_is_made_under_the_hosts_eyes)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -368,6 +368,22 @@ void no_normalizer_makes_a_control_token_of_host_text(void**) {
                Conversation().own("[").of_host("/s>"), Conversation().own("<").of_host("y").own(">")});
 }
 
+// 40 steps that each double a text would make a terabyte of one byte.
+void a_normalizer_may_not_make_a_text_grow_without_end(void**) {
+  const json doubles = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const json many = {{"type", "Sequence"}, {"normalizers", std::vector<json>(40, doubles)}};
+  const auto tokenizer = open_normalized("one-word", many);
+  for (const char* text : {"a", "xax", "<s>a</s>a"})
+    assert_error(WI_E_UNSUPPORTED, "the file's normalizer makes a text of",
+                 tokenizer->encode(text, false, true));
+  assert_error(WI_E_UNSUPPORTED, "longer, which is more than is granted",
+               tokenizer->encode_beside("<s>a", std::vector<TextRange>{{3, 4}}));
+  assert_int_equal(tokenizer->encode("b", false, true).size(), 1);
+  // What real files do is far from that.
+  const auto llama2 = open(fixture("llama-2"));
+  assert_true(llama2->encode(std::string(1'000'000, ' '), false, true).size() > 100'000);
+}
+
 void a_long_text_is_given_up_when_cancelled(void**) {
   const std::atomic<bool> cancelled{true};
   for (const char* name : {"nfc", "llama-2", "metaspace-first", "flags-char-normalizer", "one-word"})
@@ -419,6 +435,7 @@ int main() {
       cmocka_unit_test(a_tokenizer_class_that_is_not_the_files_is_refused_by_name),
       cmocka_unit_test(control_tokens_of_a_template_pass_the_normalizer),
       cmocka_unit_test(no_normalizer_makes_a_control_token_of_host_text),
+      cmocka_unit_test(a_normalizer_may_not_make_a_text_grow_without_end),
       cmocka_unit_test(a_long_text_is_given_up_when_cancelled),
       cmocka_unit_test(a_long_text_is_given_up_within_100_ms),
   };

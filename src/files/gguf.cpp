@@ -300,7 +300,7 @@ std::string_view Gguf::text(std::string_view key) const {
   return *value;
 }
 
-std::vector<std::string_view> Gguf::texts(std::string_view key) const {
+std::vector<std::string_view> Gguf::texts(std::string_view key, Watch* watch) const {
   const GgufField* field = find_array(key);
   if (!field) return {};
   check(field->element == GgufType::string, WI_E_FORMAT, where(key), " is an array of ",
@@ -309,6 +309,7 @@ std::vector<std::string_view> Gguf::texts(std::string_view key) const {
   values.reserve(static_cast<size_t>(field->count));
   size_t offset = field->offset;
   for (uint64_t i = 0; i < field->count; ++i) {
+    tick(watch, i);
     values.push_back(text_at(offset));
     offset += 8 + values.back().size();
   }

@@ -43,7 +43,8 @@ class Gguf {
   int64_t integer(std::string_view key, int64_t least, int64_t most) const;
   double number(std::string_view key) const;
   std::string_view text(std::string_view key) const;
-  std::vector<std::string_view> texts(std::string_view key) const;  // these four: empty if the key is missing
+  // These four: empty if the key is missing.
+  std::vector<std::string_view> texts(std::string_view key, Watch* watch = nullptr) const;
   std::vector<float> floats(std::string_view key) const;
   std::vector<int64_t> integers(std::string_view key) const;
   std::vector<bool> booleans(std::string_view key) const;

@@ -136,8 +136,8 @@ JsonTree parse(std::string_view text, const std::string& file, uint64_t most_mem
 
 }  // namespace
 
-JsonTree parse_json(std::string_view text, const std::string& file, Watch* watch) {
-  return parse(text, file, kMostJsonMemory, watch, nullptr);
+JsonTree parse_json(std::string_view text, const std::string& file, Watch* watch, uint64_t most_memory) {
+  return parse(text, file, most_memory, watch, nullptr);
 }
 
 void parse_json_entries(std::string_view text, const std::string& file, Watch* watch,
@@ -151,6 +151,21 @@ void JsonTree::clear(Json& value) noexcept {
     for (Json& child : value) clear(child);
   if (value.is_array()) value.get_ref<Json::array_t&>().clear();
   if (value.is_object()) value.get_ref<Json::object_t&>().clear();
+}
+
+void JsonTree::release(Watch* watch) {
+  size_t cleared = 0;
+  for (Json& member : root_) {
+    if (!member.is_structured()) continue;
+    for (Json& inner : member) {
+      if (inner.is_structured())
+        for (Json& small : inner) tick(watch, ++cleared), clear(small);
+      clear(inner);
+      tick(watch, ++cleared);
+    }
+    clear(member);
+  }
+  clear(root_);
 }
 
 void JsonTree::merge(JsonTree other) {

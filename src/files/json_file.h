@@ -28,6 +28,8 @@ class JsonTree {
 
   const Json& operator*() const { return root_; }
   const Json* operator->() const { return &root_; }
+  // Empties the tree, which the destructor does without listening to the host.
+  void release(Watch* watch);
   // Both are objects: what stands in `other` comes in the place of what is here.
   void merge(JsonTree other);
 
@@ -37,10 +39,13 @@ class JsonTree {
   Json root_;
 };
 
-// Throws WI_E_FORMAT for text that is no JSON, nests deeper than 64, takes more than kMostJsonMemory once it
-// is read, or is no object. Of a key that stands twice the last one counts.
+// Throws WI_E_FORMAT for text that is no JSON, nests deeper than 64, takes more than most_memory once it is
+// read, or is no object. Of a key that stands twice the last one counts.
 inline constexpr uint64_t kMostJsonMemory = uint64_t{512} << 20;
-JsonTree parse_json(std::string_view text, const std::string& file, Watch* watch = nullptr);
+JsonTree parse_json(std::string_view text, const std::string& file, Watch* watch = nullptr,
+                    uint64_t most_memory = kMostJsonMemory);
+// For files beside a model's large ones. What is read is also destroyed, and the host is not listened to then.
+inline constexpr uint64_t kMostCompanionMemory = uint64_t{128} << 20;
 
 // The same for an object of many small entries: each is handed over as soon as it is read and then forgotten,
 // so that no more than one is in memory (of at most 64 MiB). A key that stands twice is WI_E_FORMAT.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -43,6 +44,11 @@ class Watch {
 
 inline void tick(Watch* watch) {
   if (watch) watch->tick();
+}
+
+// At step i of a loop whose steps take less than a millisecond.
+inline void tick(Watch* watch, size_t i) {
+  if (i % 64 == 0) tick(watch);
 }
 
 // A copy of any length, in pieces with a tick between them.

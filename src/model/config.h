@@ -52,8 +52,9 @@ RopeFrequencies rope_frequencies(const ModelConfig& config,
 // From the metadata of a GGUF file, and from the text of a config.json (file: its name, for messages). Both
 // refuse what they do not know (WI_E_UNSUPPORTED) and what cannot be true (WI_E_FORMAT), by the field's name.
 class Gguf;
+class Watch;
 ModelConfig config_from_gguf(const Gguf& gguf);
-ModelConfig config_from_json(std::string_view text, const std::string& file);
+ModelConfig config_from_json(std::string_view text, const std::string& file, Watch* watch = nullptr);
 
 // The largest numbers believed: far above any model, small enough that their products fit 64 bits.
 namespace limits {

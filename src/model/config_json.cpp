@@ -19,8 +19,8 @@ void read_windows(const JsonFields& fields, ModelConfig* config);
 
 }  // namespace
 
-ModelConfig config_from_json(std::string_view text, const std::string& file) {
-  const JsonTree json = parse_json(text, file);
+ModelConfig config_from_json(std::string_view text, const std::string& file, Watch* watch) {
+  const JsonTree json = parse_json(text, file, watch, kMostCompanionMemory);
   const JsonFields fields(*json, file);
   ModelConfig config;
   config.architecture = architecture_of(fields);

@@ -19,9 +19,10 @@ namespace wi {
 namespace {
 
 bool is_directory(const std::string& path);
-std::shared_ptr<const Model> make_model(ModelFile file, Precision precision, Watch* watch,
+// counting: is told of the weights that are looked at; null: nobody is
+std::shared_ptr<const Model> make_model(ModelFile file, Precision precision, Watch* watch, Watch* counting,
                                         HostPool* copy_into);
-std::unique_ptr<const Tokenizer> make_tokenizer(Vocabulary vocabulary, const std::string& file);
+std::unique_ptr<const Tokenizer> make_tokenizer(Vocabulary vocabulary, const std::string& file, Watch* watch);
 std::string type_of_most_bytes(const std::vector<const StoredTensor*>& tensors);
 
 }  // namespace
@@ -30,14 +31,14 @@ std::shared_ptr<const Model> Model::open(const std::string& path, const Progress
                                          Precision precision, HostPool* copy_into) {
   Watch watch(progress);
   ModelFile file = is_directory(path) ? read_safetensors_model(path, &watch) : read_gguf_model(path, &watch);
-  return make_model(std::move(file), precision, &watch, copy_into);
+  return make_model(std::move(file), precision, &watch, &watch, copy_into);
 }
 
 std::shared_ptr<const Model> Model::open_memory(std::span<const std::byte> bytes, const Progress& progress,
                                                 Precision precision, HostPool* copy_into) {
   Watch watch(progress);
   return make_model(read_gguf_model(bytes, std::make_shared<FileStorage>(), &watch), precision, &watch,
-                    copy_into);
+                    &watch, copy_into);
 }
 
 std::shared_ptr<const Model> Model::open_reader(uint64_t bytes, const Reader& read, const Progress& progress,
@@ -52,23 +53,23 @@ std::shared_ptr<const Model> Model::open_reader(uint64_t bytes, const Reader& re
     read(at, all.subspan(at, std::min(kPieceBytes, bytes - at)));
   }
   watch.reached(bytes, bytes);
-  // What is left is quick, and its own count would begin anew.
-  return make_model(read_gguf_model(all, std::move(storage), &watch), precision, nullptr, nullptr);
+  // The weights are quick now, and their own count would begin anew.
+  return make_model(read_gguf_model(all, std::move(storage), &watch), precision, &watch, nullptr, nullptr);
 }
 
 namespace {
 
-std::shared_ptr<const Model> make_model(ModelFile file, Precision precision, Watch* watch,
+std::shared_ptr<const Model> make_model(ModelFile file, Precision precision, Watch* watch, Watch* counting,
                                         HostPool* copy_into) {
   const std::string name = file.name;
   VocabularyFile vocabulary = std::move(file.vocabulary);
   auto model = std::make_shared<Model>();
   model->precision = precision;
   tick(watch);
-  model->tokenizer = make_tokenizer(std::move(vocabulary.vocabulary), name);
+  model->tokenizer = make_tokenizer(std::move(vocabulary.vocabulary), name, watch);
   tick(watch);
   model->chat = ChatTemplate(std::move(vocabulary.chat_templates), std::move(vocabulary.special_texts));
-  bind_weights(std::move(file), model.get(), watch, copy_into);  // last: a copy takes long
+  bind_weights(std::move(file), model.get(), counting, copy_into);  // last: a copy takes long
   return model;
 }
 
@@ -252,10 +253,12 @@ bool is_directory(const std::string& path) {
 }
 
 // A tokenizer knows the field that is wrong, and not which file it came from.
-std::unique_ptr<const Tokenizer> make_tokenizer(Vocabulary vocabulary, const std::string& file) {
+std::unique_ptr<const Tokenizer> make_tokenizer(Vocabulary vocabulary, const std::string& file,
+                                                Watch* watch) {
   try {
-    return Tokenizer::create(std::move(vocabulary));
+    return Tokenizer::create(std::move(vocabulary), watch);
   } catch (const Error& error) {
+    if (error.code() == WI_E_CANCELLED) throw;
     fail(error.code(), file, ": tokenizer: ", error.what());
   }
 }

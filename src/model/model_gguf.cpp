@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMostParts = 10000;
 
-void describe(const Gguf& gguf, ModelFile* file);
+void describe(const Gguf& gguf, ModelFile* file, Watch* watch);
 std::string part_path(const std::string& first, int64_t part, int64_t parts);
 void add_tensors(const Gguf& gguf, TensorTable* table);
 
@@ -60,7 +60,7 @@ ModelFile read_gguf_model(const std::string& path, Watch* watch) {
   check(tensors == stated, WI_E_FORMAT, first.where("split.tensors.count"), " is ", tensors,
         ", but the set has ", stated, " tensors");
 
-  describe(first, &file);
+  describe(first, &file, watch);
   for (const MappedFile& mapping : storage->mappings) mapping.read_ahead();
   file.storage = std::move(storage);
   return file;
@@ -74,7 +74,7 @@ ModelFile read_gguf_model(std::span<const std::byte> bytes, std::shared_ptr<cons
         ": only a whole model can be opened from memory, not the parts of a set");
   ModelFile file;
   add_tensors(gguf, &file.tensors);
-  describe(gguf, &file);
+  describe(gguf, &file, watch);
   file.storage = std::move(storage);
   return file;
 }
@@ -82,11 +82,12 @@ ModelFile read_gguf_model(std::span<const std::byte> bytes, std::shared_ptr<cons
 namespace {
 
 // Everything but the tensors.
-void describe(const Gguf& gguf, ModelFile* file) {
+void describe(const Gguf& gguf, ModelFile* file, Watch* watch) {
   file->name = gguf.name();
   file->names = &kGgufNames;
   file->config = config_from_gguf(gguf);
-  file->vocabulary = vocabulary_from_gguf(gguf);
+  file->vocabulary = vocabulary_from_gguf(gguf, watch);
+  tick(watch);
   file->metadata = Metadata(gguf);
 }
 

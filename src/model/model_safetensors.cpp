@@ -47,7 +47,7 @@ ModelFile read_safetensors_model(const std::string& directory, Watch* watch) {
     check(exists(base + needed), WI_E_FORMAT, file.name, ": a model directory must hold ", needed);
 
   const std::string config = read_if_there(base + "config.json", watch);
-  file.config = config_from_json(config, "config.json");
+  file.config = config_from_json(config, "config.json", watch);
   if (file.config.name.empty()) file.config.name = file.name;
   {
     const std::string tokenizer = read_if_there(base + "tokenizer.json", watch);
@@ -66,7 +66,7 @@ ModelFile read_safetensors_model(const std::string& directory, Watch* watch) {
   file.metadata.add("general.name", file.config.name);
   for (const auto& [name, text] : file.vocabulary.chat_templates)
     if (name == "default") file.metadata.add("tokenizer.chat_template", text);
-  const JsonTree fields = parse_json(config, "config.json");
+  const JsonTree fields = parse_json(config, "config.json", watch, kMostCompanionMemory);
   for (const auto& [key, value] : fields->items())
     file.metadata.add(key, value.is_string() ? value.get<std::string>() : value.dump());
 

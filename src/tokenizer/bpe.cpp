@@ -23,8 +23,7 @@ void Bpe::WordEncoder::append_cached(std::string_view word, std::vector<int32_t>
 
 void Bpe::WordEncoder::merge(std::string_view word, std::vector<int32_t>& ids) {
   if (bpe_.whole_words_) {
-    const auto whole = bpe_.words_.find(word);
-    if (whole != bpe_.words_.end()) return ids.push_back(whole->second);
+    if (const int32_t* whole = bpe_.words_.find(word)) return ids.push_back(*whole);
   }
   symbols_.clear();
   read_symbols(word, symbols_);

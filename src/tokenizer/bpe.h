@@ -5,13 +5,13 @@
 
 #include <array>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "src/tokenizer/long_list.h"
 #include "src/tokenizer/merge_queue.h"
 #include "src/tokenizer/merge_table.h"
 #include "src/tokenizer/pre_tokenizer.h"
+#include "src/tokenizer/text_table.h"
 #include "src/tokenizer/tokenizer_base.h"
 #include "src/tokenizer/word_cache.h"
 
@@ -20,13 +20,13 @@ namespace wi {
 class Bpe : public TokenizerBase {
  protected:
   class WordEncoder;
-  explicit Bpe(Vocabulary vocabulary) : TokenizerBase(std::move(vocabulary)) {}
+  Bpe(Vocabulary vocabulary, Watch* watch) : TokenizerBase(std::move(vocabulary), watch) {}
 
   PreTokenizer pre_tokenizer_;
   MergeTable merges_;
-  std::array<int32_t, 256> byte_tokens_{};               // -1: the file has none
-  std::unordered_map<std::string_view, int32_t> words_;  // what text may become without merging
-  bool whole_words_ = false;  // a word of words_ is that token, whatever the merges say
+  std::array<int32_t, 256> byte_tokens_{};  // -1: the file has none
+  TextTable<int32_t> words_;                // what text may become without merging
+  bool whole_words_ = false;                // a word of words_ is that token, whatever the merges say
 };
 
 // One call's state: the pattern matcher, the words met so far, and the scratch of the merge loop.

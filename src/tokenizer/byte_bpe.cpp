@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/error.h"
+#include "src/files/watch.h"
 #include "src/tokenizer/bpe.h"
 #include "src/utf8.h"
 
@@ -58,7 +59,7 @@ class ByteAlphabet {
 
 class ByteBpe final : public Bpe {
  public:
-  explicit ByteBpe(Vocabulary vocabulary);
+  ByteBpe(Vocabulary vocabulary, Watch* watch);
 
  private:
   class ByteEncoder;
@@ -82,7 +83,7 @@ class ByteBpe::ByteEncoder final : public WordEncoder {
   const ByteBpe& owner_;
 };
 
-ByteBpe::ByteBpe(Vocabulary moved) : Bpe(std::move(moved)) {
+ByteBpe::ByteBpe(Vocabulary moved, Watch* watch) : Bpe(std::move(moved), watch) {
   pre_tokenizer_ = vocabulary().splits ? PreTokenizer::from_steps(*vocabulary().splits)
                                        : PreTokenizer::named(vocabulary().pre_tokenizer);
   whole_words_ = vocabulary().ignore_merges || pre_tokenizer_.ignores_merges();
@@ -93,16 +94,19 @@ ByteBpe::ByteBpe(Vocabulary moved) : Bpe(std::move(moved)) {
           alphabet.written(byte), "\"), byte-level BPE needs all that UTF-8 is made of");
   }
   for (size_t i = 0; i < vocabulary().tokens.size(); ++i) {
+    tick(watch, i);
     const std::string& text = vocabulary().tokens[i];
     const TokenKind kind = vocabulary().kinds[i];
     const bool encoded = kind == TokenKind::normal || kind == TokenKind::byte;
     add_piece(encoded ? alphabet.read(text).value_or(text) : text);
   }
-  if (whole_words_)
-    for (size_t i = 0; i < vocabulary().tokens.size(); ++i)
-      if (vocabulary().kinds[i] == TokenKind::normal)
-        words_.emplace(piece(static_cast<int32_t>(i), true), static_cast<int32_t>(i));
-  merges_ = read_merges(*this);
+  if (whole_words_) words_.reserve(vocabulary().tokens.size());
+  for (size_t i = 0; whole_words_ && i < vocabulary().tokens.size(); ++i) {
+    tick(watch, i);
+    if (vocabulary().kinds[i] == TokenKind::normal)
+      words_.insert(piece(static_cast<int32_t>(i), true), static_cast<int32_t>(i));
+  }
+  merges_ = read_merges(*this, watch);
 }
 
 std::unique_ptr<TokenizerBase::Encoder> ByteBpe::make_encoder(size_t text_bytes, Poll& poll) const {
@@ -111,8 +115,8 @@ std::unique_ptr<TokenizerBase::Encoder> ByteBpe::make_encoder(size_t text_bytes,
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> make_byte_bpe(Vocabulary vocabulary) {
-  return std::make_unique<ByteBpe>(std::move(vocabulary));
+std::unique_ptr<const Tokenizer> make_byte_bpe(Vocabulary vocabulary, Watch* watch) {
+  return std::make_unique<ByteBpe>(std::move(vocabulary), watch);
 }
 
 }  // namespace wi

@@ -8,6 +8,7 @@
 
 namespace wi {
 
-std::unique_ptr<const Tokenizer> make_byte_bpe(Vocabulary vocabulary);  // validated in what is common to all
+std::unique_ptr<const Tokenizer> make_byte_bpe(Vocabulary vocabulary,
+                                               Watch* watch);  // validated in what is common to all
 
 }  // namespace wi

@@ -5,22 +5,35 @@
 #include <vector>
 
 #include "src/error.h"
+#include "src/files/watch.h"
 #include "src/tokenizer/bpe.h"
 #include "src/utf8.h"
 
 namespace wi {
 namespace {
 
+// The text with a space for each mark.
+std::string with_spaces(std::string_view text, std::string_view mark) {
+  std::string spaced;
+  for (size_t at = 0; at < text.size();) {
+    const size_t next = std::min(text.find(mark, at), text.size());
+    spaced += text.substr(at, next - at);
+    if (next < text.size()) spaced += ' ';
+    at = next + mark.size();
+  }
+  return spaced;
+}
+
 class CharBpe final : public Bpe {
  public:
-  explicit CharBpe(Vocabulary vocabulary);
+  CharBpe(Vocabulary vocabulary, Watch* watch);
 
  private:
   class CharEncoder;
   std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Poll& poll) const override;
-  void read_tokens();
+  void read_tokens(Watch* watch);
   void check_fallback() const;
-  bool spaces_begin_words() const;
+  bool spaces_begin_words(Watch* watch) const;
 
   bool cuts_;  // no merge joins a space to what stands before it, so text may be cut there
 };
@@ -59,11 +72,10 @@ class CharBpe::CharEncoder final : public WordEncoder {
       const std::string_view character = word.substr(at, std::max<size_t>(utf8_length(word, at), 1));
       at += character.size();
       poll_(1);
-      const auto found = owner_.words_.find(character);
-      if (found != owner_.words_.end()) {
+      if (const int32_t* found = owner_.words_.find(character)) {
         if (unknown) symbols.push_back(vocabulary.unknown);
         unknown = false;
-        symbols.push_back(found->second);
+        symbols.push_back(*found);
       } else if (!read_bytes(character, symbols)) {
         if (unknown && !vocabulary.fuse_unknown) symbols.push_back(vocabulary.unknown);
         unknown = true;
@@ -82,22 +94,24 @@ class CharBpe::CharEncoder final : public WordEncoder {
   const CharBpe& owner_;
 };
 
-CharBpe::CharBpe(Vocabulary moved) : Bpe(std::move(moved)) {
+CharBpe::CharBpe(Vocabulary moved, Watch* watch) : Bpe(std::move(moved), watch) {
   pre_tokenizer_ = PreTokenizer::from_steps(vocabulary().splits.value_or(std::vector<SplitStep>()));
   whole_words_ = vocabulary().ignore_merges;
-  read_tokens();
-  merges_ = read_merges(*this);
+  read_tokens(watch);
+  merges_ = read_merges(*this, watch);
   check_fallback();
-  cuts_ = !vocabulary().ignore_merges && spaces_begin_words();
+  cuts_ = !vocabulary().ignore_merges && spaces_begin_words(watch);
 }
 
 std::unique_ptr<TokenizerBase::Encoder> CharBpe::make_encoder(size_t text_bytes, Poll& poll) const {
   return std::make_unique<CharEncoder>(*this, text_bytes, poll);
 }
 
-void CharBpe::read_tokens() {
+void CharBpe::read_tokens(Watch* watch) {
   byte_tokens_.fill(-1);
+  words_.reserve(vocabulary().tokens.size());
   for (size_t i = 0; i < vocabulary().tokens.size(); ++i) {
+    tick(watch, i);
     const std::string& text = vocabulary().tokens[i];
     const TokenKind kind = vocabulary().kinds[i];
     if (kind == TokenKind::byte) {
@@ -108,13 +122,9 @@ void CharBpe::read_tokens() {
       continue;
     }
     if (kind == TokenKind::normal || kind == TokenKind::user_defined)
-      words_.emplace(text, static_cast<int32_t>(i));
-    std::string spaced = text;
+      words_.insert(text, static_cast<int32_t>(i));
     const std::string& mark = vocabulary().space_mark;
-    if (kind == TokenKind::normal && !mark.empty())
-      for (size_t at = 0; (at = spaced.find(mark, at)) != std::string::npos;)
-        spaced.replace(at++, mark.size(), " ");
-    add_piece(spaced);
+    add_piece(kind == TokenKind::normal && !mark.empty() ? with_spaces(text, mark) : text);
   }
 }
 
@@ -125,10 +135,12 @@ void CharBpe::check_fallback() const {
           ", and there is no unknown token");
 }
 
-bool CharBpe::spaces_begin_words() const {
+bool CharBpe::spaces_begin_words(Watch* watch) const {
   const std::string& mark = vocabulary().space_mark;
-  if (mark.empty() || words_.count(mark) == 0) return false;
+  if (mark.empty() || !words_.find(mark)) return false;
+  size_t looked_at = 0;
   for (const std::string_view merge : vocabulary().merges) {
+    tick(watch, ++looked_at);
     const size_t space = merge.find(' ', 1);
     if (!merge.substr(0, space).ends_with(mark) && merge.substr(space + 1).starts_with(mark)) return false;
   }
@@ -148,8 +160,8 @@ int byte_of(std::string_view token) {
   return byte;
 }
 
-std::unique_ptr<const Tokenizer> make_char_bpe(Vocabulary vocabulary) {
-  return std::make_unique<CharBpe>(std::move(vocabulary));
+std::unique_ptr<const Tokenizer> make_char_bpe(Vocabulary vocabulary, Watch* watch) {
+  return std::make_unique<CharBpe>(std::move(vocabulary), watch);
 }
 
 }  // namespace wi

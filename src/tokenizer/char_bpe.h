@@ -9,7 +9,8 @@
 
 namespace wi {
 
-std::unique_ptr<const Tokenizer> make_char_bpe(Vocabulary vocabulary);  // validated in what is common to all
+std::unique_ptr<const Tokenizer> make_char_bpe(Vocabulary vocabulary,
+                                               Watch* watch);  // validated in what is common to all
 
 // The byte that "<0xNN>" stands for; -1 for any other text.
 int byte_of(std::string_view token);

@@ -3,16 +3,18 @@
 #include <string_view>
 
 #include "src/error.h"
+#include "src/files/watch.h"
 #include "src/tokenizer/tokenizer.h"
 
 namespace wi {
 
-MergeTable read_merges(const Tokenizer& tokenizer) {
+MergeTable read_merges(const Tokenizer& tokenizer, Watch* watch) {
   const std::vector<std::string>& merges = tokenizer.vocabulary().merges;
   check(merges.size() < kNoRank, WI_E_FORMAT, "merges has ", merges.size(), " entries");
   MergeTable table;
   table.reserve(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {
+    tick(watch, i);
     const std::string_view merge = merges[i];
     const size_t space = merge.find(' ', 1);
     check(space != std::string_view::npos && space + 1 < merge.size(), WI_E_FORMAT, "merges[", i, "] is \"",

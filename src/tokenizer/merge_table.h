@@ -11,6 +11,7 @@
 namespace wi {
 
 class Tokenizer;
+class Watch;
 
 class MergeTable {
  public:
@@ -47,6 +48,6 @@ class MergeTable {
 };
 
 // A vocabulary's list of merges. Throws WI_E_FORMAT for one that names or makes what is no token.
-MergeTable read_merges(const Tokenizer& tokenizer);
+MergeTable read_merges(const Tokenizer& tokenizer, Watch* watch);
 
 }  // namespace wi

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/error.h"
+#include "src/files/watch.h"
 #include "src/tokenizer/merge_queue.h"
 #include "src/tokenizer/tokenizer_base.h"
 #include "src/tokenizer/word_cache.h"
@@ -30,13 +31,13 @@ std::string unescape(std::string_view token) {
 
 class SentencePiece final : public TokenizerBase {
  public:
-  explicit SentencePiece(Vocabulary vocabulary);
+  SentencePiece(Vocabulary vocabulary, Watch* watch);
 
  private:
   class TextEncoder;
   std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Poll& poll) const override;
-  void read_bytes();
-  void rank_tokens();
+  void read_bytes(Watch* watch);
+  void rank_tokens(Watch* watch);
   void check_fallback() const;
 
   std::array<int32_t, 256> byte_tokens_{};  // -1: the file has none
@@ -45,7 +46,7 @@ class SentencePiece final : public TokenizerBase {
     int32_t token;
   };
   // What merging may make of plain text: never a control or byte token, however the text spells it.
-  std::unordered_map<std::string_view, Piece> pieces_;
+  TextTable<Piece> pieces_;
   size_t longest_ = 0;              // bytes of the longest token
   bool spaces_begin_words_ = true;  // no token goes on after a space that follows something else
 };
@@ -110,13 +111,12 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
 
   uint32_t rank(std::string_view text) const {
     if (text.size() > owner_.longest_) return kNoRank;
-    const auto found = owner_.pieces_.find(text);
-    return found == owner_.pieces_.end() ? kNoRank : found->second.rank;
+    const Piece* found = owner_.pieces_.find(text);
+    return found ? found->rank : kNoRank;
   }
 
   void append_symbol(std::string_view text, std::vector<int32_t>& ids) const {
-    const auto found = owner_.pieces_.find(text);
-    if (found != owner_.pieces_.end()) return ids.push_back(found->second.token);
+    if (const Piece* found = owner_.pieces_.find(text)) return ids.push_back(found->token);
     for (char c : text) {
       const int32_t byte_token = owner_.byte_tokens_[static_cast<unsigned char>(c)];
       if (byte_token < 0)  // of the character, once
@@ -133,11 +133,11 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
   std::vector<std::unique_ptr<std::string>> buffers_;
 };
 
-SentencePiece::SentencePiece(Vocabulary moved) : TokenizerBase(std::move(moved)) {
+SentencePiece::SentencePiece(Vocabulary moved, Watch* watch) : TokenizerBase(std::move(moved), watch) {
   check(!vocabulary().scores.empty(), WI_E_FORMAT,
         "scores is empty, a SentencePiece model needs one per token");
-  read_bytes();
-  rank_tokens();
+  read_bytes(watch);
+  rank_tokens(watch);
   check_fallback();
 }
 
@@ -145,9 +145,10 @@ std::unique_ptr<TokenizerBase::Encoder> SentencePiece::make_encoder(size_t text_
   return std::make_unique<TextEncoder>(*this, text_bytes, poll);
 }
 
-void SentencePiece::read_bytes() {
+void SentencePiece::read_bytes(Watch* watch) {
   byte_tokens_.fill(-1);
   for (size_t i = 0; i < vocabulary().tokens.size(); ++i) {
+    tick(watch, i);
     const std::string& text = vocabulary().tokens[i];
     const TokenKind kind = vocabulary().kinds[i];
     if (kind == TokenKind::byte) {
@@ -164,17 +165,23 @@ void SentencePiece::read_bytes() {
   }
 }
 
-void SentencePiece::rank_tokens() {
+void SentencePiece::rank_tokens(Watch* watch) {
   std::vector<float> scores = vocabulary().scores;
-  std::sort(scores.begin(), scores.end(), std::greater<>());
+  pieces_.reserve(scores.size());
+  size_t compared = 0;
+  std::sort(scores.begin(), scores.end(), [&](float a, float b) {
+    tick(watch, ++compared);
+    return a > b;
+  });
   scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
   for (size_t i = 0; i < vocabulary().tokens.size(); ++i) {
+    tick(watch, i);
     const TokenKind kind = vocabulary().kinds[i];
     if (kind == TokenKind::control || kind == TokenKind::unknown || kind == TokenKind::byte) continue;
     const std::string& text = vocabulary().tokens[i];
     const auto place =
         std::lower_bound(scores.begin(), scores.end(), vocabulary().scores[i], std::greater<>());
-    pieces_.emplace(text, Piece{static_cast<uint32_t>(place - scores.begin()), static_cast<int32_t>(i)});
+    pieces_.insert(text, Piece{static_cast<uint32_t>(place - scores.begin()), static_cast<int32_t>(i)});
     longest_ = std::max(longest_, text.size());
     // Spaces first, then anything but spaces: else a join may cross from one word into the next.
     size_t at = 0;
@@ -192,8 +199,8 @@ void SentencePiece::check_fallback() const {
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> make_sentencepiece(Vocabulary vocabulary) {
-  return std::make_unique<SentencePiece>(std::move(vocabulary));
+std::unique_ptr<const Tokenizer> make_sentencepiece(Vocabulary vocabulary, Watch* watch) {
+  return std::make_unique<SentencePiece>(std::move(vocabulary), watch);
 }
 
 }  // namespace wi

@@ -8,7 +8,7 @@
 
 namespace wi {
 
-std::unique_ptr<const Tokenizer> make_sentencepiece(
-    Vocabulary vocabulary);  // validated in what is common to all
+std::unique_ptr<const Tokenizer> make_sentencepiece(Vocabulary vocabulary,
+                                                    Watch* watch);  // validated in what is common to all
 
 }  // namespace wi

@@ -8,6 +8,7 @@
 #include <pcre2.h>
 
 #include "src/error.h"
+#include "src/files/watch.h"
 #include "src/utf8.h"
 
 namespace wi {
@@ -59,10 +60,12 @@ std::vector<TextRange> ControlTokens::plain_within(size_t begin, size_t end) con
   return within;
 }
 
-SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& normalizer, bool normalized)
+SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& normalizer, bool normalized,
+                             Watch* watch)
     : nodes_(1), flags_(vocabulary.tokens.size()) {
   bool asks_for_words = false;
-  Poll never(nullptr);
+  const std::function<void()> look = [&] { tick(watch); };
+  Poll poll(nullptr, &look);
   for (const AddedToken& added : *vocabulary.added) {
     const auto i = static_cast<size_t>(added.token);
     flags_[i] = added;
@@ -74,10 +77,11 @@ SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& nor
     std::string buffer;
     std::string_view text = vocabulary.tokens[i];
     check_length(i, text);
-    RewriteCall call{never, kSpecialGrowth};
+    RewriteCall call{poll, kSpecialGrowth};
     if (normalized) text = normalizer.apply(text, true, &buffer, call);
     check_length(i, text);
     const std::string& own = vocabulary.tokens[i];
+    poll(text.size() + 256);
     if (!text.empty()) insert(text, added.token, text.ends_with(own) ? text.size() - own.size() : 0);
   }
   if (!asks_for_words) return;

@@ -40,7 +40,7 @@ class SpecialTokens {
  public:
   // Those of vocabulary.added, which must be set, that are looked for in the text as it is, or else in
   // normalised text; then by their own texts normalised.
-  SpecialTokens(const Vocabulary& vocabulary, const Normalizer& normalizer, bool normalized);
+  SpecialTokens(const Vocabulary& vocabulary, const Normalizer& normalizer, bool normalized, Watch* watch);
 
   // Calls plain(begin, end) and found(token) in the order of the text.
   template <class Plain, class Found>

@@ -20,12 +20,16 @@ constexpr std::array kNamed = {"bos_token", "eos_token", "unk_token", "sep_token
 // The vocabulary of added tokens, as tokenizers keeps it.
 class AddedTokens {
  public:
-  AddedTokens(TokenIds* ids, Vocabulary* vocabulary)
-      : model_tokens_(static_cast<int64_t>(ids->size())), ids_(*ids), vocabulary_(*vocabulary) {}
+  AddedTokens(TokenIds* ids, Vocabulary* vocabulary, Watch* watch)
+      : model_tokens_(static_cast<int64_t>(ids->size())),
+        ids_(*ids),
+        vocabulary_(*vocabulary),
+        watch_(watch) {}
 
   // declared: the id that the file gives it; -1: none. A token that would get one beyond the model's
   // embedding is left out where no file gives an id: it can't be meant to be read.
   void add(const std::string& where, const std::string& text, AddedToken token, int64_t declared) {
+    tick(watch_, ++calls_);
     if (text.empty()) return;
     const auto known = ids_.find(text);
     const int64_t id = known != ids_.end() ? known->second : next_id();
@@ -56,6 +60,7 @@ class AddedTokens {
     vocabulary_.added.emplace();
     for (const bool special : {true, false}) {
       for (const int32_t id : order_) {
+        tick(watch_, ++calls_);
         AddedToken token = flags_.at(id);
         token.special = specials_.count(vocabulary_.tokens[static_cast<size_t>(id)]) > 0;
         if (token.special == special) vocabulary_.added->push_back(token);
@@ -69,6 +74,8 @@ class AddedTokens {
   const int64_t model_tokens_;
   TokenIds& ids_;
   Vocabulary& vocabulary_;
+  Watch* const watch_;
+  size_t calls_ = 0;
   int64_t last_ = -1;                    // highest id of an added token
   std::map<int32_t, AddedToken> flags_;  // by id, the last that were given
   std::vector<int32_t> order_;           // ids, as they were added first
@@ -113,9 +120,10 @@ NamedToken read_named(const Json& value, const std::string& where, bool has_name
 }
 
 // The named tokens, also those under names of a model's own, then those without a name.
-std::vector<NamedToken> read_named_tokens(const Json& config) {
+std::vector<NamedToken> read_named_tokens(const Json& config, Watch* watch) {
   std::vector<NamedToken> list;
   const auto read = [&](const std::string& key, const Json& value, bool has_name) {
+    tick(watch, list.size());
     list.push_back(read_named(value, kConfigFile + ": " + key, has_name));
   };
   for (const char* key : kNamed)
@@ -146,7 +154,7 @@ struct DeclaredToken {
 };
 
 // By id: what stands in tokenizer_config.json, or else in added_tokens.json and not in tokenizer.json.
-std::map<int64_t, DeclaredToken> read_declared(const Json& config, std::string_view added_tokens,
+std::map<int64_t, DeclaredToken> read_declared(const Json& config, const TokenizerTexts& texts,
                                                const std::vector<NamedToken>& named,
                                                const AddedTokens& added) {
   std::map<int64_t, DeclaredToken> list;
@@ -155,6 +163,7 @@ std::map<int64_t, DeclaredToken> read_declared(const Json& config, std::string_v
     const Json& decoder = config["added_tokens_decoder"];
     check(decoder.is_object(), WI_E_FORMAT, where, " must be an object");
     for (const auto& [key, value] : decoder.items()) {
+      tick(texts.watch, list.size());
       check(!key.empty() && key.size() < 10 &&
                 std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
                 value.is_object(),
@@ -165,14 +174,16 @@ std::map<int64_t, DeclaredToken> read_declared(const Json& config, std::string_v
     }
     return list;
   }
-  const JsonTree json = parse_or_empty(added_tokens, "added_tokens.json");
+  const JsonTree json = parse_or_empty(texts.added_tokens, "added_tokens.json", texts.watch);
+  std::unordered_set<std::string_view> names;
+  for (const NamedToken& one : named) names.insert(one.text);
   for (const auto& [text, id] : json->items()) {
     check(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX, WI_E_FORMAT,
           "added_tokens.json: '", text, "' must have an id");
+    tick(texts.watch, list.size());
     if (added.holds(text)) continue;
     AddedToken flags;
-    flags.special = std::any_of(named.begin(), named.end(),
-                                [&, &word = text](const NamedToken& one) { return one.text == word; });
+    flags.special = names.count(text) > 0;
     flags.normalized = !flags.special;
     list.insert_or_assign(id.get<int64_t>(), DeclaredToken{"added_tokens.json", text, flags});
   }
@@ -181,42 +192,44 @@ std::map<int64_t, DeclaredToken> read_declared(const Json& config, std::string_v
 
 void read_ends(const TokenizerTexts& texts, Vocabulary* vocabulary) {
   const int64_t last = static_cast<int64_t>(vocabulary->tokens.size()) - 1;
-  const JsonTree config = parse_or_empty(texts.config, "config.json");
-  const JsonTree generation = parse_or_empty(texts.generation_config, "generation_config.json");
+  const JsonTree config = parse_or_empty(texts.config, "config.json", texts.watch);
+  const JsonTree generation = parse_or_empty(texts.generation_config, "generation_config.json", texts.watch);
   for (const auto& ends :
        {JsonFields(*generation, "generation_config.json").integers("eos_token_id", 0, last),
         JsonFields(*config, "config.json").integers("eos_token_id", 0, last)}) {
     if (vocabulary->eos < 0 && !ends.empty()) vocabulary->eos = static_cast<int32_t>(ends.front());
     vocabulary->end_of_generation.insert(vocabulary->end_of_generation.end(), ends.begin(), ends.end());
   }
-  add_known_ends(vocabulary);
+  add_known_ends(vocabulary, texts.watch);
 }
 
 }  // namespace
 
 JsonTree tokenizer_words(const TokenizerTexts& texts, const BuiltByClass& built) {
   JsonTree words(built.names);
-  words.merge(parse_or_empty(texts.tokenizer_config, kConfigFile));
+  words.merge(parse_or_empty(texts.tokenizer_config, kConfigFile, texts.watch));
   if (!words->contains("added_tokens_decoder") && !texts.special_tokens_map.empty())
-    words.merge(parse_json(texts.special_tokens_map, "special_tokens_map.json"));
+    words.merge(parse_or_empty(texts.special_tokens_map, "special_tokens_map.json", texts.watch));
   return words;
 }
 
 void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t vocab,
                          const BuiltByClass& built, TokenIds* ids, Vocabulary* vocabulary) {
-  AddedTokens added(ids, vocabulary);
+  AddedTokens added(ids, vocabulary, texts.watch);
   const JsonTree tree = tokenizer_words(texts, built);
   const Json& config = *tree;
   // A class that builds all from the tokens takes those that are added from one file.
   if (!built.rebuilt || !config.contains("added_tokens_decoder")) add_tokenizer_tokens(root, &added);
-  const std::vector<NamedToken> named = read_named_tokens(config);
-  for (auto& [id, token] : read_declared(config, texts.added_tokens, named, added)) {
+  const std::vector<NamedToken> named = read_named_tokens(config, texts.watch);
+  std::unordered_set<std::string_view> names;
+  for (const NamedToken& one : named)
+    if (one.has_name) names.insert(one.text);
+  for (auto& [id, token] : read_declared(config, texts, named, added)) {
     const AddedToken* held = added.find(token.text);
     AddedToken flags = token.flags;
     flags.token = static_cast<int32_t>(id);
     if (held && *held == flags) continue;
-    for (const NamedToken& one : named)
-      flags.special = flags.special || (one.has_name && one.text == token.text);
+    flags.special = flags.special || names.count(token.text) > 0;
     added.add(token.where, token.text, flags, id);
   }
   for (const NamedToken& one : named) {
@@ -240,7 +253,7 @@ void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t 
   vocabulary->bos = id_of(words, "bos_token");
   vocabulary->eos = id_of(words, "eos_token");
   if (texts.tokenizer_config.empty() && vocabulary->bos < 0) {
-    const JsonTree model = parse_or_empty(texts.config, "config.json");
+    const JsonTree model = parse_or_empty(texts.config, "config.json", texts.watch);
     vocabulary->bos = static_cast<int32_t>(
         JsonFields(*model, "config.json").find_integer("bos_token_id", 0, vocab - 1).value_or(-1));
   }

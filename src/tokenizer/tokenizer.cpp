@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "src/error.h"
+#include "src/files/watch.h"
 #include "src/tokenizer/byte_bpe.h"
 #include "src/tokenizer/char_bpe.h"
 #include "src/tokenizer/sentencepiece.h"
@@ -16,21 +17,24 @@
 namespace wi {
 namespace {
 
+// Those of real models have some hundreds.
+constexpr size_t kLongestToken = size_t{64} << 10;
+
 void validate(Vocabulary& vocabulary);
 void check_id(const Vocabulary& vocabulary, const char* field, int64_t index, int32_t id);
 std::vector<AddedToken> added_by_kind(const Vocabulary& vocabulary);
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> Tokenizer::create(Vocabulary vocabulary) {
+std::unique_ptr<const Tokenizer> Tokenizer::create(Vocabulary vocabulary, Watch* watch) {
   validate(vocabulary);
   switch (vocabulary.model) {
     case Vocabulary::Model::sentencepiece:
-      return make_sentencepiece(std::move(vocabulary));
+      return make_sentencepiece(std::move(vocabulary), watch);
     case Vocabulary::Model::char_bpe:
-      return make_char_bpe(std::move(vocabulary));
+      return make_char_bpe(std::move(vocabulary), watch);
     default:
-      return make_byte_bpe(std::move(vocabulary));
+      return make_byte_bpe(std::move(vocabulary), watch);
   }
 }
 
@@ -39,16 +43,18 @@ bool Tokenizer::ends_generation(int32_t token) const {
   return std::find(ends.begin(), ends.end(), token) != ends.end();
 }
 
-TokenizerBase::TokenizerBase(Vocabulary vocabulary)
+TokenizerBase::TokenizerBase(Vocabulary vocabulary, Watch* watch)
     : vocabulary_(std::move(vocabulary)),
       normalizer_(vocabulary_.normalizer),
       rewrites_(vocabulary_.rewrites),
-      specials_(vocabulary_, normalizer_, false),
-      normalized_specials_(vocabulary_, normalizer_, true) {
+      specials_(vocabulary_, normalizer_, false, watch),
+      normalized_specials_(vocabulary_, normalizer_, true, watch) {
   ids_.reserve(vocabulary_.tokens.size());
   // Padded vocabularies repeat a text now and then: the first token that has it is the one meant.
-  for (size_t i = 0; i < vocabulary_.tokens.size(); ++i)
-    ids_.emplace(vocabulary_.tokens[i], static_cast<int32_t>(i));
+  for (size_t i = 0; i < vocabulary_.tokens.size(); ++i) {
+    tick(watch, i);
+    ids_.insert(vocabulary_.tokens[i], static_cast<int32_t>(i));
+  }
 }
 
 std::vector<int32_t> TokenizerBase::encode(std::string_view text, bool add_bos, bool parse_special,
@@ -126,8 +132,8 @@ std::string TokenizerBase::decode(std::span<const int32_t> tokens, bool keep_spe
 }
 
 int32_t TokenizerBase::find(std::string_view token) const {
-  const auto found = ids_.find(token);
-  return found == ids_.end() ? -1 : found->second;
+  const int32_t* found = ids_.find(token);
+  return found ? *found : -1;
 }
 
 bool TokenizerBase::is_special(int32_t token) const {
@@ -163,6 +169,9 @@ void validate(Vocabulary& vocabulary) {
   check(count > 0, WI_E_FORMAT, "tokens is empty");
   check(count <= std::numeric_limits<int32_t>::max(), WI_E_FORMAT, "tokens has ", count, " entries");
   if (vocabulary.kinds.empty()) vocabulary.kinds.assign(count, TokenKind::normal);
+  for (size_t i = 0; i < count; ++i)
+    check(vocabulary.tokens[i].size() <= kLongestToken, WI_E_UNSUPPORTED, "tokens[", i, "] has ",
+          vocabulary.tokens[i].size(), " bytes, at most ", kLongestToken, " are supported");
   check(vocabulary.kinds.size() == count, WI_E_FORMAT, "kinds has ", vocabulary.kinds.size(),
         " entries, tokens has ", count);
   for (size_t i = 0; i < count; ++i) {

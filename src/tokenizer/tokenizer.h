@@ -19,6 +19,8 @@
 
 namespace wi {
 
+class Watch;
+
 enum class TokenKind : int32_t {
   normal = 1,
   unknown = 2,
@@ -69,7 +71,8 @@ struct Vocabulary {
 
 class Tokenizer {
  public:
-  static std::unique_ptr<const Tokenizer> create(Vocabulary vocabulary);  // throws FORMAT or UNSUPPORTED
+  // Throws FORMAT or UNSUPPORTED, and what the watch does, which is ticked meanwhile.
+  static std::unique_ptr<const Tokenizer> create(Vocabulary vocabulary, Watch* watch = nullptr);
   virtual ~Tokenizer() = default;
 
   // add_bos: put BOS first if the file asks for one (Vocabulary::add_bos). parse_special: text like <|end|>

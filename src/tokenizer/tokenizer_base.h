@@ -6,10 +6,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "src/tokenizer/special_tokens.h"
+#include "src/tokenizer/text_table.h"
 #include "src/tokenizer/tokenizer.h"
 
 namespace wi {
@@ -26,7 +26,7 @@ class TokenizerBase : public Tokenizer {
   int32_t find(std::string_view token) const final;
 
  protected:
-  explicit TokenizerBase(Vocabulary vocabulary);  // already validated
+  TokenizerBase(Vocabulary vocabulary, Watch* watch);  // already validated
 
   // Plain text between two special tokens, or between one and an end of the text; rewritten as the file asks.
   // It stays where it is until the call of encode() ends.
@@ -55,7 +55,7 @@ class TokenizerBase : public Tokenizer {
   size_t checked(int32_t token) const;
 
   Vocabulary vocabulary_;
-  std::unordered_map<std::string_view, int32_t> ids_;  // views into vocabulary_.tokens
+  TextTable<int32_t> ids_;  // views into vocabulary_.tokens
   Normalizer normalizer_, rewrites_;
   SpecialTokens specials_, normalized_specials_;
   std::string piece_bytes_;

@@ -258,8 +258,8 @@ class Rebuilt {
 
 BuiltByClass apply_tokenizer_class(const TokenizerTexts& texts, const Json& root, const JsonFields& model,
                                    Vocabulary* vocabulary) {
-  const JsonTree words = parse_or_empty(texts.tokenizer_config, kConfigFile);
-  const JsonTree config = parse_or_empty(texts.config, "config.json");
+  const JsonTree words = parse_or_empty(texts.tokenizer_config, kConfigFile, texts.watch);
+  const JsonTree config = parse_or_empty(texts.config, "config.json", texts.watch);
   const JsonFields fields(*words, kConfigFile);
   const auto [name, asked] = class_of(fields, JsonFields(*config, "config.json"), root);
   if (std::find(kOtherRebuilt.begin(), kOtherRebuilt.end(), name) != kOtherRebuilt.end())

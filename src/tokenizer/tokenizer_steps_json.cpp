@@ -10,6 +10,9 @@ namespace {
 using Kind = RewriteStep::Kind;
 using Behavior = SplitStep::Behavior;
 
+// Real files have a handful of steps, whose marks are a few characters.
+constexpr size_t kMostSteps = 64, kLongestMark = 64;
+
 void read_normalizer(const Json& root, Vocabulary* vocabulary);
 void read_pre_tokenizer(const Json& root, Vocabulary* vocabulary);
 void check_decoder(const Json& root, const Vocabulary& vocabulary);
@@ -84,13 +87,24 @@ namespace {
 void add_steps(const Json& step, const std::string& where, const char* members,
                std::vector<const Json*>* list) {
   const JsonFields fields(step, where);
-  if (fields.text("type") != "Sequence") return list->push_back(&step);
+  if (fields.text("type") != "Sequence") {
+    check(list->size() < kMostSteps, WI_E_UNSUPPORTED, where, " has more than ", kMostSteps,
+          " steps, which is not supported");
+    return list->push_back(&step);
+  }
   const Json* inner = fields.find_array(members);
   check(inner, WI_E_FORMAT, fields.at(members), " is missing");
   for (const Json& member : *inner) {
     check(member.is_object(), WI_E_FORMAT, fields.at(members), " must hold objects");
     add_steps(member, where, members, list);
   }
+}
+
+// What is put into the text or taken out of it.
+std::string checked_mark(const std::string& where, std::string mark) {
+  check(mark.size() <= kLongestMark, WI_E_UNSUPPORTED, where, " has ", mark.size(), " bytes, at most ",
+        kLongestMark, " are supported");
+  return mark;
 }
 
 // The text that a step's pattern stands for; only as a String.
@@ -117,13 +131,14 @@ void read_normalizer(const Json& root, Vocabulary* vocabulary) {
       known = true;
     }
     if (type == "Prepend") {
-      const std::string mark = fields.text("prepend");
+      const std::string mark = checked_mark(fields.at("prepend"), fields.text("prepend"));
       vocabulary->normalizer.push_back({Kind::prepend, {}, mark});
       if (mark == "\u2581" || mark == " ")
         vocabulary->add_space_prefix = vocabulary->space_after_special = true;
       known = true;
     } else if (type == "Replace") {
-      const std::string from = pattern_text(fields), to = fields.text("content");
+      const std::string from = checked_mark(fields.at("pattern"), pattern_text(fields)),
+                        to = checked_mark(fields.at("content"), fields.text("content"));
       vocabulary->normalizer.push_back({Kind::replace, from, to});
       if (from == " ") vocabulary->space_mark = to;
       known = true;
@@ -168,7 +183,7 @@ void read_pre_tokenizer(const Json& root, Vocabulary* vocabulary) {
 
 // Spaces become the replacement, and one comes first where none is.
 void read_metaspace(const JsonFields& fields, Vocabulary* vocabulary) {
-  const std::string mark = fields.text("replacement");
+  const std::string mark = checked_mark(fields.at("replacement"), fields.text("replacement"));
   check(!mark.empty(), WI_E_FORMAT, fields.at("replacement"), " is empty");
   const auto declared = fields.find_text("prepend_scheme");
   const bool prefix = fields.find_bool("add_prefix_space").value_or(true);

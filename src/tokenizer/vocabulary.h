@@ -24,7 +24,7 @@ struct VocabularyFile {
   std::vector<std::pair<std::string, std::string>> special_texts;
 };
 
-VocabularyFile vocabulary_from_gguf(const Gguf& gguf);
+VocabularyFile vocabulary_from_gguf(const Gguf& gguf, Watch* watch = nullptr);
 
 // The texts of a model directory; all but tokenizer.json may be empty. vocab is config.json's vocab_size:
 // ids that the tokenizer leaves unused up to it become unused tokens.
@@ -32,12 +32,12 @@ struct TokenizerTexts {
   std::string_view tokenizer = {}, tokenizer_config = {}, config = {}, generation_config = {},
                    chat_template = {}, added_tokens = {}, special_tokens_map = {},
                    tool_template = {};  // additional_chat_templates/tool_use.jinja
-  Watch* watch = nullptr;               // ticked while tokenizer.json is read
+  Watch* watch = nullptr;               // ticked while they are read
 };
 VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab);
 
 // What both readers do at the end: tokens that end an answer by their name (<|im_end|>, <|eot_id|>, …) join
 // those that the files list; the list is sorted and without repeats.
-void add_known_ends(Vocabulary* vocabulary);
+void add_known_ends(Vocabulary* vocabulary, Watch* watch);
 
 }  // namespace wi

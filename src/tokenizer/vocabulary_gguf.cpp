@@ -12,29 +12,31 @@ namespace {
 void read_kinds(const Gguf& gguf, Vocabulary* vocabulary);
 void read_scores(const Gguf& gguf, Vocabulary* vocabulary);
 void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary);
-void know_by_text(Vocabulary* vocabulary);
+void know_by_text(Vocabulary* vocabulary, Watch* watch);
+std::vector<std::string> copied(const std::vector<std::string_view>& texts, Watch* watch);
 void read_chat_templates(const Gguf& gguf, VocabularyFile* file);
 
 }  // namespace
 
-VocabularyFile vocabulary_from_gguf(const Gguf& gguf) {
+VocabularyFile vocabulary_from_gguf(const Gguf& gguf, Watch* watch) {
   VocabularyFile file;
   Vocabulary& vocabulary = file.vocabulary;
   const std::string_view model = gguf.text("tokenizer.ggml.model");
-  const std::vector<std::string_view> tokens = gguf.texts("tokenizer.ggml.tokens");
+  const std::vector<std::string_view> tokens = gguf.texts("tokenizer.ggml.tokens", watch);
   check(!tokens.empty(), WI_E_FORMAT, gguf.where("tokenizer.ggml.tokens"), " is missing or empty");
   check(tokens.size() <= limits::kVocab, WI_E_FORMAT, gguf.where("tokenizer.ggml.tokens"), " has ",
         tokens.size(), " elements, at most ", limits::kVocab, " are allowed");
-  vocabulary.tokens.assign(tokens.begin(), tokens.end());
+  vocabulary.tokens = copied(tokens, watch);
   read_kinds(gguf, &vocabulary);
+  tick(watch);
   if (model == "gpt2") {
     vocabulary.model = Vocabulary::Model::byte_bpe;
     const std::string_view pre = gguf.text("tokenizer.ggml.pre");
-    const std::vector<std::string_view> merges = gguf.texts("tokenizer.ggml.merges");
+    const std::vector<std::string_view> merges = gguf.texts("tokenizer.ggml.merges", watch);
     check(gguf.find("tokenizer.ggml.merges"), WI_E_FORMAT, gguf.where("tokenizer.ggml.merges"),
           " is missing");
     vocabulary.pre_tokenizer = pre;
-    vocabulary.merges.assign(merges.begin(), merges.end());
+    vocabulary.merges = copied(merges, watch);
     vocabulary.ignore_merges = PreTokenizer::ignores_merges(pre);
     vocabulary.add_bos = vocabulary.ignore_merges;  // llama.cpp's default, which converters rely on
   } else if (model == "llama") {
@@ -49,19 +51,20 @@ VocabularyFile vocabulary_from_gguf(const Gguf& gguf) {
   }
   vocabulary.add_bos = gguf.find_bool("tokenizer.ggml.add_bos_token").value_or(vocabulary.add_bos);
   read_special_ids(gguf, &vocabulary);
-  know_by_text(&vocabulary);
-  add_known_ends(&vocabulary);
+  know_by_text(&vocabulary, watch);
+  add_known_ends(&vocabulary, watch);
   read_chat_templates(gguf, &file);
   return file;
 }
 
-void add_known_ends(Vocabulary* vocabulary) {
+void add_known_ends(Vocabulary* vocabulary, Watch* watch) {
   constexpr std::string_view known[] = {"<|im_end|>", "<|eot_id|>",           "<|eom_id|>",
                                         "<|end|>",    "<|endoftext|>",        "<|end_of_text|>",
                                         "<EOT>",      "<｜end▁of▁sentence｜>"};
   std::vector<int32_t>& ends = vocabulary->end_of_generation;
   if (vocabulary->eos >= 0) ends.push_back(vocabulary->eos);
   for (size_t id = 0; id < vocabulary->tokens.size(); ++id) {
+    tick(watch, id);
     const TokenKind kind = vocabulary->kinds[id];
     if (kind != TokenKind::control && kind != TokenKind::user_defined) continue;
     if (std::find(std::begin(known), std::end(known), vocabulary->tokens[id]) != std::end(known))
@@ -72,6 +75,16 @@ void add_known_ends(Vocabulary* vocabulary) {
 }
 
 namespace {
+
+std::vector<std::string> copied(const std::vector<std::string_view>& texts, Watch* watch) {
+  std::vector<std::string> copies;
+  copies.reserve(texts.size());
+  for (const std::string_view text : texts) {
+    tick(watch, copies.size());
+    copies.emplace_back(text);
+  }
+  return copies;
+}
 
 void read_kinds(const Gguf& gguf, Vocabulary* vocabulary) {
   const size_t count = vocabulary->tokens.size();
@@ -114,7 +127,7 @@ void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary) {
 
 // Converters gave many files' <|im_end|> and the like the type of an ordinary token: a template's would then be text, and
 // an answer go on behind it, or a message's text would be that token. llama.cpp goes by their text, whatever their type.
-void know_by_text(Vocabulary* vocabulary) {
+void know_by_text(Vocabulary* vocabulary, Watch* watch) {
   constexpr std::string_view ends[] = {
       "<|eot_id|>",      "<|im_end|>",    "<|end|>",       "<|return|>", "<|call|>",
       "<|flush|>",       "<|calls|>",     "<end_of_turn>", "</s>",       "<|endoftext|>",
@@ -133,6 +146,7 @@ void know_by_text(Vocabulary* vocabulary) {
     return std::find(std::begin(list), std::end(list), text) != std::end(list);
   };
   for (size_t id = 0; id < vocabulary->tokens.size(); ++id) {
+    tick(watch, id);
     const std::string& text = vocabulary->tokens[id];
     if (text.empty() || std::string_view("<[_\xE2").find(text[0]) == std::string_view::npos) continue;
     const bool end = holds(ends, text);

@@ -13,8 +13,9 @@
 namespace wi {
 namespace {
 
-TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback, Vocabulary* vocabulary);
-std::vector<std::string> read_merges(const JsonFields& model);
+TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback, Watch* watch,
+                     Vocabulary* vocabulary);
+std::vector<std::string> read_merges(const JsonFields& model, Watch* watch);
 void read_unknown(const JsonFields& model, const TokenIds& ids, Vocabulary* vocabulary);
 void refuse_unsupported(const JsonFields& model);
 void read_chat_templates(const TokenizerTexts& texts, const Json& words, VocabularyFile* file);
@@ -22,7 +23,7 @@ void read_chat_templates(const TokenizerTexts& texts, const Json& words, Vocabul
 }  // namespace
 
 VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) {
-  const JsonTree tree = parse_json(texts.tokenizer, kTokenizerFile, texts.watch);
+  JsonTree tree = parse_json(texts.tokenizer, kTokenizerFile, texts.watch);
   const Json& root = *tree;
   const JsonFields fields(root, kTokenizerFile);
   const Json* object = fields.find_object("model");
@@ -35,15 +36,18 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
   read_tokenizer_steps(root, &vocabulary);
   const BuiltByClass built = apply_tokenizer_class(texts, root, model, &vocabulary);
   const bool byte_fallback = built.byte_fallback || model.find_bool("byte_fallback").value_or(false);
-  TokenIds ids = read_tokens(model, vocab, byte_fallback, &vocabulary);
-  vocabulary.merges = read_merges(model);
+  TokenIds ids = read_tokens(model, vocab, byte_fallback, texts.watch, &vocabulary);
+  vocabulary.merges = read_merges(model, texts.watch);
   vocabulary.ignore_merges = model.find_bool("ignore_merges").value_or(false);
   vocabulary.fuse_unknown = model.find_bool("fuse_unk").value_or(false);
   read_special_tokens(texts, root, vocab, built, &ids, &vocabulary);
   read_unknown(model, ids, &vocabulary);
-  for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    tick(texts.watch, id);
     if (vocabulary.kinds[id] == TokenKind::unused) vocabulary.tokens[id] = concat("[PAD", id, "]");
+  }
   read_chat_templates(texts, *tokenizer_words(texts, built), &file);
+  tree.release(texts.watch);
   return file;
 }
 
@@ -63,8 +67,8 @@ void place_token(const std::string& where, const std::string& text, int64_t id, 
   if (vocabulary->kinds[at] != TokenKind::byte) vocabulary->kinds[at] = kind;
 }
 
-JsonTree parse_or_empty(std::string_view text, const std::string& file) {
-  return text.empty() ? JsonTree(Json::object()) : parse_json(text, file);
+JsonTree parse_or_empty(std::string_view text, const std::string& file, Watch* watch) {
+  return text.empty() ? JsonTree(Json::object()) : parse_json(text, file, watch, kMostCompanionMemory);
 }
 
 namespace {
@@ -80,14 +84,17 @@ void refuse_unsupported(const JsonFields& model) {
 }
 
 // Tokens of the model by id; ids that nobody names become unused tokens.
-TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback, Vocabulary* vocabulary) {
+TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback, Watch* watch,
+                     Vocabulary* vocabulary) {
   const Json* words = model.find_object("vocab");
   check(words && !words->empty(), WI_E_FORMAT, model.at("vocab"), " is missing or empty");
   byte_fallback = byte_fallback && vocabulary->model == Vocabulary::Model::char_bpe;
   TokenIds ids;
+  ids.reserve(words->size());
   vocabulary->tokens.resize(static_cast<size_t>(vocab));
   vocabulary->kinds.assign(static_cast<size_t>(vocab), TokenKind::unused);
   for (const auto& [text, id] : words->items()) {
+    tick(watch, ids.size());
     check(id.is_number_integer(), WI_E_FORMAT, model.at("vocab"), ": '", text, "' is ", id.type_name(),
           ", must be an integer");
     place_token(model.at("vocab"), text,
@@ -99,12 +106,13 @@ TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback,
 
 // Older files write "left right", newer ones ["left", "right"]. Of a pair that stands there twice the last
 // place holds.
-std::vector<std::string> read_merges(const JsonFields& model) {
+std::vector<std::string> read_merges(const JsonFields& model, Watch* watch) {
   const Json* list = model.find_array("merges");
   check(list, WI_E_FORMAT, model.at("merges"), " is missing");
   std::vector<std::string> merges;
   merges.reserve(list->size());
   for (const Json& merge : *list) {
+    tick(watch, merges.size());
     std::string text;
     if (merge.is_string()) text = merge.get<std::string>();
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
@@ -123,7 +131,10 @@ std::vector<std::string> read_merges(const JsonFields& model) {
   seen.reserve(merges.size());
   std::vector<bool> drop(merges.size());
   bool any = false;
-  for (size_t i = merges.size(); i-- > 0;) any |= drop[i] = !seen.insert(merges[i]).second;
+  for (size_t i = merges.size(); i-- > 0;) {
+    tick(watch, i);
+    any |= drop[i] = !seen.insert(merges[i]).second;
+  }
   if (!any) return merges;
   std::vector<std::string> kept;
   for (size_t i = 0; i < merges.size(); ++i)

@@ -60,6 +60,6 @@ void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t 
 void place_token(const std::string& where, const std::string& text, int64_t id, TokenKind kind, TokenIds* ids,
                  Vocabulary* vocabulary);
 
-JsonTree parse_or_empty(std::string_view text, const std::string& file);
+JsonTree parse_or_empty(std::string_view text, const std::string& file, Watch* watch);
 
 }  // namespace wi
