@@ -577,9 +577,10 @@ WI_API wi_status wi_model_token_info(wi_model* model, int32_t token, wi_token_in
  *   flags         WI_TOKENIZE_*, or-ed
  *   tokens        out: (capacity) ids, or NULL with capacity 0
  *   count_out     out: ids that the text has
+ * The call takes no cancel token: its time is bounded by the text's length, whatever file it came with.
  * Errors: WI_E_ARGUMENT for a byte that is no UTF-8, if the vocabulary has neither that byte nor an unknown
  * token; WI_E_UNSUPPORTED where the file's own pattern takes more than a million steps and 256 for each byte
- * of the text. Any thread. */
+ * of the text, or its normalizer makes the text longer by more than 1 MB and 64 bytes for each. Any thread. */
 WI_API wi_status wi_model_tokenize(wi_model* model, const char* text, uint64_t length, uint32_t flags,
                                    int32_t* tokens, uint64_t capacity, uint64_t* count_out, wi_error* error);
 
@@ -631,7 +632,8 @@ WI_API wi_status wi_model_chat_render(wi_model* model, const wi_chat_message* me
  *   messages, count, params  as for wi_model_chat_render
  *   tokens                   out: (capacity) ids, or NULL with capacity 0
  *   count_out                out: ids that the conversation has
- * Errors: as wi_model_chat_render. Any thread. */
+ * This call takes no cancel token either: rendering has its limits, and the rest is as for wi_model_tokenize.
+ * Errors: as wi_model_chat_render and wi_model_tokenize. Any thread. */
 WI_API wi_status wi_model_chat_tokens(wi_model* model, const wi_chat_message* messages, uint64_t count,
                                       const wi_chat_params* params, int32_t* tokens, uint64_t capacity,
                                       uint64_t* count_out, wi_error* error);
