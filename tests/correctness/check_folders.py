@@ -5,7 +5,8 @@
 Each has a tokenizer.json over one of the two small vocabularies of tests/fixtures/tokenizer_files.json with a random pipeline,
 added tokens with random flags and perhaps a post-processor; a tokenizer_config.json with a class, names of tokens, their flags
 again, and keys that mean nothing; a config.json with a model_type; and one random layer. Of hard texts and of random ones the
-ids must be those of transformers' AutoTokenizer, special tokens parsed and not parsed, and BOS first where it has it.
+ids must be those of transformers' AutoTokenizer, special tokens parsed and not parsed, and BOS first where it has it. The ids
+of a conversation whose messages spell no special token must be those of its text there.
 
 Left out is where this library differs and says so: a Qwen2 folder that does not ask for the class keeps its file's pipeline;
 with ignore_merges the text of a control token is still text.
@@ -14,6 +15,7 @@ import json
 import os
 import pathlib
 import sys
+import unicodedata
 
 import numpy as np
 import transformers
@@ -32,6 +34,9 @@ CLASSES = [None, "LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "
 PATTERNS = [fixtures.QWEN2, fixtures.LLAMA3, r"\p{N}{1,3}", r"\s+"]
 MODELS = json.loads((TESTS / "fixtures/tokenizer_files.json").read_text())["models"]
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+TEMPLATE = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>{% endfor %}<|user|>"
 
 
 def random_pipeline(rng, kind):
@@ -122,11 +127,25 @@ def difference(model, reference, texts):
     return None if first == wanted else ("bos", first)
 
 
+def conversation_difference(model, reference, texts):
+    """What the two make of one conversation otherwise; None."""
+    specials = [token.content for token in reference.get_added_tokens_decoder().values()]  # what was special once stays so
+    for text in texts:
+        if any(special in form for special in specials for form in (text, unicodedata.normalize("NFKC", text))):
+            continue
+        messages = [{"role": role, "content": text} for role in ("user", "assistant")]
+        ids, wanted = model.chat_tokens(messages, False), files.encode(reference, model.chat(messages, False), True)
+        if ids != wanted:
+            return "conversation", text, ids, wanted
+    return None
+
+
 def random_case(rng, folder):
     tokenizer, companions, vocab = random_folder(rng, MODELS)
     texts = files.HARD + files.texts(30, rng)
     files.write_folder(pathlib.Path(folder), tokenizer, companions)
     write_model(folder, vocab)
+    pathlib.Path(folder, "chat_template.jinja").write_text(TEMPLATE)
     try:
         reference = transformers.AutoTokenizer.from_pretrained(folder).backend_tokenizer
         reference.encode("a")
@@ -134,7 +153,7 @@ def random_case(rng, folder):
         reference = None
 
     def compare(model, reference):
-        found = difference(model, reference, texts)
+        found = difference(model, reference, texts) or conversation_difference(model, reference, texts)
         return f"{found}\n    {json.dumps(companions)}\n    {json.dumps(tokenizer | {'model': {}})}" if found else None
     return reference, folder, compare
 
