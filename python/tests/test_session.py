@@ -5,20 +5,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import answer, some_tokens
+from conftest import MODEL, answer, some_tokens
 from numpy.typing import NDArray
 
 import waveinfer
-from waveinfer import EventKind, KvType, Model, Policy, Sampling, Session
+from waveinfer import EventKind, KvType, Model, Policy, Precision, Sampling, Session
 
 
-def test_pieces_give_the_same_as_the_whole(model: Model, session: Session) -> None:
+def test_pieces_give_the_same_as_the_whole(runtime: waveinfer.Runtime) -> None:
     tokens = some_tokens(3000)
-    session.prefill(tokens)
-    with model.session() as other:
+    # In f32: chunks of other sizes add up in another order, and what FAST's bf16 makes of that is another token
+    # where two are as likely, as they are after tokens that mean nothing.
+    with (
+        runtime.open(MODEL, precision=Precision.F32) as model,
+        model.session(kv_type=KvType.F32) as session,
+        model.session(kv_type=KvType.F32) as other,
+    ):
+        session.prefill(tokens)
         other.prefill(tokens[:1000].tolist())
         other.prefill(tokens[1000:], chunk_tokens=256)
         assert other.tokens().tolist() == tokens.tolist()
+        np.testing.assert_allclose(other.logits(), session.logits(), atol=1e-3)  # 5e-5 here
         assert answer(other) == answer(session)
 
 
