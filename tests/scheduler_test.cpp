@@ -26,6 +26,7 @@ struct Simulation {
     int32_t priority;
     uint64_t bytes, chunks, tokens;
     uint64_t submitted_ns, admitted_ns = 0, done_ns = 0, last_token_ns = 0, longest_gap_ns = 0, read_ns = 0;
+    uint64_t last_chunk_ns = 0, longest_unread_ns = 0;  // between two chunks
   };
   uint64_t memory, chunk_ns = 40 * kMs, step_ns = 10 * kMs, now_ns = 0, used = 0;
   size_t batch = 8;
@@ -61,7 +62,11 @@ struct Simulation {
     const Id reader = scheduler.next_reader(anybody);
     if (reader) {
       now_ns += chunk_ns;
-      work[reader].read_ns += chunk_ns;
+      Work& task = work[reader];
+      task.read_ns += chunk_ns;
+      if (task.last_chunk_ns)
+        task.longest_unread_ns = std::max(task.longest_unread_ns, now_ns - task.last_chunk_ns);
+      task.last_chunk_ns = now_ns;
       scheduler.charge(reader, chunk_ns);
       if (--work[reader].chunks == 0) scheduler.start_writing(reader);
     }
@@ -94,6 +99,72 @@ void a_newcomer_neither_starves_others_nor_waits_for_them(void**) {
   for (int i = 0; i < 100; ++i) sim.turn();
   assert_int_equal(sim.work[fresh].read_ns / sim.chunk_ns, 50);
   assert_int_equal((sim.work[old].read_ns - before) / sim.chunk_ns, 50);
+}
+
+void a_newcomer_has_no_advantage_where_others_write(void**) {
+  Simulation sim(100);
+  sim.submit(0, 1, 0, 1000000);
+  const Id old = sim.submit(0, 1, 1000000, 1);
+  for (int i = 0; i < 1000; ++i) sim.turn();
+  const uint64_t before = sim.work[old].read_ns;
+  const Id fresh = sim.submit(0, 1, 1000000, 1);
+  for (int i = 0; i < 100; ++i) sim.turn();
+  assert_int_equal(sim.work[fresh].read_ns / sim.chunk_ns, 50);
+  assert_int_equal((sim.work[old].read_ns - before) / sim.chunk_ns, 50);
+}
+
+void the_lowest_reader_goes_on_beside_the_highest(void**) {
+  Simulation sim(100);
+  const Id low = sim.submit(-8, 1, 1000000, 1), high = sim.submit(8, 1, 1000000, 1);
+  while (sim.now_ns < 600'000 * kMs) sim.turn();
+  std::printf("at most %.1f s between two chunks\n",
+              static_cast<double>(sim.work[low].longest_unread_ns) * 1e-9);
+  assert_true(sim.work[low].longest_unread_ns <= 258 * sim.chunk_ns);  // ten seconds
+  assert_true(sim.now_ns - sim.work[low].last_chunk_ns <= 258 * sim.chunk_ns);
+  // and has no more than that
+  assert_true(sim.work[high].read_ns >= 250 * sim.work[low].read_ns);
+}
+
+// They had the time to themselves, and one of them the last chunk.
+void what_readers_had_alone_is_not_held_against_them(void**) {
+  Simulation sim(100);
+  const Id low[] = {sim.submit(-8, 1, 1000000, 1), sim.submit(-8, 1, 1000000, 1)};
+  for (int i = 0; i < 101; ++i) sim.turn();
+  sim.submit(8, 1, 1000000, 1);
+  while (sim.now_ns < 600'000 * kMs) sim.turn();
+  for (const Id id : low) {
+    assert_true(sim.work[id].read_ns > 1000 * kMs);
+    assert_true(sim.now_ns - sim.work[id].last_chunk_ns < 3 * 258 * sim.chunk_ns);
+    assert_true(sim.work[id].longest_unread_ns < 3 * 258 * sim.chunk_ns);
+  }
+}
+
+// There is always one that has read nothing yet.
+void the_lowest_reader_goes_on_beside_newcomers_without_end(void**) {
+  Simulation sim(100);
+  const Id low = sim.submit(-8, 1, 1000000, 1);
+  while (sim.now_ns < 600'000 * kMs) {
+    while (sim.scheduler.readers() + sim.scheduler.queued() < 4) sim.submit(8, 1, 1, 1);
+    sim.turn();
+    std::erase_if(sim.work, [](const auto& one) { return one.second.done_ns > 0; });
+  }
+  assert_true(sim.work[low].read_ns > 100 * kMs);
+  std::printf("at most %.1f s between two chunks\n",
+              static_cast<double>(sim.work[low].longest_unread_ns) * 1e-9);
+  const uint64_t turn_ns = sim.chunk_ns + sim.step_ns;
+  assert_true(sim.work[low].longest_unread_ns < 4 * 258 * turn_ns);
+  assert_true(sim.now_ns - sim.work[low].last_chunk_ns < 4 * 258 * turn_ns);
+}
+
+void the_lowest_writer_goes_on_beside_more_than_a_batch(void**) {
+  Simulation sim(100);
+  const Id low = sim.submit(-8, 1, 0, 1000000);
+  for (int i = 0; i < 12; ++i) sim.submit(8, 1, 0, 1000000);
+  while (sim.now_ns < 600'000 * kMs) sim.turn();
+  std::printf("at most %.1f s between two tokens\n",
+              static_cast<double>(sim.work[low].longest_gap_ns) * 1e-9);
+  assert_true(sim.work[low].tokens < 1000000 - 100);
+  assert_true(sim.work[low].longest_gap_ns < 2 * 258 * sim.step_ns);
 }
 
 void writers_beyond_a_batch_take_turns(void**) {
@@ -173,6 +244,11 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(readers_share_the_time_by_their_weights),
       cmocka_unit_test(a_newcomer_neither_starves_others_nor_waits_for_them),
+      cmocka_unit_test(a_newcomer_has_no_advantage_where_others_write),
+      cmocka_unit_test(the_lowest_reader_goes_on_beside_the_highest),
+      cmocka_unit_test(what_readers_had_alone_is_not_held_against_them),
+      cmocka_unit_test(the_lowest_reader_goes_on_beside_newcomers_without_end),
+      cmocka_unit_test(the_lowest_writer_goes_on_beside_more_than_a_batch),
       cmocka_unit_test(writers_beyond_a_batch_take_turns),
       cmocka_unit_test(the_queue_goes_by_priority_then_age_and_nobody_overtakes_the_first),
       cmocka_unit_test(waiting_counts_as_priority),

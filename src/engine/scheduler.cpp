@@ -31,7 +31,9 @@ void Scheduler::admit(uint64_t now_ns, const std::function<bool(Id)>& fits,
     const size_t at = first(now_ns);
     const Waiting task = queue_[at];
     if (!fits(task.id)) return;
-    running_.push_back({task.id, std::exp2(task.priority), clock_, false});
+    const double weight = std::exp2(task.priority);
+    running_.push_back({task.id, weight, weight, lane(false).clock, false});
+    weigh(false);
     queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
     admitted(task.id);
   }
@@ -57,7 +59,10 @@ void Scheduler::start_writing(Id id) {
   Running* task = find(id);
   if (!task || task->writing) return;
   task->writing = true;
+  task->clock = lane(true).clock;
   ++writers_;
+  weigh(false);
+  weigh(true);
 }
 
 void Scheduler::remove(Id id) {
@@ -66,6 +71,8 @@ void Scheduler::remove(Id id) {
     if (r.id == id && r.writing) --writers_;
     return r.id == id;
   });
+  weigh(false);
+  weigh(true);
 }
 
 Scheduler::Id Scheduler::next_reader(const std::function<bool(Id)>& may) const {
@@ -88,15 +95,35 @@ void Scheduler::next_batch(size_t most, std::vector<Id>* batch) {
   for (const Running* task : writers) batch->push_back(task->id);
 }
 
-// Newcomers start where the one furthest behind is: earlier, they would have everything to themselves until
-// they had caught up; later, they would wait for the others to.
+// A lane's clock is where newcomers start: where all its tasks would be if each had its share at every moment, or the
+// one furthest behind is if that is later. Earlier, they would have everything to themselves until they had caught up,
+// and one after another for ever; later, they would wait for the others to.
 void Scheduler::charge(Id id, uint64_t ns) {
   Running* task = find(id);
   if (!task) return;
+  Lane& of = lane(task->writing);
   task->clock += static_cast<double>(ns) / task->weight;
   double least = task->clock;
-  for (const Running& other : running_) least = std::min(least, other.clock);
-  clock_ = std::max(clock_, least);
+  for (const Running& other : running_)
+    if (other.writing == task->writing) least = std::min(least, other.clock);
+  of.clock = std::max(of.clock + static_cast<double>(ns) / of.weight, least);
+}
+
+// Who is in a lane has changed, and with it perhaps what the lightest count as. What a task has had too much or too
+// little of is time, which stays the same.
+void Scheduler::weigh(bool writing) {
+  Lane& of = lane(writing);
+  double heaviest = 0;
+  for (const Running& task : running_)
+    if (task.writing == writing) heaviest = std::max(heaviest, task.own_weight);
+  of.weight = 0;
+  for (Running& task : running_) {
+    if (task.writing != writing) continue;
+    const double weight = std::max(task.own_weight, heaviest / kMostRatio);
+    task.clock = of.clock + (task.clock - of.clock) * task.weight / weight;
+    task.weight = weight;
+    of.weight += weight;
+  }
 }
 
 size_t Scheduler::first(uint64_t now_ns) const {

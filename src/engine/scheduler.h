@@ -7,14 +7,15 @@
 //   queue    by priority and then by age; every kAgingNs of waiting counts as one priority more, and nobody
 //            overtakes the first: so whatever is submitted later, a task is admitted in the end
 //   reading  by stride: each reader's clock runs by the time it used over its weight, 2^priority, and the
-//            one whose clock is furthest behind reads next. A reader gets its weight's share of the time
+//            one whose clock is furthest behind reads next. A reader gets its weight's share of the time, where
+//            none counts as lighter than a kMostRatio-th of the heaviest: so whatever is submitted later, it goes on
 //   writing  all writers are in each step; where they are more than a batch holds, those whose clocks are
-//            furthest behind
+//            furthest behind, by the same weights
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
 namespace wi {
@@ -25,6 +26,7 @@ class Scheduler {
  public:
   using Id = uint64_t;
   static constexpr uint64_t kAgingNs = 10'000'000'000;
+  static constexpr double kMostRatio = 256;
 
   // A task at the end of the queue. priority: in [kLowestPriority, kHighestPriority]. Takes memory for all that
   // comes of the task later: what else there is here never fails, next_batch() as far as its list has room.
@@ -57,17 +59,25 @@ class Scheduler {
   };
   struct Running {
     Id id;
-    double weight, clock;
+    double own_weight, weight;  // by priority alone; as it counts beside the others
+    double clock;
     bool writing;
+  };
+  // Readers or writers, who share with their like.
+  struct Lane {
+    double clock = 0;
+    double weight = 0;  // of all its tasks
   };
   size_t first(uint64_t now_ns) const;
   Running* find(Id id);
+  Lane& lane(bool writing) { return lanes_[writing ? 1 : 0]; }
+  void weigh(bool writing);
 
   std::vector<Waiting> queue_;          // in order of submission
   std::vector<Running> running_;        // in order of admission
   std::vector<const Running*> choice_;  // next_batch()'s
   size_t writers_ = 0;
-  double clock_ = 0;  // of the one furthest behind, at the last choice: where newcomers start
+  std::array<Lane, 2> lanes_{};
 };
 
 }  // namespace wi
