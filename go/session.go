@@ -85,7 +85,8 @@ func (s *Session) Close() error {
 type PrefillParams struct {
 	// Tokens computed at once, at most 1048576. 0: chosen by the library.
 	ChunkTokens int
-	// Called after each chunk, with tokens done and tokens in this call. An error ends the call.
+	// Called with tokens done and tokens in this call: after each chunk, and at least every 250 ms within one, with
+	// the same numbers again. While its text is tokenised: 0 and the text's bytes. An error ends the call.
 	Progress func(done, total uint64) error
 	// nil, or filled with the logits of every token of this call, (tokens, vocab): it must have room for them.
 	// Unspecified after a failure.

@@ -9,6 +9,7 @@
 #include "src/prefill.h"
 #include "src/session_room.h"
 #include "src/session_use.h"
+#include "src/timely_progress.h"
 
 namespace wi {
 namespace {
@@ -90,9 +91,12 @@ void Session::append_text(std::string_view text, uint32_t tokenize_flags, const 
   Session* const self = this;
   Use use({&self, 1});
   check(model_->tokenizer != nullptr, WI_E_STATE, "model has no tokenizer");
-  const std::vector<int32_t> ids =
-      model_->tokenizer->encode(text, tokenize_flags & WI_TOKENIZE_ADD_BOS,
-                                tokenize_flags & WI_TOKENIZE_PARSE_SPECIAL, flag_of(cancel));
+  TimelyProgress progress(params.progress, params.progress_user);
+  progress.set(0, text.size());
+  const std::function<void()> pause = [&] { progress.take(); };
+  const std::vector<int32_t> ids = model_->tokenizer->encode(text, tokenize_flags & WI_TOKENIZE_ADD_BOS,
+                                                             tokenize_flags & WI_TOKENIZE_PARSE_SPECIAL,
+                                                             flag_of(cancel), progress ? &pause : nullptr);
   run_prefill(use, ids, params, cancel);
 }
 
@@ -146,8 +150,10 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
       throw_if_cancelled(flag_of(cancel));
       tokens_.append(more.first(std::min(kPiece, more.size())));
     }
+    TimelyProgress progress(params.progress, params.progress_user);
+    progress.set(reused - skip, tokens.size());
     runtime_->workers.run(flag_of(cancel), [&](const Stream& uninterrupted) {
-      const InterruptibleStream interruptible(uninterrupted, params.breaks);
+      const InterruptibleStream interruptible(uninterrupted, progress ? &progress : params.breaks);
       const Stream& stream = interruptible.stream();
       for (int64_t done = reused; done < total;) {
         const int64_t first = sequence_.tokens(), whole_chunk = chunk_from(first, chunk);
@@ -160,9 +166,9 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
         run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, stream);
         done += count;
         alike_end_ = alike ? sequence_.tokens() : -1;
+        progress.set(done - skip, tokens.size());
         seal_read(use, stream, final_tokens, 0, cancel);
-        report_progress(params.progress, params.progress_user,
-                        static_cast<uint64_t>(std::max<int64_t>(done - skip, 0)), tokens.size());
+        progress.tell();
       }
     });
   } catch (...) {

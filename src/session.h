@@ -59,7 +59,7 @@ struct PrefillParams {
   wi_progress_callback progress = nullptr;
   void* progress_user = nullptr;
   std::span<float> logits;   // empty, or (tokens, vocab) of this call
-  Breaks* breaks = nullptr;  // what may come between, on this thread
+  Breaks* breaks = nullptr;  // what may come between, on this thread; not beside progress, whose reports do
 };
 
 struct Event {

@@ -138,7 +138,8 @@ class Session(Exclusive):
         """Appends tokens and computes their keys and values, in chunks of chunk_tokens (0: chosen).
 
         tokens: ids in [0, vocab)
-        progress: tokens done, tokens in this call; after each chunk
+        progress: tokens done, tokens in this call; after each chunk, and at least every 250 ms within one, with
+            the same numbers again. While a text is tokenised: 0, and the text's bytes
         Errors: UnsupportedError for keys or values beyond the KV type; BudgetError, CancelledError, BusyError.
         """
         self._prefill(token_array(tokens), chunk_tokens, progress, cancel, None)

@@ -392,8 +392,9 @@ impl<'a> PrefillOptions<'a> {
         self
     }
 
-    /// Is told of tokens done and of tokens in this call, after each chunk. `ControlFlow::Break` ends the call with
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and so does a panic, which goes on after it.
+    /// Is told of tokens done and of tokens in this call: after each chunk, and at least every 250 ms within one, with
+    /// the same numbers again. While its text is tokenised: 0 and the text's bytes. `ControlFlow::Break` ends the
+    /// call with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and so does a panic, which goes on after it.
     pub fn progress(mut self, progress: impl FnMut(u64, u64) -> ControlFlow<()> + 'a) -> Self {
         self.progress = Some(Box::new(progress));
         self
