@@ -60,15 +60,15 @@ if(WI_NOT_BUNDLED)
 endif()
 set(WI_BUNDLED ON)
 
-# What a bundled library has instead of libhwy, of oneDNN's gemm and of the system's unwinder. As objects,
+# What a bundled library has instead of libhwy, of oneDNN's products on AMX and of the system's unwinder. As objects,
 # which the linker takes before it looks for the same functions in the archives.
 add_library(wi_own_targets OBJECT ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/targets.cpp)
 target_link_libraries(wi_own_targets PRIVATE wi_kernels)
 add_library(wi_own_process OBJECT ${CMAKE_SOURCE_DIR}/src/host_process_bundled.cpp)
 target_link_libraries(wi_own_process PRIVATE wi_base)
 set(bundled_objects wi_own_targets wi_own_process)
-if(TARGET wi_own_gemm)
-  list(APPEND bundled_objects wi_own_gemm)
+if(TARGET wi_no_tiles)
+  list(APPEND bundled_objects wi_no_tiles)
 endif()
 list(TRANSFORM bundled_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE WI_BUNDLED_OBJECTS)
 

@@ -23,8 +23,8 @@ function(wi_component name folder)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cpu/*.cpp)
     list(FILTER sources EXCLUDE REGEX /kernels/cpu/bundled/)
     if(NOT TARGET DNNL::dnnl)
-      list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/kernels/cpu/gemm.cpp)
-      list(APPEND sources ${WI_OWN_GEMM})
+      list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/kernels/cpu/gemm_onednn.cpp)
+      list(APPEND sources ${WI_NO_TILES})
     endif()
   endif()
   add_library(${name} STATIC ${sources})
@@ -41,11 +41,11 @@ add_library(wi_base STATIC ${CMAKE_SOURCE_DIR}/src/error.cpp ${CMAKE_SOURCE_DIR}
   ${CMAKE_SOURCE_DIR}/src/host_process_unwinder.cpp)
 target_include_directories(wi_base PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 
-set(WI_OWN_GEMM ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/gemm.cpp ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/gemm_bf16.cpp)
+set(WI_NO_TILES ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/gemm_tiles.cpp)
 wi_component(wi_kernels kernels/cpu PkgConfig::HWY $<TARGET_NAME_IF_EXISTS:DNNL::dnnl>)
 if(TARGET DNNL::dnnl)
-  add_library(wi_own_gemm OBJECT ${WI_OWN_GEMM})  # for a library that takes it before wi_kernels' own
-  target_link_libraries(wi_own_gemm PRIVATE wi_kernels)
+  add_library(wi_no_tiles OBJECT ${WI_NO_TILES})  # for a library that takes it before wi_kernels' own
+  target_link_libraries(wi_no_tiles PRIVATE wi_kernels)
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   # SSSE3 (every x86-64 processor since 2011), AVX2 and AVX-512; each target more is a recompilation. The

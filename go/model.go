@@ -16,7 +16,7 @@ type Precision int32
 
 // The precisions.
 const (
-	PrecisionFast Precision = C.WI_PRECISION_FAST // bf16 with float32 sums where the processor has it
+	PrecisionFast Precision = C.WI_PRECISION_FAST // bf16 with float32 sums where that is faster
 	PrecisionF32  Precision = C.WI_PRECISION_F32  // everything in float32
 	PrecisionHigh Precision = C.WI_PRECISION_HIGH // 16 significant bits where there is AMX, else PrecisionF32
 	// By quantised weights, decoding as well as prefill multiplies in integers of 8 bits.

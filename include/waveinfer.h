@@ -382,9 +382,10 @@ typedef struct wi_writer {
 
 /* ============================================ Model ============================================ */
 
-/* How prefill multiplies by weights, keys and values narrower than f32. FAST: in bf16 with f32 sums where the
- * processor has instructions for it (AVX512_BF16, AMX), as inference servers do; logits are off by 1 or 2 %
- * of their spread. F32: everything in f32; half as fast, a third where there is AMX. HIGH: where there is
+/* How prefill multiplies by weights, keys and values narrower than f32. FAST: in bf16 with f32 sums where that
+ * is faster (AMX, AMD's AVX512_BF16, ARM's BF16), as inference servers do; logits are off by 1 or 2 % of their
+ * spread. Elsewhere as F32, but by quantised weights as in decoding: in integers that lose no more than f32
+ * does. F32: everything in f32; where FAST is in bf16 half as fast, a third with AMX. HIGH: where there is
  * AMX, each number as the sum of two bf16 numbers, 16 significant bits, which moves logits by less than
  * storing keys and values in f16 does; half as fast as FAST, two thirds with weights in bf16. Elsewhere it is
  * F32. At these three decoding is always in f32, and f32 weights are too.

@@ -1,6 +1,6 @@
 // attend_chunk against softmax in f64. Where the operation multiplies in bf16 of one term, the reference
 // takes the same rounded queries, keys and values, so that only its own sums and the rounding of weights
-// differ. The program runs once more with oneDNN held to AVX2, where everything is f32.
+// differ. The program runs again with less, down to where everything is f32.
 #include <cmath>
 #include <numbers>
 

@@ -117,14 +117,14 @@ void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, 
   for (int64_t first_key = begin; first_key < end && !stream.cancelled(); first_key += key_tile(terms)) {
     const int64_t tokens = std::min(key_tile(terms), end - first_key);
     const int64_t keys = round_up(tokens, kKeyStep);
-    auto score = Gemm::get(score_shape(args, tile.stacked, keys, terms));
-    auto value = Gemm::get(value_shape(args, tile.stacked, keys, terms, first_key == oldest));
-    load_keys(reader, tokens, score->packing(), tile);
-    load_values(reader, tokens, value->packing(), tile);
+    const Gemm score = Gemm::get(score_shape(args, tile.stacked, keys, terms));
+    const Gemm value = Gemm::get(value_shape(args, tile.stacked, keys, terms, first_key == oldest));
+    load_keys(reader, tokens, score.packing(), tile);
+    load_values(reader, tokens, value.packing(), tile);
     reader.advance(tokens);
-    score->run(tile.queries, tile.keys, tile.scores, tile.gemm);
+    score.run(tile.queries, tile.keys, tile.scores, tile.gemm);
     weigh(args, tile, first_key, keys, past);
-    value->run(tile.weights, tile.values, tile.out, tile.gemm);
+    value.run(tile.weights, tile.values, tile.out, tile.gemm);
   }
   last_part ? store_rows(args, tile) : store_state(args, tile);
 }
@@ -155,11 +155,11 @@ Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, in
     if (tokens == 0) continue;
     const int64_t keys = round_up(tokens, kKeyStep);
     for (bool first : {true, false}) {
-      auto score = Gemm::get(score_shape(args, stacked, keys, terms));
-      auto value = Gemm::get(value_shape(args, stacked, keys, terms, first));
-      gemm_bytes = std::max({gemm_bytes, score->scratch_bytes(), value->scratch_bytes()});
-      key_elements = std::max(key_elements, score->packing().elements());
-      value_elements = std::max(value_elements, value->packing().elements());
+      const Gemm score = Gemm::get(score_shape(args, stacked, keys, terms));
+      const Gemm value = Gemm::get(value_shape(args, stacked, keys, terms, first));
+      gemm_bytes = std::max({gemm_bytes, score.scratch_bytes(), value.scratch_bytes()});
+      key_elements = std::max(key_elements, score.packing().elements());
+      value_elements = std::max(value_elements, value.packing().elements());
     }
   }
   const size_t element = static_cast<size_t>(format_of(type_of(terms)).bytes);

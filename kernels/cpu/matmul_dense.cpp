@@ -1,5 +1,5 @@
 // y = x · Wᵀ for many rows: the projections of prefill. Weights are unpacked a panel of outputs at a time
-// into the layout that oneDNN reads fastest, and each panel meets all rows while it is in the cache. Products
+// into the layout that these products read fastest, and each panel meets all rows while it is in the cache. Products
 // are in bf16 with f32 sums, of one, two or three terms (unpack.h); in f32 where the weights are f32 or bf16
 // is slower.
 #include <algorithm>
@@ -38,10 +38,10 @@ struct Products {
   size_t element_bytes() const { return static_cast<size_t>(format_of(type()).bytes); }
   int64_t block() const { return terms ? kInputBlock : inputs; }
   int64_t inputs_from(int64_t k) const { return std::min(block(), inputs - k); }
-  std::shared_ptr<const Gemm> get(int64_t row_count, int64_t k, bool first) const {
+  Gemm get(int64_t row_count, int64_t k, bool first) const {
     return Gemm::get({row_count, outputs, inputs_from(k), type(), true, !first});
   }
-  Packing packing(int64_t k) const { return get(rows, k, true)->packing(); }
+  Packing packing(int64_t k) const { return get(rows, k, true).packing(); }
 };
 
 void unpack_rows(const Stream& stream, Input* in);
@@ -107,7 +107,7 @@ void multiply_panel(const Stream& stream, int worker, const Input& in, const Mat
     for (int64_t rows : {products.rows, in.rows % kRowBlock}) {
       if (rows == 0) continue;
       for (bool start : {true, false})
-        gemm_bytes = std::max(gemm_bytes, products.get(rows, k, start)->scratch_bytes());
+        gemm_bytes = std::max(gemm_bytes, products.get(rows, k, start).scratch_bytes());
     }
   }
 
@@ -136,10 +136,10 @@ void multiply_panel(const Stream& stream, int worker, const Input& in, const Mat
       const size_t plane = products.packing(k).elements() * element;
       const size_t at = static_cast<size_t>(in.rows * k + row * products.inputs_from(k));
       std::byte* gemm_scratch = scratch + panel_bytes + stage_bytes + tile_bytes;
-      if (terms == 0) products.get(count, k, k == 0)->run(in.wide + at, block, tile, gemm_scratch);
+      if (terms == 0) products.get(count, k, k == 0).run(in.wide + at, block, tile, gemm_scratch);
       for (int term = 0; term < terms; ++term) {  // a1·b1, a2·b1, a1·b2
         products.get(count, k, k == 0 && term == 0)
-            ->run(in.parts[term == 1] + at, block + (term == 2 ? plane : 0), tile, gemm_scratch);
+            .run(in.parts[term == 1] + at, block + (term == 2 ? plane : 0), tile, gemm_scratch);
       }
       block += terms > 2 ? 2 * plane : plane;
     }

@@ -1,5 +1,5 @@
-// The layout in which oneDNN's bf16 products read their right-hand matrix without copying it first (its name
-// there is BA16a64b2a), and the two ways of getting there. Packing a panel once and using it for all rows
+// The layout in which bf16 products read their right-hand matrix without copying it first (oneDNN's name for it is
+// BA16a64b2a), and the two ways of getting there. Packing a panel once and using it for all rows
 // is worth a fifth of prefill's time.
 #pragma once
 

@@ -121,12 +121,12 @@ Peak measure_peak(Workers& workers) {
     Time time = best_time([&] {
       workers.run(nullptr, [&](const Stream& stream) {
         stream.each(stream.workers * 4, [&](int64_t, int worker) {
-          auto gemm = cpu::Gemm::get(shape);
+          const cpu::Gemm gemm = cpu::Gemm::get(shape);
           float* a =
-              stream.worker_array<float>(worker, kA + kB + kC + gemm->scratch_bytes() / sizeof(float) + 1);
+              stream.worker_array<float>(worker, kA + kB + kC + gemm.scratch_bytes() / sizeof(float) + 1);
           float *b = a + kA, *c = b + kB;
           std::fill(a, c, 0.5f);
-          for (int64_t i = 0; i < kTimes; ++i) gemm->run(a, b, c, reinterpret_cast<std::byte*>(c + kC));
+          for (int64_t i = 0; i < kTimes; ++i) gemm.run(a, b, c, reinterpret_cast<std::byte*>(c + kC));
         });
       });
     });

@@ -75,7 +75,7 @@ const char* const kUsage =
     "--document: a text to read, of a --model, instead of random tokens.\n"
     "--load: of a shape, made as a file has weights, or on huge pages and with rows turned, as copied ones "
     "are.\n"
-    "--simd: no better instruction set than this, of oneDNN's products neither.\n"
+    "--simd: no better instruction set than this, for products in bf16 neither.\n"
     "--repeat: the same steps so many times, from forks; of each step the least time counts.\n"
     "--turns: with one policy and context, a measurement for each line of standard input, so that it can\n"
     "alternate with other programs: of decoding, the same tokens each time, or of another prefill.\n"
@@ -254,8 +254,6 @@ int run(const Options& options);
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   if (options.simd.empty()) return run(options);
-  if (options.simd.starts_with("AVX2") || options.simd == "SSSE3")
-    setenv("ONEDNN_MAX_CPU_ISA", options.simd == "SSSE3" ? "SSE41" : options.simd.c_str(), 1);
   bool found = false;
   test::for_each_simd([&](const char* name) {
     if (options.simd != name) return;

@@ -1,13 +1,14 @@
-// What the tests of dense products and of attention over chunks share: both go through Gemm, and in
-// bf16 through oneDNN or (WI_TEST_OWN_GEMM) through the products that a bundled library has.
+// What the tests of dense products and of attention over chunks share: both go through Gemm.
 #pragma once
 
 #include <chrono>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
 #include <unistd.h>
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_bf16.h"
 #include "src/memory/workers.h"
 #include "tests/test.h"
 
@@ -37,27 +38,27 @@ void assert_ends_soon_when_cancelled(Operation operation) {
   assert_in_time(end - cancelled < kEndsSoon);
 }
 
-// Runs the tests; where the processor multiplies bf16, the program starts over with a oneDNN that does so
-// without AMX, and once more with one that has f32 alone.
+// Runs the tests with the products that the machine would take; then the program starts over with those in bf16 that are
+// not AMX's, and in f32 alone.
 template <size_t kCount>
 int run_with_and_without_bf16(const CMUnitTest (&tests)[kCount], char** arguments) {
-#if WI_TEST_OWN_GEMM
-  (void)arguments;
-  std::printf("own products, fast bf16: %s\n", cpu::has_fast_bf16() ? "yes" : "no");
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-#else
-  constexpr const char* kSetting = "DNNL_MAX_CPU_ISA";
-  const char* isa = std::getenv(kSetting);
-  std::printf("oneDNN's instructions: %s, fast bf16: %s\n", isa ? isa : "all",
-              cpu::has_fast_bf16() ? "yes" : "no");
+  constexpr const char* kSetting = "WI_TEST_PRODUCTS";
+  const char* const setting = std::getenv(kSetting);
+  const std::string_view products = setting ? setting : "its own";
+  if (setting) cpu::choose_bf16(products == "bf16");
+  std::printf("products: %s, which are in %s\n", products.data(),
+              cpu::has_fast_bf16_tiles() ? "bf16 on AMX" : (cpu::has_fast_bf16() ? "bf16" : "f32"));
   const int failures = cmocka_run_group_tests(tests, nullptr, nullptr);
-  const char* less = isa ? "AVX2" : "AVX512_CORE_BF16";
-  if (failures == 0 && cpu::has_fast_bf16() && setenv(kSetting, less, 1) == 0) {
+  const char* next = nullptr;
+  if (!setting && cpu::GemmBf16::supported() && setenv("DNNL_MAX_CPU_ISA", "AVX512_CORE_BF16", 1) == 0)
+    next = "bf16";
+  else if (products != "f32")
+    next = "f32";
+  if (failures == 0 && next && setenv(kSetting, next, 1) == 0) {
     std::fflush(nullptr);
     execv("/proc/self/exe", arguments);
   }
   return failures;
-#endif
 }
 
 }  // namespace wi::test

@@ -66,10 +66,10 @@ class Precision(enum.IntEnum):
     """How prefill multiplies by weights, keys and values narrower than f32; INT8 is decoding's too."""
 
     FAST = 0
-    """In bf16 with f32 sums where the processor has instructions for it (AVX512_BF16, AMX); logits are off by 1
-    or 2 % of their spread."""
+    """In bf16 with f32 sums where that is faster (AMX, AMD's AVX512_BF16, ARM's BF16); logits are off by 1 or 2 %
+    of their spread. Elsewhere as F32, but by quantised weights as in decoding."""
     F32 = 1
-    """Everything in f32; half as fast, a third where there is AMX."""
+    """Everything in f32; where FAST is in bf16 half as fast, a third with AMX."""
     HIGH = 2
     """Where there is AMX, each number as the sum of two bf16 numbers, 16 significant bits: half as fast as FAST,
     two thirds with weights in bf16. Elsewhere F32."""

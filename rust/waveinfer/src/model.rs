@@ -432,11 +432,12 @@ impl fmt::Debug for ModelBytes {
 #[repr(i32)]
 #[non_exhaustive]
 pub enum Precision {
-    /// Prefill in bf16 with f32 sums where the processor has instructions for it, as inference servers do; logits
-    /// are off by 1 or 2 % of their spread.
+    /// Prefill in bf16 with f32 sums where that is faster (AMX, AMD's AVX512_BF16, ARM's BF16), as inference servers
+    /// do; logits are off by 1 or 2 % of their spread. Elsewhere as [`F32`](Self::F32), but by quantised weights as
+    /// in decoding.
     #[default]
     Fast = WI_PRECISION_FAST,
-    /// Everything in f32; half as fast, a third where there is AMX.
+    /// Everything in f32; where [`Fast`](Self::Fast) is in bf16 half as fast, a third with AMX.
     F32 = WI_PRECISION_F32,
     /// Where there is AMX, each number as the sum of two bf16 numbers; half as fast as [`Fast`](Self::Fast).
     /// Elsewhere [`F32`](Self::F32).

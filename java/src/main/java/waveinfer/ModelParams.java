@@ -64,11 +64,12 @@ public final class ModelParams {
    */
   public enum Precision {
     /**
-     * In bf16 with f32 sums where the processor has instructions for it; logits are off by 1 or 2 %
-     * of their spread.
+     * In bf16 with f32 sums where that is faster (AMX, AMD's AVX512_BF16, ARM's BF16); logits are
+     * off by 1 or 2 % of their spread. Elsewhere as {@link #F32}, but by quantised weights as in
+     * decoding.
      */
     FAST(wi_precision.WI_PRECISION_FAST),
-    /** Everything in f32; half as fast, a third where there is AMX. */
+    /** Everything in f32; where {@link #FAST} is in bf16 half as fast, a third with AMX. */
     F32(wi_precision.WI_PRECISION_F32),
     /** Where there is AMX, each number as the sum of two bf16 numbers; elsewhere {@link #F32}. */
     HIGH(wi_precision.WI_PRECISION_HIGH),

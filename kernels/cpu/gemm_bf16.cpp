@@ -1,7 +1,7 @@
 // Six rows times four vectors of columns at a time: 24 sums, four vectors of b and one of a are 29 of the 32
 // registers. A step is a pair of inputs, which lie beside each other in a and in the packing of b, so nothing
 // is moved about. Highway 1.0 knows no such instruction; these are the compiler's intrinsics.
-#include "kernels/cpu/bundled/gemm_bf16.h"
+#include "kernels/cpu/gemm_bf16.h"
 
 #include <algorithm>
 #include <cassert>
@@ -70,6 +70,7 @@ WI_AVX512_BF16 void multiply_rows(const RowTile& tile, const uint16_t* panel) {
       _mm512_mask_storeu_ps(tile.c + r * tile.n + 16 * v, wanted[v], sums[r][v]);
 }
 
+bool are_slow() { return __builtin_cpu_is("intel"); }
 bool has_instructions() {
   return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512bw");
@@ -126,6 +127,7 @@ void multiply_rows(const RowTile& tile, const uint16_t* panel) {
   for (int64_t first = 0; first < tile.columns; first += kColumns) multiply_columns<R>(tile, panel, first);
 }
 
+bool are_slow() { return false; }
 bool has_instructions() {
   constexpr unsigned long kBf16 = 1ul << 14;  // HWCAP2_BF16, which old headers lack
   return getauxval(AT_HWCAP2) & kBf16;
@@ -144,6 +146,7 @@ void multiply_rest(int64_t rows, const RowTile& tile, const uint16_t* panel) {
 }  // namespace
 
 bool GemmBf16::supported() { return has_instructions(); }
+bool GemmBf16::fast() { return has_instructions() && !are_slow(); }
 
 void GemmBf16::run(const uint16_t* a, const uint16_t* b, float* c) const {
   assert(packing.width == kWidth);
@@ -164,6 +167,7 @@ void GemmBf16::run(const uint16_t* a, const uint16_t* b, float* c) const {
 namespace wi::cpu {
 
 bool GemmBf16::supported() { return false; }
+bool GemmBf16::fast() { return false; }
 void GemmBf16::run(const uint16_t*, const uint16_t*, float*) const { assert(!"supported()"); }
 
 }  // namespace wi::cpu
