@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/memory/breaks.h"
 #include "src/pipeline/append.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/index.h"
@@ -171,6 +172,50 @@ void pieces_are_sealed_to_the_bytes_of_one_call(void**) {
       }
       assert_same_segments(whole, pieces);
     }
+  }
+}
+
+// Others' work comes between whenever it may, longer than a turn lasts, and takes the workers' scratch memory.
+struct Interruptions final : Breaks {
+  explicit Interruptions(const Stream& on) : stream(on) {}
+  bool due() override { return true; }
+  void take() override {
+    ++taken;
+    if (taken % 4) return;
+    stream.each(stream.workers, [&](int64_t, int worker) {
+      std::fill_n(stream.worker_array<std::byte>(worker, size_t{4} << 20), size_t{4} << 20, std::byte{0xa5});
+    });
+  }
+  const Stream& stream;
+  int taken = 0;
+};
+
+void a_long_segment_lets_others_in_and_has_the_same_bytes(void**) {
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
+  constexpr int32_t kSegment = 8192;
+#else
+  constexpr int32_t kSegment = 32768;  // a plane takes what one of larger heads does
+#endif
+  constexpr int64_t kTokens = kSegment + 200;
+  PolicyParams params;
+  params.segment_tokens = kSegment;
+  const Keys keys(kTokens);
+  for (const char* policy : test::policies()) {
+    Sequence alone = empty_sequence(), disturbed = empty_sequence();
+    for (Sequence* sequence : {&alone, &disturbed}) keys.append(*sequence, kTokens);
+    int taken = 0;
+    runtime()->workers.run(nullptr, [&](const Stream& stream) {
+      const Backend& backend = runtime()->backend;
+      seal_prompt(alone, {backend, *find_policy(backend, policy), params, stream, {}}, kTokens);
+      Interruptions others(stream);
+      const InterruptibleStream interruptible(stream, &others);
+      seal_prompt(disturbed, {backend, *find_policy(backend, policy), params, interruptible.stream(), {}},
+                  kTokens);
+      taken = others.taken;
+    });
+    assert_same_segments(alone, disturbed);
+    std::printf("%s: %d interruptions\n", policy, taken);
+    if (policy == std::string("wave")) assert_true(taken > 2 * kLayers * kHeads);  // not once a plane
   }
 }
 
@@ -447,6 +492,7 @@ int main() {
       cmocka_unit_test(long_segments_stay_long_and_the_rest_is_halved),
       cmocka_unit_test(behind_a_cut_the_next_segment_goes_on_to_the_grid),
       cmocka_unit_test(pieces_are_sealed_to_the_bytes_of_one_call),
+      cmocka_unit_test(a_long_segment_lets_others_in_and_has_the_same_bytes),
       cmocka_unit_test(what_decoding_sealed_is_never_sealed_again),
       cmocka_unit_test(decoding_seals_at_a_fixed_token),
       cmocka_unit_test(forks_share_a_segment_in_the_making),

@@ -3,28 +3,10 @@
 // tier, or, where that has no room for them, head by head on their way to the slow one (straight.h).
 #pragma once
 
-#include <functional>
-
-#include "kernels/ops.h"
-#include "src/memory/device.h"
-#include "src/stats.h"
+#include "src/pipeline/seal_context.h"
 #include "src/store/sequence.h"
 
 namespace wi {
-
-struct SealContext {
-  const Backend& backend;
-  const Policy& policy;
-  const PolicyParams& params;
-  const Stream& stream;
-  // Called with each new segment before it is shared (prefix reuse sets its lineage here); may be empty.
-  std::function<void(const std::shared_ptr<Segment>&)> on_segment;
-  StepStats* stats = nullptr;  // sealed_tokens is counted there
-  // Of reindex(): called before so many tokens are taken in and sealed, when nothing is being read; may be empty.
-  std::function<void(int64_t tokens)> before_tokens = {};
-  Queue* queue = nullptr;          // of the device that keys and values are on; null: the host indexes them
-  WaveBuffer* straight = nullptr;  // new segments go straight to its slow tier, a file; null: to the fast one
-};
 
 // Seals what of a prompt's tokens should be sealed by now, as SegmentGrid has it for a sequence of
 // final_tokens, which is what it will have when the call that reads the prompt ends. Segments that are not
