@@ -1122,7 +1122,7 @@ WI_API wi_status wi_batch_decode(wi_session* const* sessions, uint64_t count, wi
  * runtime's threads, together with all other tasks, and the host fetches events when it likes. Prompts are
  * read in chunks between steps in which every task that writes gets its next token (continuous batching;
  * SPIN, section 5). A task gets exactly the tokens that the same calls would have given its session alone.
- *   The order: a task waits until its memory (wi_model_plan_memory of its prompt and answer) fits beside the
+ *   The order: a task waits until its memory (wi_model_plan_memory of its prompt and answer) fits in each tier beside the
  * running ones'. Waiting tasks are admitted by priority, then age; ten seconds of waiting count as one
  * priority more, and nobody overtakes the first, so every task is admitted in the end. Running tasks that
  * read share the time by 2^priority; all that write are in each step, up to 64, and beyond that take turns by

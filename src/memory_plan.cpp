@@ -50,11 +50,10 @@ uint64_t index_room_of(const KvShape& shape, const Policy& policy, const PolicyP
 }
 
 SlowPlan slow_plan_of(const Runtime& runtime, const KvShape& shape, const SessionParams& params) {
-  const SpillFile* const file = runtime.buffer->file().get();
   SlowPlan slow;
-  slow.room = file ? file->most() : runtime.buffer->pinned()->budget();
+  slow.room = slow_tier_room(runtime);
   slow.share = params.kv_fast_share;
-  if (file && !shape.windows && straight_planes(shape, runtime.workers.threads())) {
+  if (runtime.buffer->file() && !shape.windows && straight_planes(shape, runtime.workers.threads())) {
     slow.workers = runtime.workers.threads();
     slow.tail = params.sparse_read_tokens == 0;
   }
@@ -181,8 +180,8 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   return plan;
 }
 
-uint64_t planned_fast_bytes(const Runtime& runtime, const Model& model, const SessionParams& params,
-                            uint64_t tokens) {
+TierPlan plan_tiers(const Runtime& runtime, const Model& model, const SessionParams& params,
+                    uint64_t tokens) {
   const KvShape shape = kv_shape_of(model, params.kv, runtime);
   const SlowPlan slow = slow_plan_of(runtime, shape, params);
   const auto plan = [&](const SlowPlan& with) {
@@ -193,7 +192,26 @@ uint64_t planned_fast_bytes(const Runtime& runtime, const Model& model, const Se
   check(least.slow_bytes <= slow.room, WI_E_BUDGET, "kv_fast_share is ", params.kv_fast_share, ", so that ",
         least.slow_bytes, " bytes may have to leave fast memory, the runtime's spill_bytes is ", slow.room);
   const uint64_t whole = plan({}).fast_bytes;
-  return whole <= runtime.pool->budget() ? std::max(whole, least.fast_bytes) : least.fast_bytes;
+  TierPlan tiers;
+  tiers.fast_bytes = whole <= runtime.pool->budget() ? std::max(whole, least.fast_bytes) : least.fast_bytes;
+  tiers.slow_bytes = least.slow_bytes;
+  const uint64_t all = least.kv_bytes + least.index_bytes + least.sealing_bytes;
+  if (all > tiers.fast_bytes) {
+    const uint64_t segment =
+        static_cast<uint64_t>(params.policy_params.segment_tokens) * shape.indexed_token_bytes();
+    tiers.slow_bytes = std::max(tiers.slow_bytes, std::min(all - tiers.fast_bytes + segment, slow.room));
+  }
+  return tiers;
+}
+
+uint64_t slow_tier_room(const Runtime& runtime) {
+  const SpillFile* const file = runtime.buffer->file().get();
+  return file ? file->most() : runtime.buffer->pinned()->budget();
+}
+
+uint64_t slow_tier_used(const Runtime& runtime) {
+  const SpillFile* const file = runtime.buffer->file().get();
+  return file ? file->used() : runtime.buffer->pinned()->used();
 }
 
 // Follows seal_prompt() of pipeline/index.h: the segments that SegmentGrid has for so many tokens, in order.

@@ -66,11 +66,16 @@ uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const Polic
 inline bool may_leave(const Runtime& runtime, const KvShape& shape) {
   return runtime.buffer && (!shape.windows || (runtime.buffer->file() && shape.indexed_layers() > 0));
 }
-// Of a session with a slow tier, what it takes of the fast one while it is left to it: where the runtime's budget is
-// enough for that, segments whole, else what plan_memory() calls fast_bytes. WI_E_BUDGET: the session's share of it
-// leaves more to the slow one than that may have.
-uint64_t planned_fast_bytes(const Runtime& runtime, const Model& model, const SessionParams& params,
-                            uint64_t tokens);
+// Of a session with a slow tier, what it takes of both while they are left to it: of the fast one, where the runtime's
+// budget is enough for that, segments whole, else what plan_memory() calls fast_bytes; and in the slow one what that
+// leaves, in whole segments. WI_E_BUDGET: the session's share of the first leaves more to the second than that may have.
+struct TierPlan {
+  uint64_t fast_bytes = 0, slow_bytes = 0;
+};
+TierPlan plan_tiers(const Runtime& runtime, const Model& model, const SessionParams& params, uint64_t tokens);
+// What all sessions' keys and values in the slow tier may take, and take now.
+uint64_t slow_tier_room(const Runtime& runtime);
+uint64_t slow_tier_used(const Runtime& runtime);
 
 wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
                            uint64_t tokens);

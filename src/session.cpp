@@ -198,7 +198,7 @@ int64_t Session::chunk_from(int64_t first, int64_t chunk) const {
 
 // Takes over what others have read of the same prompt. What is left must be read as the whole would have been: from
 // where a chunk begins, and none of it sparsely that would else be read with what was taken.
-int64_t Session::adopt_prefix(std::span<const int32_t> ids, int64_t chunk) {
+void Session::adopt_prefix(std::span<const int32_t> ids, int64_t chunk) {
   const bool any = params_.any_prefix;
   const bool alike =
       alike_end_ == 0 && params_.policy_params.local_window <= chunk && params_.sparse_read_tokens < chunk;
@@ -211,7 +211,6 @@ int64_t Session::adopt_prefix(std::span<const int32_t> ids, int64_t chunk) {
   totals_.prefix_tokens += static_cast<uint64_t>(taken);
   exact_end_ = taken;
   alike_end_ = taken && any ? -1 : taken;
-  return taken;
 }
 
 // A chunk attends exactly, unless it is short, comes after a long past and the session lets such chunks read

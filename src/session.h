@@ -201,7 +201,7 @@ class Session : public std::enable_shared_from_this<Session> {
                  Queue* queue = nullptr);
   void seal_read(Use& use, const Stream& stream, int64_t final_tokens, int64_t coming,
                  const CancelToken* cancel);
-  int64_t adopt_prefix(std::span<const int32_t> ids, int64_t chunk);
+  void adopt_prefix(std::span<const int32_t> ids, int64_t chunk);
   int64_t chunk_from(int64_t first, int64_t chunk) const;
   Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
   void commit(const Event& event) noexcept;
@@ -233,8 +233,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one
   // back). Segments below it may be reused.
   int64_t exact_end_ = 0;
-  // As far as a first prompt of so many tokens was read in whole chunks of the library's own size, which is as every
-  // session reads it: each number depends on what else is in its chunk. -1: it was, or the session goes another way.
+  // While a first prompt of alike_final_ tokens is read in whole chunks of the library's own size: how far. Every session
+  // that reads it so has the same bits there; each number depends on what else is in its chunk. -1: it is not read so.
   int64_t alike_end_ = -1, alike_final_ = 0;
   std::shared_ptr<std::vector<float>> logits_;  // (vocab) after the last computed token; null: none
   bool logits_shared_ = false;                  // with a fork or prompt_logits_, at some time

@@ -529,6 +529,48 @@ void a_slow_tier_that_can_never_hold_a_task_is_told_at_once(void**) {
   }
 }
 
+// Each fits alone, two fit into the fast tier together, and no two into the slow one.
+void tasks_wait_for_the_slow_tier_instead_of_failing(void**) {
+  constexpr size_t kTokens = 24000;
+  if (length(kTokens) < kTokens) skip();  // what shorter ones have in the fast tier is most of them
+  const Folder folder;
+  const std::vector<int32_t> prompt = some_tokens(kTokens);
+  const wi_task_params params = prompt_of(prompt, 5);
+  auto off = sized<wi_session_params>();
+  off.prefix_reuse = WI_PREFIX_REUSE_OFF;
+  Session undisturbed = create_session(world->model.get(), &off);
+  const Answer wanted = take_all(submit(undisturbed.get(), &params).get());
+  auto stats = sized<wi_session_stats>();
+  assert_works(wi_session_get_stats(undisturbed.get(), &stats, error));
+
+  auto limited = sized<wi_runtime_params>();
+  limited.spill_folder = folder.path.c_str();
+  auto plan = sized<wi_memory_plan>();
+  {
+    Runtime unlimited = create_runtime(&limited);
+    Model model = open_sample_model(unlimited.get());
+    assert_works(wi_model_plan_memory(model.get(), &off, prompt.size() + 5, &plan, error));
+  }
+  limited.kv_budget_bytes = plan.fast_bytes * 5 / 2;
+  limited.spill_bytes = stats.kv_bytes + stats.kv_bytes * 8192 / kTokens;  // and a segment
+  assert_true(limited.kv_budget_bytes < stats.kv_bytes);
+  Runtime runtime = create_runtime(&limited);
+  Model model = open_sample_model(runtime.get());
+  std::vector<Session> sessions;
+  std::vector<Task> tasks;
+  for (int i = 0; i < 5; ++i) {
+    sessions.push_back(create_session(model.get(), &off));
+    tasks.push_back(submit(sessions.back().get(), &params));
+  }
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const Answer answer = take_all(tasks[i].get());
+    assert_int_equal(info_of(tasks[i].get()).status, WI_OK);
+    assert_int_equal(info_of(tasks[i].get()).state, WI_TASK_DONE);
+    assert_true(answer.tokens == wanted.tokens);
+    assert_works(wi_session_truncate(sessions[i].get(), 0, error));  // makes room for those that wait
+  }
+}
+
 // A host that lets go of sessions when their tasks are submitted, and fetches events much later.
 void an_ended_task_holds_no_memory_that_others_wait_for(void**) {
   auto limited = sized<wi_runtime_params>();
@@ -637,6 +679,7 @@ int main() {
       cmocka_unit_test(a_callback_rings_for_every_event_and_not_after_release),
       cmocka_unit_test(a_callback_ends_one_task_of_the_forks_that_share_it),
       cmocka_unit_test(tasks_wait_for_memory_instead_of_failing),
+      cmocka_unit_test(tasks_wait_for_the_slow_tier_instead_of_failing),
       cmocka_unit_test(a_slow_tier_that_can_never_hold_a_task_is_told_at_once),
       cmocka_unit_test(an_ended_task_holds_no_memory_that_others_wait_for),
       cmocka_unit_test(wrong_arguments_are_named),

@@ -299,8 +299,9 @@ void Loop::prepare(const std::shared_ptr<Task>& task) {
     const uint64_t tokens = session.stats().tokens + task->prompt().size() + answer;
     const uint64_t planned_tokens = std::min<uint64_t>(tokens, INT32_MAX);
     if (session.has_slow_tier()) {
-      task->planned_bytes =
-          planned_fast_bytes(session.runtime(), session.model(), session.params(), planned_tokens);
+      const TierPlan tiers = plan_tiers(session.runtime(), session.model(), session.params(), planned_tokens);
+      task->planned_bytes = tiers.fast_bytes;
+      task->planned_slow = tiers.slow_bytes;
       task->session().limit_fast(task->planned_bytes);  // the rest is for those that run beside it
     } else {
       const wi_memory_plan plan =
@@ -333,22 +334,24 @@ void Loop::drop_cancelled() {
   });
 }
 
-// What the runtime holds now, and what the running tasks may still come to hold, of what cannot be in a slow tier.
+// What the runtime holds now, and what the running tasks and this one may still come to hold: in the fast tier, of what
+// cannot be in a slow one, and in that.
 bool Loop::fits(const Task& task) const {
-  const auto growth = [](const Task& of) {
-    const uint64_t held = of.session().mandatory_bytes();
-    return of.planned_bytes > held ? of.planned_bytes - held : 0;
-  };
+  const auto grown = [](uint64_t planned, uint64_t held) { return planned - std::min(planned, held); };
   const Runtime& runtime = task.session().runtime();
-  const uint64_t used =
-      runtime.buffer ? runtime.residency.mandatory_bytes(*runtime.buffer) : runtime.pool->used();
-  uint64_t wanted = used + growth(task);
+  uint64_t fast = runtime.buffer ? runtime.residency.mandatory_bytes(*runtime.buffer) : runtime.pool->used();
+  uint64_t slow = task.planned_slow ? slow_tier_used(runtime) : 0;
+  const auto add = [&](const Task& of) {
+    const Session& session = of.session();
+    fast += grown(of.planned_bytes, session.mandatory_bytes());
+    if (task.planned_slow) slow += grown(of.planned_slow, session.stats().slow_bytes);
+  };
+  add(task);
   for (const auto& [id, other] : tasks_) {
     const int32_t state = other->info().state;
-    if (state != WI_TASK_READING && state != WI_TASK_WRITING) continue;
-    wanted += growth(*other);
+    if (state == WI_TASK_READING || state == WI_TASK_WRITING) add(*other);
   }
-  return wanted <= runtime.pool->budget();
+  return fast <= runtime.pool->budget() && (!task.planned_slow || slow <= slow_tier_room(runtime));
 }
 
 void Loop::admit() {

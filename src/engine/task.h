@@ -74,7 +74,8 @@ class Task {
   bool ended() const;
 
   uint64_t id = 0;             // the scheduler's
-  uint64_t planned_bytes = 0;  // that the session may come to hold
+  uint64_t planned_bytes = 0;  // that the session may come to hold, of the fast tier
+  uint64_t planned_slow = 0;   // and of the slow one
 
  private:
   struct Stored {
