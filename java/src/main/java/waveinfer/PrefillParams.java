@@ -23,8 +23,8 @@ public final class PrefillParams {
   }
 
   /**
-   * Hears of tokens done and tokens in this call: after each chunk, and at least every 250 ms within one, with the
-   * same numbers again. While its text is tokenised: 0 and the text's bytes.
+   * Hears of tokens done and tokens in this call: after each chunk, and at least every 250 ms
+   * within one, with the same numbers again. While its text is tokenised: 0 and the text's bytes.
    *
    * @param progress null: nobody
    * @return this
