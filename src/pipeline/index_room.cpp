@@ -42,6 +42,12 @@ std::byte* IndexRoom::room_of(size_t plane) {
 }
 
 IndexArgs IndexRoom::args_of_device(const Segment& segment, size_t plane, std::span<const KvRun> runs) {
+  return args_at(segment, plane, runs, nullptr);
+}
+
+// host: null: in the segment, which has room for keys and values then.
+IndexArgs IndexRoom::args_at(const Segment& segment, size_t plane, std::span<const KvRun> runs,
+                             std::byte* host) {
   const int32_t layer = static_cast<int32_t>(plane) / shape_.kv_heads,
                 head = static_cast<int32_t>(plane) % shape_.kv_heads;
   IndexArgs args;
@@ -51,8 +57,8 @@ IndexArgs IndexRoom::args_of_device(const Segment& segment, size_t plane, std::s
   args.head_dim = shape_.head_dim;
   args.kv = shape_.dtype;
   args.params = &params_;
-  args.keys = segment.keys(layer, head);
-  args.values = segment.values(layer, head);
+  args.keys = host ? host : segment.keys(layer, head);
+  args.values = host ? host + plane_bytes(segment) / 2 : segment.values(layer, head);
   args.places = segment.places(layer, head);
   args.index = room_of(plane);
   return args;
@@ -60,11 +66,7 @@ IndexArgs IndexRoom::args_of_device(const Segment& segment, size_t plane, std::s
 
 IndexArgs IndexRoom::args(const Segment& segment, size_t plane, std::span<const KvRun> runs,
                           std::byte* host) {
-  IndexArgs args = args_of_device(segment, plane, runs);
-  if (host) {
-    args.keys = host;
-    args.values = host + plane_bytes(segment) / 2;
-  }
+  const IndexArgs args = args_at(segment, plane, runs, host);
   if (args.index) std::memset(args.index, 0, capacity_);
   return args;
 }

@@ -33,6 +33,7 @@ class IndexRoom {
   void attach_to(Segment& segment);
 
  private:
+  IndexArgs args_at(const Segment& segment, size_t plane, std::span<const KvRun> runs, std::byte* host);
   std::byte* room_of(size_t plane);  // null: the plane has no index
 
   HostPool& pool_;
