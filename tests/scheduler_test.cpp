@@ -90,8 +90,8 @@ void readers_share_the_time_by_their_weights(void**) {
   assert_true(std::abs(static_cast<double>(sim.work[high].read_ns) / unit - 8) < 0.05);
 }
 
-void a_newcomer_neither_starves_others_nor_waits_for_them(void**) {
-  Simulation sim(100);
+// Beside one who has read for long.
+void assert_a_newcomer_reads_half_the_time(Simulation& sim) {
   const Id old = sim.submit(0, 1, 1000000, 1);
   for (int i = 0; i < 1000; ++i) sim.turn();
   const uint64_t before = sim.work[old].read_ns;
@@ -101,16 +101,15 @@ void a_newcomer_neither_starves_others_nor_waits_for_them(void**) {
   assert_int_equal((sim.work[old].read_ns - before) / sim.chunk_ns, 50);
 }
 
+void a_newcomer_neither_starves_others_nor_waits_for_them(void**) {
+  Simulation sim(100);
+  assert_a_newcomer_reads_half_the_time(sim);
+}
+
 void a_newcomer_has_no_advantage_where_others_write(void**) {
   Simulation sim(100);
   sim.submit(0, 1, 0, 1000000);
-  const Id old = sim.submit(0, 1, 1000000, 1);
-  for (int i = 0; i < 1000; ++i) sim.turn();
-  const uint64_t before = sim.work[old].read_ns;
-  const Id fresh = sim.submit(0, 1, 1000000, 1);
-  for (int i = 0; i < 100; ++i) sim.turn();
-  assert_int_equal(sim.work[fresh].read_ns / sim.chunk_ns, 50);
-  assert_int_equal((sim.work[old].read_ns - before) / sim.chunk_ns, 50);
+  assert_a_newcomer_reads_half_the_time(sim);
 }
 
 void the_lowest_reader_goes_on_beside_the_highest(void**) {
