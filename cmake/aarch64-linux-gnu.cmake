@@ -1,7 +1,7 @@
 # Debian's cross compiler for 64-bit ARM, with that architecture's packages in a folder of their own, and what runs
 # them on another processor:
 #   cmake -S . -B build-arm64 -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake \
-#     -DWI_SYSROOT="$(tests/arm64_packages.sh build-arm64-packages)" -DWAVEINFER_ONEDNN=OFF
+#     -DWI_SYSROOT="$(tests/arm64_packages.sh build-arm64-packages)"
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

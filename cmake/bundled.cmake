@@ -1,6 +1,5 @@
 # A libwaveinfer.so that needs nothing but the C library: the same objects, linked with static libraries in
-# place of shared ones, with products and run-time dispatch of our own in place of oneDNN's and libhwy's; and
-# a libwaveinfer.a of the same objects. Every build folder whose system has the static libraries has both, in
+# place of shared ones, with run-time dispatch of our own in place of libhwy's; and a libwaveinfer.a of the same objects. Every build folder whose system has the static libraries has both, in
 # bundled/lib, as the targets waveinfer_bundled and waveinfer_static; with WAVEINFER_BUNDLED that shared
 # library is the only one, in lib.
 set(WI_BUNDLED OFF)
@@ -60,17 +59,11 @@ if(WI_NOT_BUNDLED)
 endif()
 set(WI_BUNDLED ON)
 
-# What a bundled library has instead of libhwy, of oneDNN's products on AMX and of the system's unwinder. As objects,
-# which the linker takes before it looks for the same functions in the archives.
+# What a bundled library has instead of libhwy. As an object, which the linker takes before it looks for the same
+# functions in the archives.
 add_library(wi_own_targets OBJECT ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/targets.cpp)
 target_link_libraries(wi_own_targets PRIVATE wi_kernels)
-add_library(wi_own_process OBJECT ${CMAKE_SOURCE_DIR}/src/host_process_bundled.cpp)
-target_link_libraries(wi_own_process PRIVATE wi_base)
-set(bundled_objects wi_own_targets wi_own_process)
-if(TARGET wi_no_tiles)
-  list(APPEND bundled_objects wi_no_tiles)
-endif()
-list(TRANSFORM bundled_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE WI_BUNDLED_OBJECTS)
+set(WI_BUNDLED_OBJECTS $<TARGET_OBJECTS:wi_own_targets>)
 
 # The archives themselves: as CMake's targets they would bring the shared libraries along.
 get_property(components GLOBAL PROPERTY WI_COMPONENTS)
@@ -119,4 +112,4 @@ add_custom_command(OUTPUT ${WI_LICENSES} VERBATIM
   COMMENT "Collecting licences")
 add_custom_target(waveinfer_static ALL DEPENDS ${WI_STATIC_ARCHIVE} ${WI_LICENSES})
 # Files among a command's dependencies are enough for Ninja only: to make they are other makefiles'.
-add_dependencies(waveinfer_static wi_capi ${bundled_objects} ${components})
+add_dependencies(waveinfer_static wi_capi wi_own_targets ${components})

@@ -17,15 +17,11 @@ set(WI_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <c
 function(wi_component name folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
   if(name STREQUAL wi_core)
-    list(FILTER sources EXCLUDE REGEX "/src/(capi|error|host_process[a-z_]*)\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/src/(capi|error|host_process)\\.cpp$")
   endif()
   if(name STREQUAL wi_kernels)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cpu/*.cpp)
     list(FILTER sources EXCLUDE REGEX /kernels/cpu/bundled/)
-    if(NOT TARGET DNNL::dnnl)
-      list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/kernels/cpu/gemm_onednn.cpp)
-      list(APPEND sources ${WI_NO_TILES})
-    endif()
   endif()
   add_library(${name} STATIC ${sources})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
@@ -37,16 +33,10 @@ function(wi_component name folder)
   endif()
 endfunction()
 
-add_library(wi_base STATIC ${CMAKE_SOURCE_DIR}/src/error.cpp ${CMAKE_SOURCE_DIR}/src/host_process.cpp
-  ${CMAKE_SOURCE_DIR}/src/host_process_unwinder.cpp)
+add_library(wi_base STATIC ${CMAKE_SOURCE_DIR}/src/error.cpp ${CMAKE_SOURCE_DIR}/src/host_process.cpp)
 target_include_directories(wi_base PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 
-set(WI_NO_TILES ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/gemm_tiles.cpp)
-wi_component(wi_kernels kernels/cpu PkgConfig::HWY $<TARGET_NAME_IF_EXISTS:DNNL::dnnl>)
-if(TARGET DNNL::dnnl)
-  add_library(wi_no_tiles OBJECT ${WI_NO_TILES})  # for a library that takes it before wi_kernels' own
-  target_link_libraries(wi_no_tiles PRIVATE wi_kernels)
-endif()
+wi_component(wi_kernels kernels/cpu PkgConfig::HWY)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   # SSSE3 (every x86-64 processor since 2011), AVX2 and AVX-512; each target more is a recompilation. The
   # baseline is named because old Highway would take plain scalar code for it; bits 4 and 6 are the AVX-512

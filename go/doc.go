@@ -36,8 +36,7 @@
 //	sudo cmake --install build --component bundled
 //
 // and is the one in the packages that cpack makes in the build folder. A bare cmake --install puts the one there that
-// uses the system's own libraries, oneDNN among them. Programs link either in the same way and find it where it is
-// installed.
+// uses the system's own libraries. Programs link either in the same way and find it where it is installed.
 //
 // Go's build cache does not notice when pkg-config says something else than before, nor when
 // another version of the library is installed in the same place: go build -a does. It needs cgo, a C compiler, and

@@ -150,10 +150,6 @@ constexpr bool kv_holds(DType kv, uint32_t magnitude_bits) {
 
 const Backend& cpu_backend();
 
-// To be called, once or often, before its operations are at this precision: for what they share in a process, so that
-// exit() may come while they run. Throws std::bad_alloc.
-void prepare_cpu_backend(Precision precision);
-
 // A device's backend as sessions use it: what it leaves to the host is the CPU's, and of its policies all that lays
 // out and checks segments, which is done in the host's memory.
 struct BackendOnDevice {

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <type_traits>
 
 namespace wi {
@@ -80,11 +79,6 @@ struct KvRun {
 };
 
 struct DeviceQueue;  // device.h
-
-// Thrown by an operation that cannot go on because exit() was called: what it would use may be gone.
-struct Ending : std::exception {
-  const char* what() const noexcept override { return "the process is ending: exit() was called"; }
-};
 
 // Where an operation runs. The runtime implements it over its own threads (src/memory/workers.h); a backend
 // only calls these. body(task, worker) runs once for every task in [0, tasks) on some worker in

@@ -115,7 +115,6 @@ void open_model(wi_runtime* runtime, const wi_model_params* params, wi_cancel* c
   check_out(model_out, "model_out");
   const wi_model_params p = read_struct(params, "wi_model_params");
   const Precision precision = precision_of(p);
-  prepare_cpu_backend(precision);
   const Runtime& at = *on.object;
   HostPool* copy_into = wants_copied_weights(p) && !at.device ? at.weights_pool.get() : nullptr;
   const ResettableCancel::Use token = token_of(cancel);
@@ -762,8 +761,6 @@ wi_status guard(wi_error* error, Body&& body) noexcept {
     return report(error, caught.code(), caught.native_code(), caught.what());
   } catch (const std::bad_alloc&) {
     return report(error, WI_E_MEMORY, 0, "the system refused memory");
-  } catch (const Ending& ending) {
-    return report(error, WI_E_STATE, 0, ending.what());
   } catch (const std::exception& caught) {
     return report(error, WI_E_INTERNAL, 0, caught.what());
   } catch (...) {

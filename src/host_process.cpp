@@ -20,7 +20,6 @@ uint32_t fork_count() { return forks.load(std::memory_order_relaxed); }
 
 void prepare_process() {
   check(kRegistered == 0, WI_E_MEMORY, "the C library had no memory to register a handler of fork()");
-  load_unwinder();
 }
 
 }  // namespace wi

@@ -28,12 +28,7 @@ class DefaultFloats {
 // must not be used.
 uint32_t fork_count();
 
-// Has the C library set up what it would else set up when it is too late, or WI_E_MEMORY: that forks are
-// counted, and load_unwinder(). To be called before the first handle is made.
+// Has the C library set up that forks are counted, or WI_E_MEMORY. To be called before the first handle is made.
 void prepare_process();
-
-// That an exception can pass through the C library's own frames, for which it loads libgcc_s: oneDNN's may,
-// out of std::call_once. Nothing in a bundled library does that, and its own unwinder is inside.
-void load_unwinder();
 
 }  // namespace wi

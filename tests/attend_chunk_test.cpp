@@ -407,7 +407,7 @@ void cancellation_ends_a_long_attention_soon(void**) {
 
 }  // namespace
 
-int main(int, char** arguments) {
+int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(no_thread_appears_but_the_workers),  // first: thread pools stay once they are there
       cmocka_unit_test(every_kv_type_and_shape_matches_f64),
@@ -422,5 +422,5 @@ int main(int, char** arguments) {
       cmocka_unit_test(workers_do_not_change_a_bit),
       cmocka_unit_test(cancellation_ends_a_long_attention_soon),
   };
-  return test::run_with_and_without_bf16(tests, arguments);
+  return test::run_with_all_products(tests);
 }

@@ -20,10 +20,8 @@ struct Life {
   bool two_tiers = false;  // what is sealed leaves memory
 };
 const Life kInF32 = {"life at f32", kFixtures + "llama.gguf", WI_PRECISION_F32, 2};
-// With products in bf16 where the processor has them. One thread where they are oneDNN's: none other then takes what
-// gemm_onednn.cpp sets aside for it, between its giving back and oneDNN's asking.
-const Life kFast = {"life at fast precision", kFixtures + "llama-bf16.gguf", WI_PRECISION_FAST,
-                    has_amx() ? 1 : 2};
+// With products in bf16 where the processor has them.
+const Life kFast = {"life at fast precision", kFixtures + "llama-bf16.gguf", WI_PRECISION_FAST, 2};
 
 const Life kInTwoTiers = {"life in two tiers", kFixtures + "llama.gguf", WI_PRECISION_F32, 2, true};
 
@@ -168,19 +166,17 @@ void sweep_refusals(const Life& life, bool heap, int64_t each = 100, int64_t by_
   std::printf("  %s: %lld %s\n", life.name, static_cast<long long>(count), heap ? "allocations" : "mappings");
 }
 
-// Not at fast precision on AMX: where a mapping is refused, oneDNN writes a kernel's code through a null pointer.
-// gemm_onednn.cpp sets aside for it what the system has, so a limit of the system's is no end of it, below.
 void each_mapping_of_a_life_may_be_refused(void**) {
   skip_without_malloc();
   sweep_refusals(kInF32, false);
-  if (!has_amx()) sweep_refusals(kFast, false);
+  sweep_refusals(kFast, false);
   sweep_refusals(kInTwoTiers, false);
 }
 
 void each_allocation_of_a_life_may_be_refused(void**) {
   skip_without_malloc();
   sweep_refusals(kInF32, true);
-  if (!has_amx()) sweep_refusals(kFast, true);
+  sweep_refusals(kFast, true);
   sweep_refusals(kInTwoTiers, true, 20, 80);
 }
 

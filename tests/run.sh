@@ -121,8 +121,7 @@ build_for_arm64() { # TARGET...: those; none: everything
   set_up "${arm64_packages[@]}"
   local packages
   packages=$("$top/tests/arm64_packages.sh" "$top/build-arm64-packages")
-  configure "$top/build-arm64" -DCMAKE_TOOLCHAIN_FILE="$top/cmake/aarch64-linux-gnu.cmake" -DWI_SYSROOT="$packages" \
-    -DWAVEINFER_ONEDNN=OFF
+  configure "$top/build-arm64" -DCMAKE_TOOLCHAIN_FILE="$top/cmake/aarch64-linux-gnu.cmake" -DWI_SYSROOT="$packages"
   cmake --build "$top/build-arm64" -j "$jobs" ${@+--target "$@"}
   summary+=("64-bit ARM: built")
 }

@@ -20,6 +20,8 @@ namespace wi::cpu {
 namespace {
 
 constexpr int64_t kStackedRows = 512;  // query rows · group of one task
+constexpr int64_t kScoredRows =
+    64;  // and of the scores that there are at a time: in bf16 they stay in a core's cache
 constexpr int64_t key_tile(int terms) { return terms > 1 ? 256 : 512; }
 static_assert(kChunkKeyStep % key_tile(1) == 0 && kChunkKeyStep % key_tile(2) == 0);
 constexpr int64_t kKeyStep = 64;     // tiles are padded to a multiple of this
@@ -59,7 +61,7 @@ struct Tile {
   std::byte* keys;          // a key tile as the products want it
   std::byte* values;        // likewise
   uint16_t* stage;          // bf16 before packing
-  float* scores;            // (stacked, keys)
+  float* scores;            // (scored_rows() · group, keys): some rows' after the others'
   void* weights;            // as softmax_tile.h has them
   float* out;               // (stacked, head_dim)
   float* max;               // (stacked)
@@ -69,6 +71,7 @@ struct Tile {
 
 Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head, int64_t first_row,
                int64_t rows, int terms, int64_t seen);
+Tile rows_of(const AttendChunkArgs& args, const Tile& tile, int64_t first, int64_t rows);
 void load_queries(const AttendChunkArgs& args, const Tile& tile);
 void load_state(const AttendChunkArgs& args, const Tile& tile);
 void load_keys(const Reader& reader, int64_t tokens, const Packing& packing, const Tile& tile);
@@ -76,6 +79,11 @@ void load_values(const Reader& reader, int64_t tokens, const Packing& packing, c
 void weigh(const AttendChunkArgs& args, const Tile& tile, int64_t first_key, int64_t keys, int64_t past);
 void store_state(const AttendChunkArgs& args, const Tile& tile);
 void store_rows(const AttendChunkArgs& args, const Tile& tile);
+
+// In f32 a product turns its keys for itself, once for all rows.
+int64_t scored_rows(const AttendChunkArgs& args, int64_t rows, int terms) {
+  return terms ? std::min(rows, std::max<int64_t>(1, kScoredRows / args.group)) : rows;
+}
 
 DType type_of(int terms) { return terms ? DType::bf16 : DType::f32; }
 GemmShape score_shape(const AttendChunkArgs& args, int64_t stacked, int64_t keys, int terms) {
@@ -117,14 +125,20 @@ void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, 
   for (int64_t first_key = begin; first_key < end && !stream.cancelled(); first_key += key_tile(terms)) {
     const int64_t tokens = std::min(key_tile(terms), end - first_key);
     const int64_t keys = round_up(tokens, kKeyStep);
-    const Gemm score = Gemm::get(score_shape(args, tile.stacked, keys, terms));
-    const Gemm value = Gemm::get(value_shape(args, tile.stacked, keys, terms, first_key == oldest));
-    load_keys(reader, tokens, score.packing(), tile);
-    load_values(reader, tokens, value.packing(), tile);
+    const auto score = [&](const Tile& of) { return Gemm(score_shape(args, of.stacked, keys, terms)); };
+    const auto value = [&](const Tile& of) {
+      return Gemm(value_shape(args, of.stacked, keys, terms, first_key == oldest));
+    };
+    load_keys(reader, tokens, score(tile).packing(), tile);
+    load_values(reader, tokens, value(tile).packing(), tile);
     reader.advance(tokens);
-    score.run(tile.queries, tile.keys, tile.scores, tile.gemm);
-    weigh(args, tile, first_key, keys, past);
-    value.run(tile.weights, tile.values, tile.out, tile.gemm);
+    const int64_t step = scored_rows(args, rows, terms);
+    for (int64_t row = 0; row < rows; row += step) {
+      const Tile some = rows_of(args, tile, row, std::min(step, rows - row));
+      score(some).run(some.queries, some.keys, some.scores, some.gemm);
+      weigh(args, some, first_key, keys, past);
+      value(some).run(some.weights, some.values, some.out, some.gemm);
+    }
   }
   last_part ? store_rows(args, tile) : store_state(args, tile);
 }
@@ -155,8 +169,8 @@ Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, in
     if (tokens == 0) continue;
     const int64_t keys = round_up(tokens, kKeyStep);
     for (bool first : {true, false}) {
-      const Gemm score = Gemm::get(score_shape(args, stacked, keys, terms));
-      const Gemm value = Gemm::get(value_shape(args, stacked, keys, terms, first));
+      const Gemm score(score_shape(args, stacked, keys, terms));
+      const Gemm value(value_shape(args, stacked, keys, terms, first));
       gemm_bytes = std::max({gemm_bytes, score.scratch_bytes(), value.scratch_bytes()});
       key_elements = std::max(key_elements, score.packing().elements());
       value_elements = std::max(value_elements, value.packing().elements());
@@ -166,7 +180,7 @@ Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, in
   const size_t row_floats = static_cast<size_t>(stacked * dim),
                factor = static_cast<size_t>(std::max(terms, 1));
   const size_t stage_elements = static_cast<size_t>(widest * terms * round_up(dim, kColumnStep));
-  const size_t score_count = static_cast<size_t>(stacked * widest);
+  const size_t score_count = static_cast<size_t>(scored_rows(args, rows, terms) * args.group * widest);
 
   size_t total = 0;
   auto reserve = [&](size_t bytes) { return std::exchange(total, total + (bytes + 63) / 64 * 64); };
@@ -186,6 +200,22 @@ Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, in
           base + keys,    base + values,  reinterpret_cast<uint16_t*>(base + stage),
           floats(scores), base + weights, floats(out),
           floats(max),    floats(sum),    base + gemm};
+}
+
+// Some of the tile's rows, its [first, first + rows).
+Tile rows_of(const AttendChunkArgs& args, const Tile& tile, int64_t first, int64_t rows) {
+  const int64_t before = first * args.group, numbers = before * args.head_dim;
+  const size_t query_bytes = static_cast<size_t>(format_of(type_of(tile.terms)).bytes) *
+                             static_cast<size_t>(std::max(tile.terms, 1));
+  Tile some = tile;
+  some.first_row += first;
+  some.rows = rows;
+  some.stacked = rows * args.group;
+  some.queries += static_cast<size_t>(numbers) * query_bytes;
+  some.out += numbers;
+  some.max += before;
+  some.sum += before;
+  return some;
 }
 
 // Of stacked row s, among (rows, query_heads).

@@ -34,10 +34,6 @@ const Backend table = {
 
 const Backend& cpu_backend() { return table; }
 
-void prepare_cpu_backend(Precision precision) {
-  if (cpu::bf16_terms(precision, DType::f16) > 0) cpu::Gemm::prepare();
-}
-
 BackendOnDevice::BackendOnDevice(const Backend& device) : backend(device) {
   for (int32_t i = 0; i < device.policy_count; i++) {
     const Policy& there = device.policies[i];

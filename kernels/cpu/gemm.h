@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/pack.h"
@@ -16,32 +15,24 @@ namespace wi::cpu {
 bool has_fast_bf16();
 // Whether they are so much faster that three of them take less time than one in f32 (AMX).
 bool has_fast_bf16_tiles();
-// For tests, before any product: whether bf16 products count as fast, where the processor has them. AMX stays if so.
-void choose_bf16(bool wanted);
 
-// c (m, n) = or += a (m, k) · b (k, n), all dense and row-major: anything else makes oneDNN 2.6 leave its
-// fast kernels for bf16. c is f32.
+// What products may be in, at most: f32 alone, or bf16 wherever the processor has it, fast or not, or that and AMX.
+enum class Products { f32, bf16, tiles };
+// For tests, before any product.
+void choose_products(Products most);
+
+// c (m, n) = or += a (m, k) · b (k, n), all dense and row-major. c is f32.
 struct GemmShape {
   int64_t m, n, k;
   DType type;         // of a and b: f32 or bf16
-  bool b_transposed;  // without packing: b is given as (n, k)
+  bool b_transposed;  // of f32, which is not packed: b is given as (n, k)
   bool accumulate = false;
-
-  bool operator==(const GemmShape&) const = default;
 };
 
-class GemmTiles;
-
-// A product of one shape, ready to run. It belongs to the thread that asked for it.
+// A product of one shape. Allocates nothing.
 class Gemm {
  public:
-  // What a process makes once, before its threads make products: oneDNN's own variables, which go at exit(). Those that
-  // an engine's thread made would go first of all, under that thread. Milliseconds, the first time; nothing without AMX.
-  static void prepare();
-
-  // Where there is AMX, bf16's are from this thread's cache of the shapes it used last; oneDNN takes about a
-  // millisecond to compile a new one. From exit() on, what is not in the cache is Ending.
-  static Gemm get(const GemmShape& shape);
+  explicit Gemm(const GemmShape& shape);
 
   // How b must be laid out; the same for all shapes that differ in m and accumulate only.
   const Packing& packing() const { return packing_; }
@@ -50,11 +41,9 @@ class Gemm {
   void run(const void* a, const void* b, float* c, std::byte* scratch) const;
 
  private:
-  Gemm(const GemmShape& shape, std::shared_ptr<const GemmTiles> tiles);
   GemmF32 in_f32() const;
 
   GemmShape shape_;
-  std::shared_ptr<const GemmTiles> tiles_;  // null: not by AMX
   Packing packing_;
 };
 

@@ -1,31 +1,25 @@
-// Dense products in bf16 on AMX, which are oneDNN's (gemm_onednn.cpp); a library without it has none
-// (bundled/gemm_tiles.cpp).
+// One-threaded dense products in bf16 with f32 sums on AMX, of a packed right-hand matrix: c (+)= a · b.
 #pragma once
 
-#include <cstddef>
-#include <memory>
+#include <cstdint>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/pack.h"
 
 namespace wi::cpu {
 
-// A product of one shape, ready to run, as Gemm. It belongs to the thread that asked for it.
-class GemmTiles {
- public:
-  static bool supported();  // by this processor and this library
-  static void prepare();    // Gemm::prepare()
-  static std::shared_ptr<const GemmTiles> get(const GemmShape& shape);
+// c (m, n) = or += a (m, k) · b (k, n); a and c dense and row-major, b as `packing` says. Each number of c is
+// summed up in the order of k, whatever m and n are. Allocates nothing.
+struct GemmTiles {
+  static constexpr int64_t kWidth = 32;  // of the packing
 
-  const Packing& packing() const;
-  size_t scratch_bytes() const;
-  void run(const void* a, const void* b, float* c, std::byte* scratch) const;
+  Packing packing;  // and with it k and n
+  int64_t m;
+  bool accumulate;
 
-  struct Primitive;
-  explicit GemmTiles(std::unique_ptr<Primitive> primitive);
-  ~GemmTiles();
-
- private:
-  const std::unique_ptr<Primitive> primitive_;
+  // By this processor and its system, which is asked to let this process use the tiles: since Linux 5.16 that takes a
+  // call. It is refused where a thread's signals have too small a stack of their own for them.
+  static bool supported();
+  void run(const uint16_t* a, const uint16_t* b, float* c) const;
 };
 
 }  // namespace wi::cpu

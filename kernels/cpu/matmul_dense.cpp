@@ -39,7 +39,7 @@ struct Products {
   int64_t block() const { return terms ? kInputBlock : inputs; }
   int64_t inputs_from(int64_t k) const { return std::min(block(), inputs - k); }
   Gemm get(int64_t row_count, int64_t k, bool first) const {
-    return Gemm::get({row_count, outputs, inputs_from(k), type(), true, !first});
+    return Gemm({row_count, outputs, inputs_from(k), type(), true, !first});
   }
   Packing packing(int64_t k) const { return get(rows, k, true).packing(); }
 };

@@ -1,6 +1,5 @@
-// The layout in which bf16 products read their right-hand matrix without copying it first (oneDNN's name for it is
-// BA16a64b2a), and the two ways of getting there. Packing a panel once and using it for all rows
-// is worth a fifth of prefill's time.
+// The layout in which bf16 products read their right-hand matrix without copying it first, and the two ways of getting
+// there. Packing a panel once and using it for all rows is worth a fifth of prefill's time.
 #pragma once
 
 #include <cstddef>

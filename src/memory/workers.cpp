@@ -166,8 +166,6 @@ void Workers::run_erased(const std::atomic<bool>* cancel, void (*call)(void*, co
     call(context, impl_->stream_of(run, cancel));
   } catch (const std::bad_alloc&) {
     fail(WI_E_MEMORY, "the system refused memory inside an operation");
-  } catch (const Ending& ending) {
-    fail(WI_E_STATE, ending.what());
   }
 }
 

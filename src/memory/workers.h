@@ -36,8 +36,7 @@ class Workers {
   // Runs f(stream) on this thread, as worker 0, with helpers for the stream's loops. Any number of threads
   // may be inside run() at once; each has scratch of its own for the time, kept for reuse, and the helpers
   // take turns at them. A loop's body must not start a loop. What f or a body throws comes out here when no
-  // body runs any more, std::bad_alloc as WI_E_MEMORY, Ending as WI_E_STATE; scratch that cannot grow is WI_E_MEMORY
-  // too.
+  // body runs any more, std::bad_alloc as WI_E_MEMORY; scratch that cannot grow is WI_E_MEMORY too.
   template <class F>
   void run(const std::atomic<bool>* cancel, F&& f) {
     run_erased(

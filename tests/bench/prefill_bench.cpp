@@ -121,7 +121,7 @@ Peak measure_peak(Workers& workers) {
     Time time = best_time([&] {
       workers.run(nullptr, [&](const Stream& stream) {
         stream.each(stream.workers * 4, [&](int64_t, int worker) {
-          const cpu::Gemm gemm = cpu::Gemm::get(shape);
+          const cpu::Gemm gemm(shape);
           float* a =
               stream.worker_array<float>(worker, kA + kB + kC + gemm.scratch_bytes() / sizeof(float) + 1);
           float *b = a + kA, *c = b + kB;

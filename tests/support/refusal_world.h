@@ -1,20 +1,11 @@
 // What calls are made on while memory is refused, and what tells an undisturbed session from another.
 #pragma once
 
-#include <fstream>
 #include <string>
 
 #include "support/refusal.h"
 
 namespace wi::test {
-
-// Whether products in bf16 are oneDNN's.
-inline bool has_amx() {
-  std::ifstream cpus("/proc/cpuinfo");
-  for (std::string line; std::getline(cpus, line);)
-    if (line.starts_with("flags")) return line.find(" amx_bf16") != std::string::npos;
-  return false;
-}
 
 // What calls are made on: a model of one layer and its sessions, under a policy with small segments.
 struct World {
@@ -24,7 +15,7 @@ struct World {
     must([&](wi_error* error) { return wi_runtime_create(&runtime_params, &made_runtime, error); });
     runtime.reset(made_runtime);
     auto params = sized<wi_model_params>();
-    params.precision = kPrecision;
+    params.precision = WI_PRECISION_FAST;
     must([&](wi_error* error) {
       return wi_model_open(made_runtime, path, &params, nullptr, &made_model, error);
     });
@@ -75,10 +66,6 @@ struct World {
     return session;
   }
 
-  // Products of prefill in f32 where there is AMX. Those in bf16 are oneDNN's there, whose making of primitives follows
-  // null pointers (2.6 to 3.x): kernels/cpu/gemm_onednn.cpp sets memory aside for it, which is real memory's remedy and
-  // none against a malloc that says no.
-  static inline const int32_t kPrecision = has_amx() ? WI_PRECISION_F32 : WI_PRECISION_FAST;
   static inline const std::string kText = [] {
     std::string text;
     for (int i = 0; i < 160; ++i) text += "the waters of " + std::to_string(i * 37 % 101) + " were still; ";
