@@ -663,30 +663,33 @@ void a_second_thread_is_told_busy(void**) {
 void cancelling_from_another_thread_loses_nothing(void**) {
   Session session = read_session(200);
   const Snapshot before = snapshot(session.get());
-  Meeting meeting;
-  meeting.go_on = true;
-  auto params = sized<wi_prefill_params>();
-  params.progress = Meeting::progress;
-  params.progress_user = &meeting;
-  params.chunk_tokens = 256;
   Cancel cancel = create_cancel();
   const std::vector<int32_t> tokens = some_tokens(60000);
-  std::chrono::steady_clock::time_point fired;
-  std::thread other([&] {
-    meeting.wait_inside();
-    fired = std::chrono::steady_clock::now();
-    wi_cancel_trigger(cancel.get());
+  const double took = wi::test::least_of_tries(wi::test::kCancelMs, [&] {
+    Meeting meeting;
+    meeting.go_on = true;
+    auto params = sized<wi_prefill_params>();
+    params.progress = Meeting::progress;
+    params.progress_user = &meeting;
+    params.chunk_tokens = 256;
+    std::chrono::steady_clock::time_point fired;
+    std::thread other([&] {
+      meeting.wait_inside();
+      fired = std::chrono::steady_clock::now();
+      wi_cancel_trigger(cancel.get());
+    });
+    assert_fails(
+        WI_E_CANCELLED, "",
+        wi_session_prefill(session.get(), tokens.data(), tokens.size(), &params, cancel.get(), error));
+    const auto returned = std::chrono::steady_clock::now();
+    other.join();
+    assert_true(snapshot(session.get()) == before);
+    wi_cancel_reset(cancel.get());
+    return std::chrono::duration<double, std::milli>(returned - fired).count();
   });
-  assert_fails(WI_E_CANCELLED, "",
-               wi_session_prefill(session.get(), tokens.data(), tokens.size(), &params, cancel.get(), error));
-  const auto returned = std::chrono::steady_clock::now();
-  other.join();
-  const double milliseconds = std::chrono::duration<double, std::milli>(returned - fired).count();
-  std::printf("cancelled within %.1f ms\n", milliseconds);
-  assert_in_time(milliseconds < 1000);  // 100 on a machine that does nothing else
-  assert_true(snapshot(session.get()) == before);
+  std::printf("cancelled within %.1f ms\n", took);
+  assert_in_time(took < wi::test::kCancelMs);
   auto event = sized<wi_event>();
-  wi_cancel_reset(cancel.get());
   assert_works(wi_session_decode(session.get(), cancel.get(), &event, error));
 }
 
