@@ -1,14 +1,15 @@
 #include "kernels/cpu/gemm.h"
 
 #include "hwy/highway.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_tiles.h"
 
 namespace wi::cpu {
 namespace {
 
-bool chosen = false;
-Products most = Products::tiles;
+enum class Choice { none, bf16, f32 };
+Choice choice = Choice::none;
 
 // Whether kernels may use what these instructions are part of: a bench or a test may be held to less.
 bool may_use_bf16() { return !HWY_ARCH_X86 || (hwy::SupportedTargets() & HWY_AVX3) != 0; }
@@ -38,19 +39,17 @@ GemmF32 Gemm::in_f32() const {
 }
 
 bool has_fast_bf16() {
-  if (chosen) return most != Products::f32 && GemmBf16::supported();
-  static const bool fast = has_fast_bf16_tiles() || (GemmBf16::fast() && may_use_bf16());
+  if (has_fast_bf16_tiles()) return true;
+  if (choice != Choice::none) return choice == Choice::bf16 && GemmBf16::supported();
+  static const bool fast = GemmBf16::fast() && may_use_bf16();
   return fast;
 }
 
 bool has_fast_bf16_tiles() {
-  static const bool fast = GemmTiles::supported() && may_use_bf16();
-  return fast && most == Products::tiles;
+  static const bool allowed = may_use_bf16();
+  return allowed && has_amx_bf16();
 }
 
-void choose_products(Products wanted) {
-  chosen = true;
-  most = wanted;
-}
+void choose_bf16(bool wanted) { choice = wanted ? Choice::bf16 : Choice::f32; }
 
 }  // namespace wi::cpu

@@ -16,10 +16,9 @@ bool has_fast_bf16();
 // Whether they are so much faster that three of them take less time than one in f32 (AMX).
 bool has_fast_bf16_tiles();
 
-// What products may be in, at most: f32 alone, or bf16 wherever the processor has it, fast or not, or that and AMX.
-enum class Products { f32, bf16, tiles };
-// For tests, before any product.
-void choose_products(Products most);
+// For tests, before any product: whether bf16 products count as fast, where the processor has them. Those of AMX do
+// while it is allowed (amx.h).
+void choose_bf16(bool wanted);
 
 // c (m, n) = or += a (m, k) · b (k, n), all dense and row-major. c is f32.
 struct GemmShape {

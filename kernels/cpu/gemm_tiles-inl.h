@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_tiles.h"
 
 namespace wi::cpu {
@@ -21,13 +22,6 @@ constexpr int64_t kTilesAside = 2;                    // of sums, each way
 constexpr int64_t kAheadBytes = 4 * 64;               // fetched in a step: all, where b has 256 columns
 constexpr int64_t kBlockRows = kTilesAside * kTileRows, kBlockColumns = kTilesAside * kTileColumns;
 static_assert(kBlockColumns == GemmTiles::kWidth);
-
-// The shapes of the eight tiles, in the form in which the processor reads them.
-struct alignas(64) TileShapes {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
 
 // Which tile is what: sums (r, c) are 2r + c, the block's rows of a 4 and 5, the panel's columns of b 6 and 7.
 constexpr int kA = 4, kB = 6;
@@ -72,7 +66,7 @@ void multiply_block(const TileBlock& block) {
     Tiles::template load<kA>(a, bytes);
     if constexpr (kColumnTiles > 1) Tiles::template load<kB + 1>(b + 2 * kTileColumns, b_bytes);
     if constexpr (kRowTiles > 1) Tiles::template load<kA + 1>(a + kTileRows * bytes / 2, bytes);
-    sums([]<int r, int c> { Tiles::template multiply<2 * r + c, kA + r, kB + c>(); });
+    sums([]<int r, int c> { Tiles::template add_bf16_products<2 * r + c, kA + r, kB + c>(); });
   };
 
   if (block.add)

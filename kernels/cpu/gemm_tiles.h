@@ -8,7 +8,7 @@
 namespace wi::cpu {
 
 // c (m, n) = or += a (m, k) · b (k, n); a and c dense and row-major, b as `packing` says. Each number of c is
-// summed up in the order of k, whatever m and n are. Allocates nothing.
+// summed up in the order of k, whatever m and n are. Allocates nothing. Only where there is has_amx_bf16() (amx.h).
 struct GemmTiles {
   static constexpr int64_t kWidth = 32;  // of the packing
 
@@ -16,9 +16,6 @@ struct GemmTiles {
   int64_t m;
   bool accumulate;
 
-  // By this processor and its system, which is asked to let this process use the tiles: since Linux 5.16 that takes a
-  // call. It is refused where a thread's signals have too small a stack of their own for them.
-  static bool supported();
   void run(const uint16_t* a, const uint16_t* b, float* c) const;
 };
 

@@ -15,12 +15,14 @@
 #include "kernels/cpu/dot256-inl.h"
 #include "kernels/cpu/outputs-inl.h"
 #include "kernels/cpu/panel-inl.h"
+#include "kernels/cpu/panel_tiles-inl.h"
 
 #ifndef WI_MATMUL_DECODE_ONCE
 #define WI_MATMUL_DECODE_ONCE
 namespace wi::cpu {
 constexpr int64_t kDirectRows = 2;       // so few are multiplied by weights as stored
 constexpr int64_t kPanelRowBlock = 256;  // 128 KB of a chunk's activations
+constexpr int64_t kTileLeastRows = 12;   // fewer are no faster in tiles
 }  // namespace wi::cpu
 #endif
 
@@ -75,30 +77,81 @@ HWY_INLINE void MultiplyQuantRows(const MatmulPart& part, int64_t begin, int64_t
     }
 }
 
+// How panels meet rows: by vectors, or by products of tiles (AMX).
+template <class Q>
+struct ByVectors {
+  explicit ByVectors(int64_t rows) : rows_(rows) {}
+
+  template <class Outputs>
+  HWY_INLINE void fill(const Outputs& outputs, int groups, Panel& panel) const {
+    FillPanel<Q>(outputs, groups, rows_, panel);
+  }
+  HWY_INLINE int64_t fetches(int groups) const { return FetchesOfRows<Q>(rows_, groups); }
+  HWY_INLINE void multiply(const Panel& panel, int groups, const PanelRows& rows, float* sums,
+                           NextPanel& next) const {
+    int64_t row = 0;
+    MultiplyRowsOfPanel<Q, kPanelRows>(panel, groups, rows_, row, rows, sums, next);
+    MultiplyRowsOfPanel<Q, 4>(panel, groups, rows_, row, rows, sums, next);
+    MultiplyRowsOfPanel<Q, 2>(panel, groups, rows_, row, rows, sums, next);
+    MultiplyRowsOfPanel<Q, 1>(panel, groups, rows_, row, rows, sums, next);
+  }
+
+ private:
+  const int64_t rows_;
+};
+
+// Tiles have the shape that cuts the rows into equal parts, the last of which may have some twice too many.
+template <class Q, class Tiles>
+class ByTiles {
+ public:
+  explicit ByTiles(int64_t rows) : rows_(rows) {
+    const int64_t parts = (rows + kMostTileRows - 1) / kMostTileRows;
+    each_ = (rows + parts - 1) / parts;
+    Tiles::shape(PanelTileShapes<Q>(each_));
+  }
+  ~ByTiles() { Tiles::release(); }
+  ByTiles(const ByTiles&) = delete;
+  ByTiles& operator=(const ByTiles&) = delete;
+
+  template <class Outputs>
+  HWY_INLINE void fill(const Outputs& outputs, int groups, Panel& panel) const {
+    FillTilePanel<Q>(outputs, groups, panel);
+  }
+  HWY_INLINE int64_t fetches(int groups) const { return TileFetchesOfRows<Q>(rows_, groups); }
+  HWY_INLINE void multiply(const Panel& panel, int groups, const PanelRows& rows, float* sums,
+                           NextPanel& next) const {
+    for (int64_t row = 0; row < rows_; row += each_)
+      MultiplyTilePanel<Q, Tiles>(panel, groups, rows.from(row),
+                                  static_cast<int>(HWY_MIN(each_, rows_ - row)), sums + row * kPanel, next);
+  }
+
+ private:
+  const int64_t rows_;
+  int64_t each_;
+};
+
 // A block of rows at a time, so that its activations stay in the second cache; panel by panel, chunk by
 // chunk.
-template <class Q, class Panels>
+template <class Q, class How, class Panels>
 void MultiplyPanels(const MatmulPart& part, int64_t begin, const Panels& panels, const Activations& in,
                     const Stream& stream, std::byte* scratch) {
   Panel& panel = *reinterpret_cast<Panel*>(scratch);
   float* const sums = reinterpret_cast<float*>(scratch + sizeof(Panel));  // (panel, row, kPanel)
   for (int64_t first = 0; first < in.rows && !stream.cancelled(); first += kPanelRowBlock) {
     const int64_t count = HWY_MIN(in.rows - first, kPanelRowBlock);
+    const How how(count);
     panels.fetch_first();
     std::memset(sums, 0, static_cast<size_t>(panels.count() * count * kPanel) * sizeof(float));
     for (int64_t c = 0; c < in.chunks; c++) {
       const int64_t at = c * in.rows + first;
-      const PanelRows rows = PanelRows{in.quants, in.sums, in.group_sums, in.offsets, in.scales}.from(at);
+      const PanelRows rows =
+          PanelRows{in.quants, in.sums, in.group_sums, in.offsets, in.scales, in.split, in.sum_pairs}.from(
+              at);
       const int groups = panels.groups(c);
       for (int64_t p = 0; p < panels.count(); p++) {
-        FillPanel<Q>(panels.outputs_at(c, p, panel.tail), groups, count, panel);
-        NextPanel next = panels.after(c, p, FetchesOfRows<Q>(count, groups));
-        float* to = sums + p * count * kPanel;
-        int64_t row = 0;
-        MultiplyRowsOfPanel<Q, kPanelRows>(panel, groups, count, row, rows, to, next);
-        MultiplyRowsOfPanel<Q, 4>(panel, groups, count, row, rows, to, next);
-        MultiplyRowsOfPanel<Q, 2>(panel, groups, count, row, rows, to, next);
-        MultiplyRowsOfPanel<Q, 1>(panel, groups, count, row, rows, to, next);
+        how.fill(panels.outputs_at(c, p, panel.tail), groups, panel);
+        NextPanel next = panels.after(c, p, how.fetches(groups));
+        how.multiply(panel, groups, rows, sums + p * count * kPanel, next);
       }
     }
     for (int64_t p = 0; p < panels.count(); p++) {
@@ -115,7 +168,10 @@ void MultiplyQuants(const MatmulPart& part, int64_t begin, int64_t end, const Ac
                     const Stream& stream, std::byte* scratch) {
   if (scratch)
     return WithPanelsOf<Q>(part, begin, end, [&](const auto& panels) HWY_ATTR {
-      MultiplyPanels<Q>(part, begin, panels, in, stream, scratch);
+#if HWY_TARGET == HWY_AVX3_DL
+      if (in.split) return MultiplyPanels<Q, ByTiles<Q, Amx>>(part, begin, panels, in, stream, scratch);
+#endif
+      MultiplyPanels<Q, ByVectors<Q>>(part, begin, panels, in, stream, scratch);
     });
   int64_t row = 0;
   MultiplyQuantRows<Q, 2>(part, begin, end, in, row);
@@ -160,14 +216,28 @@ void MultiplyOutputs(const MatmulPart& part, int64_t begin, int64_t end, const A
   }
 }
 
-// As Activations::bytes has them: of 32 numbers the high bytes, then the low ones.
-void SplitBytes(const int16_t* quants, int64_t groups, int8_t* bytes) {
-  for (int64_t g = 0; g < groups; g++, quants += 32, bytes += 64)
-    for (int i = 0; i < 32; i++) {
-      const int32_t high = (quants[i] + 128) >> 8;
-      bytes[i] = static_cast<int8_t>(high);
-      bytes[32 + i] = static_cast<int8_t>(quants[i] - 256 * high);
-    }
+bool HasTiles() { return HWY_TARGET == HWY_AVX3_DL && has_amx_bytes(); }
+
+// Of 32 numbers the high bytes, and the low ones so far behind them.
+HWY_INLINE void SplitBytes(const int16_t* quants, int8_t* high, int64_t low) {
+  for (int i = 0; i < 32; i++) {
+    const int32_t upper = (quants[i] + 128) >> 8;
+    high[i] = static_cast<int8_t>(upper);
+    high[low + i] = static_cast<int8_t>(quants[i] - 256 * upper);
+  }
+}
+
+// By twos, as Activations::sum_pairs has them.
+void SplitSums(const int32_t* sums, int count, int32_t* pairs) {
+  const auto both = [](int32_t first, int32_t second) {
+    return static_cast<int32_t>(static_cast<uint32_t>(second) << 16 |
+                                (static_cast<uint32_t>(first) & 0xFFFF));
+  };
+  constexpr int32_t kLow = (1 << kSumShift) - 1;
+  for (int i = 0; i < count / 2; i++, sums += 2) {
+    pairs[i] = both(sums[0] >> kSumShift, sums[1] >> kSumShift);
+    pairs[count / 2 + i] = both(sums[0] & kLow, sums[1] & kLow);
+  }
 }
 
 // A chunk of a row as 16-bit integers. Infinity or NaN among its columns makes the scale NaN, so that it
@@ -208,11 +278,18 @@ void QuantizeChunk(const Activations& in, int64_t row, int64_t chunk) {
     hn::Store(hn::ConcatEven(d8, second, first), d8, even);
     hn::Store(hn::ConcatOdd(d8, second, first), d8, even + 16);
   }
-  if (kPairsOfBytes && in.bytes) SplitBytes(ordered, groups, in.bytes + at * 2 * kChunk);
+  for (int g = 0; g < groups; g++) {
+    if (kPairsOfBytes && in.bytes) SplitBytes(ordered + g * 32, in.bytes + at * 2 * kChunk + g * 64, 32);
+    if (in.split) SplitBytes(ordered + g * 32, in.split + at * kSplitRow + g * 32, kChunk);
+  }
   for (int g = 0; g < groups; g++) {
     sums32[g] = sums16[2 * g] + sums16[2 * g + 1];
     in.group_sums[at * kChunkGroups + g] = static_cast<float>(sums32[g]);
     in.offsets[at * kChunkGroups + g] = -int32_t{kTurnedBias} * sums32[g];
+  }
+  if (in.sum_pairs) {
+    SplitSums(sums16, 16, in.sum_pairs + at * kChunkSums);
+    SplitSums(sums32, 8, in.sum_pairs + at * kChunkSums + 16);
   }
 }
 
@@ -231,6 +308,7 @@ namespace wi::cpu {
 HWY_EXPORT(MultiplyOutputs);
 HWY_EXPORT(PanelScratchBytes);
 HWY_EXPORT(QuantizeRow);
+HWY_EXPORT(HasTiles);
 
 namespace {
 
@@ -251,7 +329,9 @@ Activations prepare(const Stream& stream, const MatmulArgs& args) {
   const bool as_stored = std::any_of(args.parts, args.parts + args.part_count, [&](const MatmulPart& part) {
     return format_of(part.weight.type).elements == 256 && !in_panels(args, part);
   });
-  in.place(stream.shared_array<std::byte>(Activations::bytes_for(in.rows, in.cols, as_stored)), as_stored);
+  const bool in_tiles = in.rows >= kTileLeastRows && HWY_DYNAMIC_DISPATCH(HasTiles)();
+  const Activations::Also also{as_stored, in_tiles};
+  in.place(stream.shared_array<std::byte>(Activations::bytes_for(in.rows, in.cols, also)), also);
   if (in.rows * in.cols <= 32768) {  // shorter than a barrier
     for (int64_t row = 0; row < in.rows; row++) HWY_DYNAMIC_DISPATCH(QuantizeRow)(in, row);
   } else {

@@ -14,6 +14,7 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/block256-inl.h"
 #include "kernels/cpu/byte_products-inl.h"
+#include "kernels/cpu/dot256-inl.h"
 #include "kernels/cpu/scales-inl.h"
 #include "kernels/cpu/turn-inl.h"
 
@@ -35,6 +36,7 @@ struct Panel {
   // group to the next one: in `weights`, or in the matrix itself.
   const uint8_t* bytes;
   int64_t group_bytes;
+  alignas(64) int16_t min_pairs[8][2 * kPanel];  // (pair of sub-blocks, output, 2), where they are wanted so
 };
 
 // Whether a matrix that is turned has bytes in a panel's own order.
@@ -136,10 +138,17 @@ struct PanelRows {
   const float* group_sums;
   const int32_t* offsets;
   const float* scales;
+  const int8_t* split;  // these null where there are none
+  const int32_t* sum_pairs;
 
   PanelRows from(int64_t row) const {
-    return {quants + row * kChunk, sums + row * kChunkSums, group_sums + row * kChunkGroups,
-            offsets + row * kChunkGroups, scales + row};
+    return {quants + row * kChunk,
+            sums + row * kChunkSums,
+            group_sums + row * kChunkGroups,
+            offsets + row * kChunkGroups,
+            scales + row,
+            split ? split + row * kSplitRow : nullptr,
+            split ? sum_pairs + row * kChunkSums : nullptr};
   }
 };
 
@@ -205,6 +214,23 @@ HWY_INLINE void MultiplyBytesOfGroup(const uint8_t* w, const PanelRows& rows, in
   }
 }
 
+// sums (kPanel) += what a row's sums of blocks of 32 come to.
+template <bool kHasMin>
+HWY_INLINE void AddPart32(const Scales32<kPanel>& scales, int groups, const PanelRows& row, const float* part,
+                          float* sums) {
+  const LF d;
+  for (int v = 0; v < kPanelVecs; v++) {
+    auto whole = hn::Load(d, part + v * kLanes32);
+    if constexpr (kHasMin) {
+      for (int group = 0; group < groups; group++)
+        whole = hn::MulAdd(hn::Load(d, scales.min[group] + v * kLanes32), hn::Set(d, row.group_sums[group]),
+                           whole);
+    }
+    float* to = sums + v * kLanes32;
+    hn::Store(hn::MulAdd(whole, hn::Set(d, row.scales[0]), hn::Load(d, to)), d, to);
+  }
+}
+
 // sums (R, kPanel) += panel · R rows, of blocks of 32.
 template <bool kHasMin, bool kBytes, int R>
 void MultiplyPanel32(const Panel& panel, int groups, const PanelRows& rows, float* sums, NextPanel& next) {
@@ -230,16 +256,7 @@ void MultiplyPanel32(const Panel& panel, int groups, const PanelRows& rows, floa
     KeepInMemory(part);  // registers are for the sums
   }
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < kPanelVecs; v++) {
-      auto whole = hn::Load(d, part + r * kPanel + v * kLanes32);
-      if constexpr (kHasMin) {
-        for (int group = 0; group < groups; group++)
-          whole = hn::MulAdd(hn::Load(d, scales.min[group] + v * kLanes32),
-                             hn::Set(d, rows.group_sums[r * kChunkGroups + group]), whole);
-      }
-      float* to = sums + r * kPanel + v * kLanes32;
-      hn::Store(hn::MulAdd(whole, hn::Set(d, rows.scales[r]), hn::Load(d, to)), d, to);
-    }
+    AddPart32<kHasMin>(scales, groups, rows.from(r), part + r * kPanel, sums + r * kPanel);
 }
 
 // So many pairs' products surely fit into 32 bits; of a panel's 128.

@@ -293,7 +293,8 @@ template <class Q, By kHow, int R>
 HWY_INLINE void MultiplyPanelGroup(const Panel& panel, int group, const ByteActivations& rows,
                                    hn::Vec<LF> (&products)[R][kPanelVecs]) requires(kHow == By::widened) {
   hn::Vec<L32> sums[R][kPanelVecs];
-  MultiplyRun<16, R>(panel, PanelRows{rows.quants, nullptr, nullptr, nullptr, nullptr}, group * 16, sums);
+  MultiplyRun<16, R>(panel, PanelRows{rows.quants, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr},
+                     group * 16, sums);
   for (int r = 0; r < R; r++)
     for (int v = 0; v < kPanelVecs; v++) products[r][v] = hn::ConvertTo(LF(), sums[r][v]);
 }

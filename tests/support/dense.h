@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cstdio>
 #include <thread>
-#include <vector>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "src/memory/workers.h"
@@ -41,17 +41,17 @@ void assert_ends_soon_when_cancelled(Operation operation) {
 // Runs the tests with the products that the machine would take; then with all lesser ones that it has.
 template <size_t kCount>
 int run_with_all_products(const CMUnitTest (&tests)[kCount]) {
-  std::vector<cpu::Products> all;
-  if (cpu::has_fast_bf16_tiles()) all.push_back(cpu::Products::tiles);
-  if (cpu::GemmBf16::supported()) all.push_back(cpu::Products::bf16);
-  all.push_back(cpu::Products::f32);
   int failures = 0;
-  for (const cpu::Products products : all) {
-    cpu::choose_products(products);
+  const auto run = [&](bool amx, bool bf16) {
+    cpu::allow_amx(amx);
+    cpu::choose_bf16(bf16);
     std::printf("products: in %s\n",
                 cpu::has_fast_bf16_tiles() ? "bf16 on AMX" : (cpu::has_fast_bf16() ? "bf16" : "f32"));
     failures += cmocka_run_group_tests(tests, nullptr, nullptr);
-  }
+  };
+  if (cpu::has_fast_bf16_tiles()) run(true, true);
+  if (cpu::GemmBf16::supported()) run(false, true);
+  run(false, false);
   return failures;
 }
 
