@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "src/host_process.h"
-#include "src/memory/no_signals.h"
+#include "src/no_signals.h"
 
 namespace wi {
 namespace {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "src/host_process.h"
-#include "src/memory/no_signals.h"
+#include "src/no_signals.h"
 
 namespace wi {
 namespace {

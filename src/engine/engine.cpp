@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
-#include <csignal>
 #include <cstdio>
 #include <map>
 #include <mutex>
@@ -19,6 +18,7 @@
 #include "src/host_process.h"
 #include "src/memory/breaks.h"
 #include "src/memory_plan.h"
+#include "src/no_signals.h"
 
 namespace wi {
 namespace {
@@ -159,17 +159,12 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
 class Engine final : public Runtime::Service {
  public:
   Engine(uint64_t wait_ns, int32_t nice) : loop_(std::make_shared<Loop>(wait_ns)) {
-    // Signals are the host's threads' business: the new thread starts with the mask of this one.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
+      const NoSignals none;
       thread_ = std::thread([loop = loop_, nice] { work(*loop, nice); });
     } catch (const std::system_error&) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
       fail(WI_E_MEMORY, "the system refused a thread for the runtime's tasks");
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   ~Engine() override {
     loop_->stop();

@@ -3,14 +3,19 @@
 #include "src/files/json_file.h"
 
 #include <cmath>
+#include <exception>
+#include <new>
+#include <thread>
 #include <unordered_set>
 
 #include "src/error.h"
+#include "src/no_signals.h"
 
 namespace wi {
 namespace {
 
-constexpr int kMostNesting = 64;  // JsonTree::clear goes as deep
+constexpr int kMostNesting = 64;         // JsonTree::clear goes as deep
+constexpr uint64_t kManyParts = 50'000;  // take ten milliseconds to go
 constexpr uint64_t kMostEntryMemory = uint64_t{64} << 20;
 
 void check_nesting(std::string_view text, const std::string& file, Watch* watch);
@@ -94,12 +99,13 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
     return at;
   }
   void hand_over() {
-    (*entry_)(key_, *current_);
-    JsonTree::clear(current_.root_);
+    const JsonTree whole = std::move(current_);
+    (*entry_)(key_, *whole);
     memory_ = 0;
   }
   void count(uint64_t memory) {
     memory_ += memory;
+    ++(entry_ ? current_ : root_).parts_;
     if (memory_ > most_memory_)
       fail(WI_E_FORMAT, file_, ": the JSON takes more than ", most_memory_ >> 20,
            " MiB of memory once it is read");
@@ -153,22 +159,30 @@ void JsonTree::clear(Json& value) noexcept {
   if (value.is_object()) value.get_ref<Json::object_t&>().clear();
 }
 
-void JsonTree::release(Watch* watch) {
-  size_t cleared = 0;
-  for (Json& member : root_) {
-    if (!member.is_structured()) continue;
-    for (Json& inner : member) {
-      if (inner.is_structured())
-        for (Json& small : inner) tick(watch, ++cleared), clear(small);
-      clear(inner);
-      tick(watch, ++cleared);
-    }
-    clear(member);
+JsonTree::~JsonTree() {
+  if (parts_ < kManyParts || !clear_beside(root_)) clear(root_);
+}
+
+bool JsonTree::clear_beside(Json& value) noexcept {
+  Json* const parts = new (std::nothrow) Json();
+  if (!parts) return false;
+  parts->swap(value);
+  try {
+    const NoSignals none;
+    std::thread([parts] {
+      clear(*parts);
+      delete parts;
+    }).detach();
+    return true;
+  } catch (const std::exception&) {
+    parts->swap(value);
+    delete parts;
+    return false;
   }
-  clear(root_);
 }
 
 void JsonTree::merge(JsonTree other) {
+  parts_ += other.parts_;
   for (auto& [key, value] : other.root_.get_ref<Json::object_t&>()) {
     Json& here = root_[key];
     clear(here);

@@ -22,21 +22,23 @@ using Json = nlohmann::json;
 class JsonTree {
  public:
   explicit JsonTree(Json root = nullptr) : root_(std::move(root)) {}
-  JsonTree(JsonTree&& other) noexcept : root_(std::exchange(other.root_, nullptr)) {}
+  JsonTree(JsonTree&& other) noexcept
+      : root_(std::exchange(other.root_, nullptr)), parts_(std::exchange(other.parts_, 0)) {}
   JsonTree& operator=(JsonTree&&) = delete;
-  ~JsonTree() { clear(root_); }
+  // Nobody waits for many parts to go: they do on a thread of their own, if the system has one.
+  ~JsonTree();
 
   const Json& operator*() const { return root_; }
   const Json* operator->() const { return &root_; }
-  // Empties the tree, which the destructor does without listening to the host.
-  void release(Watch* watch);
   // Both are objects: what stands in `other` comes in the place of what is here.
   void merge(JsonTree other);
 
  private:
   friend class JsonBuilder;
   static void clear(Json& value) noexcept;
+  static bool clear_beside(Json& value) noexcept;
   Json root_;
+  uint64_t parts_ = 0;  // values and keys, as it was read
 };
 
 // Throws WI_E_FORMAT for text that is no JSON, nests deeper than 64, takes more than most_memory once it is
@@ -44,7 +46,7 @@ class JsonTree {
 inline constexpr uint64_t kMostJsonMemory = uint64_t{512} << 20;
 JsonTree parse_json(std::string_view text, const std::string& file, Watch* watch = nullptr,
                     uint64_t most_memory = kMostJsonMemory);
-// For files beside a model's large ones. What is read is also destroyed, and the host is not listened to then.
+// For files beside a model's large ones.
 inline constexpr uint64_t kMostCompanionMemory = uint64_t{128} << 20;
 
 // The same for an object of many small entries: each is handed over as soon as it is read and then forgotten,

@@ -7,8 +7,8 @@
 
 #include "src/error.h"
 #include "src/host_process.h"
-#include "src/memory/no_signals.h"
 #include "src/memory/on_node.h"
+#include "src/no_signals.h"
 
 namespace wi {
 namespace {

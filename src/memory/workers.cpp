@@ -19,9 +19,9 @@
 
 #include "src/error.h"
 #include "src/memory/host_pool.h"
-#include "src/memory/no_signals.h"
 #include "src/memory/team.h"
 #include "src/memory/topology.h"
+#include "src/no_signals.h"
 
 namespace wi {
 namespace {

@@ -23,7 +23,7 @@ void read_chat_templates(const TokenizerTexts& texts, const Json& words, Vocabul
 }  // namespace
 
 VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) {
-  JsonTree tree = parse_json(texts.tokenizer, kTokenizerFile, texts.watch);
+  const JsonTree tree = parse_json(texts.tokenizer, kTokenizerFile, texts.watch);
   const Json& root = *tree;
   const JsonFields fields(root, kTokenizerFile);
   const Json* object = fields.find_object("model");
@@ -47,7 +47,6 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
     if (vocabulary.kinds[id] == TokenKind::unused) vocabulary.tokens[id] = concat("[PAD", id, "]");
   }
   read_chat_templates(texts, *tokenizer_words(texts, built), &file);
-  tree.release(texts.watch);
   return file;
 }
 
