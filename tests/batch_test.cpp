@@ -14,12 +14,14 @@ namespace {
 
 constexpr size_t kSessions = test::emulated_or(18, 64);
 
-SessionParams session_params(const std::shared_ptr<Runtime>& runtime, const char* policy) {
+// KV in f32 holds every bit that a step computed.
+SessionParams session_params(const std::shared_ptr<Runtime>& runtime, const char* policy,
+                             DType kv = DType::f32) {
   SessionParams params;
   params.policy = find_policy(runtime->backend, policy);
   params.policy_params.segment_tokens = 256;  // so that a few hundred tokens have an index
   params.policy_params.decode_segment_tokens = 64;
-  params.kv = DType::f32;
+  params.kv = kv;
   return params;
 }
 
@@ -50,7 +52,10 @@ void compare(DType type, Precision precision) {
   std::vector<std::vector<int32_t>> tokens(kSessions);
   std::vector<std::vector<float>> logits;
   for (size_t i = 0; i < kSessions; ++i) {
-    SessionParams params = session_params(runtime, i % 2 ? "full" : "wave");
+    constexpr const char* kPolicies[] = {"wave", "full", "wave", "blocks",
+                                         "wave", "full", "wave", "streaming"};
+    constexpr DType kKv[] = {DType::f32, DType::f32, DType::f16, DType::f32, DType::bf16};
+    SessionParams params = session_params(runtime, kPolicies[(i + i / 8) % 8], kKv[i % 5]);
     params.policy_params.budget = 0.02f * static_cast<float>(1 + i / 8);
     params.policy_params.target_mass = i % 16 ? 0.6f : 0;
     auto session = Session::create(runtime, model, params);

@@ -100,7 +100,8 @@ struct ByVectors {
   const int64_t rows_;
 };
 
-// Tiles have the shape that cuts the rows into equal parts, the last of which may have some twice too many.
+// Tiles have the shape that cuts the rows into equal parts; where the last one has fewer, what its tiles have beyond them is
+// nobody's.
 template <class Q, class Tiles>
 class ByTiles {
  public:
