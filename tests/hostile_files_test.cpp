@@ -264,7 +264,8 @@ Opening listen(const std::string& path) {
   return {milliseconds(longest), asked};
 }
 
-// From the host's answer to this question, which is that it wants no more, to the call's end: all that was made goes.
+// From the host's answer to this question, which is that it wants no more, to the call's end: all that was made goes. 0
+// where it is not asked so often: that is a matter of time.
 double milliseconds_to_end(const std::string& path, int question) {
   std::chrono::nanoseconds answered{};
   int asked = 0;
@@ -273,8 +274,14 @@ double milliseconds_to_end(const std::string& path, int question) {
     answered = time_worked(CLOCK_THREAD_CPUTIME_ID);
     throw_error(WI_E_CANCELLED, "enough");
   };
-  assert_error(WI_E_CANCELLED, "enough", Model::open(path, stop));
-  return milliseconds(time_worked(CLOCK_THREAD_CPUTIME_ID) - answered);
+  try {
+    Model::open(path, stop);
+  } catch (const Error& error) {
+    if (error.code() == WI_E_CANCELLED) return milliseconds(time_worked(CLOCK_THREAD_CPUTIME_ID) - answered);
+    assert_non_null(std::strstr(error.what(), "shape"));
+  }
+  assert_true(asked < question);
+  return 0;
 }
 
 // A vocabulary of two million tokens was silence for three seconds.
@@ -290,6 +297,7 @@ void a_large_tokenizer_is_made_under_the_hosts_eyes(void**) {
     double longest_end = 0;
     for (const int question : {1, whole.asked / 2, whole.asked - 2})
       if (question > 0) longest_end = std::max(longest_end, milliseconds_to_end(path, question));
+    assert_true(longest_end > 0);
     std::printf("%s: asked %d times, %.0f ms of silence at most, cancelled within %.0f ms\n", what,
                 whole.asked, whole.silence_ms, longest_end);
     assert_in_time(whole.silence_ms < 250);
