@@ -17,7 +17,7 @@ set(WI_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <c
 function(wi_component name folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
   if(name STREQUAL wi_core)
-    list(FILTER sources EXCLUDE REGEX "/src/(capi|error|host_process)\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/src/(capi|error|host_process|text_hash)\\.cpp$")
   endif()
   if(name STREQUAL wi_kernels)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cpu/*.cpp)
@@ -33,8 +33,10 @@ function(wi_component name folder)
   endif()
 endfunction()
 
-add_library(wi_base STATIC ${CMAKE_SOURCE_DIR}/src/error.cpp ${CMAKE_SOURCE_DIR}/src/host_process.cpp)
+add_library(wi_base STATIC ${CMAKE_SOURCE_DIR}/src/error.cpp ${CMAKE_SOURCE_DIR}/src/host_process.cpp
+  ${CMAKE_SOURCE_DIR}/src/text_hash.cpp)
 target_include_directories(wi_base PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+target_link_libraries(wi_base PUBLIC PkgConfig::XXHASH)
 
 wi_component(wi_kernels kernels/cpu PkgConfig::HWY)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

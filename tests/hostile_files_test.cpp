@@ -12,6 +12,7 @@
 
 #include "src/model/model.h"
 #include "support/cancel_time.h"
+#include "support/colliding_texts.h"
 #include "support/model_files.h"
 #include "support/patience.h"
 #include "test.h"
@@ -264,6 +265,31 @@ Opening listen(const std::string& path) {
   return {milliseconds(longest), asked};
 }
 
+// Each of them fell on all others in the tables that they are looked up in.
+void a_vocabulary_made_to_collide_is_read_in_linear_time(void**) {
+#if defined(WI_SANITIZED) || defined(WI_EMULATED)
+  constexpr size_t kTokens = 2'000;
+#else
+  constexpr size_t kTokens = 50'000;
+#endif
+  std::vector<std::string> tokens = tiny_tokens();
+  for (std::string& text : colliding_texts(kTokens, test::seed())) tokens.push_back(std::move(text));
+  GgufBuilder file = tiny_gguf();
+  file.texts("tokenizer.ggml.tokens", tokens);
+  std::vector<int32_t> kinds(tokens.size(), 1);
+  kinds[0] = 2;
+  file.text("tokenizer.ggml.model", "llama");
+  file.numbers("tokenizer.ggml.scores", GgufType::f32, std::vector<float>(tokens.size(), 1));
+  file.numbers("tokenizer.ggml.token_type", GgufType::i32, kinds);
+  TempFolder folder;
+  const std::string path = folder.write("collide.gguf", file.bytes());
+  const std::chrono::nanoseconds start = time_worked(CLOCK_THREAD_CPUTIME_ID);
+  listen(path);
+  const double took = milliseconds(time_worked(CLOCK_THREAD_CPUTIME_ID) - start);
+  std::printf("%zu tokens in %.0f ms\n", kTokens, took);
+  assert_in_time(took < 2000);  // some 50
+}
+
 // From the host's answer to this question, which is that it wants no more, to the call's end: all that was made goes. 0
 // where it is not asked so often: that is a matter of time.
 double milliseconds_to_end(const std::string& path, int question) {
@@ -370,6 +396,7 @@ int main() {
                               cmocka_unit_test(a_token_of_many_bytes_is_refused),
                               cmocka_unit_test(many_names_of_many_added_tokens_are_refused_in_linear_time),
                               cmocka_unit_test(a_long_text_is_parsed_under_the_hosts_eyes),
+                              cmocka_unit_test(a_vocabulary_made_to_collide_is_read_in_linear_time),
                               cmocka_unit_test(a_large_tokenizer_is_made_under_the_hosts_eyes)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/chat/text.h"
+#include "src/text_hash.h"
 
 namespace wi::chat {
 
@@ -120,7 +121,7 @@ struct Dict : Object {
 
  private:
   std::vector<std::pair<Value, Value>> entries_;
-  std::unordered_map<std::string, size_t> index_;
+  std::unordered_map<std::string, size_t, TextHash> index_;
 };
 
 // The variable `loop` of a for block.

@@ -14,6 +14,7 @@
 
 #include "src/files/tensor_table.h"
 #include "src/files/watch.h"
+#include "src/text_hash.h"
 
 namespace wi {
 
@@ -69,7 +70,7 @@ class Gguf {
   std::string name_;
   std::vector<GgufField> fields_;
   size_t fields_end_ = 0;
-  std::unordered_map<std::string_view, size_t> index_;
+  std::unordered_map<std::string_view, size_t, TextHash> index_;
   std::vector<StoredTensor> tensors_;
 
   friend class GgufParser;

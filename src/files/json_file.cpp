@@ -10,6 +10,7 @@
 
 #include "src/error.h"
 #include "src/no_signals.h"
+#include "src/text_hash.h"
 
 namespace wi {
 namespace {
@@ -120,7 +121,7 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
   std::vector<Json*> stack_;
   Json* slot_ = nullptr;  // of the key that was read last
   std::string key_;
-  std::unordered_set<std::string> keys_;
+  std::unordered_set<std::string, TextHash> keys_;
   uint64_t memory_ = 0, events_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/types.h"
+#include "src/text_hash.h"
 
 namespace wi {
 
@@ -34,7 +35,7 @@ class TensorTable {
 
  private:
   std::vector<StoredTensor> tensors_;
-  std::unordered_map<std::string, size_t> index_;
+  std::unordered_map<std::string, size_t, TextHash> index_;
 };
 
 // The extents of a tensor's bytes in the data part of one file, to check that they fit and do not overlap.

@@ -79,7 +79,7 @@ class AddedTokens {
   int64_t last_ = -1;                    // highest id of an added token
   std::map<int32_t, AddedToken> flags_;  // by id, the last that were given
   std::vector<int32_t> order_;           // ids, as they were added first
-  std::unordered_set<std::string> specials_;
+  std::unordered_set<std::string, TextHash> specials_;
 };
 
 AddedToken read_flags(const JsonFields& fields) {
@@ -175,7 +175,7 @@ std::map<int64_t, DeclaredToken> read_declared(const Json& config, const Tokeniz
     return list;
   }
   const JsonTree json = parse_or_empty(texts.added_tokens, "added_tokens.json", texts.watch);
-  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::string_view, TextHash> names;
   for (const NamedToken& one : named) names.insert(one.text);
   for (const auto& [text, id] : json->items()) {
     check(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX, WI_E_FORMAT,
@@ -221,7 +221,7 @@ void read_special_tokens(const TokenizerTexts& texts, const Json& root, int32_t 
   // A class that builds all from the tokens takes those that are added from one file.
   if (!built.rebuilt || !config.contains("added_tokens_decoder")) add_tokenizer_tokens(root, &added);
   const std::vector<NamedToken> named = read_named_tokens(config, texts.watch);
-  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::string_view, TextHash> names;
   for (const NamedToken& one : named)
     if (one.has_name) names.insert(one.text);
   for (auto& [id, token] : read_declared(config, texts, named, added)) {

@@ -5,9 +5,10 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string_view>
 #include <vector>
+
+#include "src/text_hash.h"
 
 namespace wi {
 
@@ -18,14 +19,14 @@ class TextTable {
 
   // The first value of a text holds. At most as many texts as were reserved.
   void insert(std::string_view text, Value value) {
-    const auto hash = static_cast<uint32_t>(std::hash<std::string_view>()(text));
+    const auto hash = static_cast<uint32_t>(TextHash()(text));
     Slot& slot = slots_[position(text, hash)];
     if (!slot.taken) slot = {text, hash, true, value};
   }
   // Null: it is not there.
   const Value* find(std::string_view text) const {
     if (slots_.empty()) return nullptr;
-    const Slot& slot = slots_[position(text, static_cast<uint32_t>(std::hash<std::string_view>()(text)))];
+    const Slot& slot = slots_[position(text, static_cast<uint32_t>(TextHash()(text)))];
     return slot.taken ? &slot.value : nullptr;
   }
 

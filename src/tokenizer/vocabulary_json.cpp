@@ -126,7 +126,7 @@ std::vector<std::string> read_merges(const JsonFields& model, Watch* watch) {
           WI_E_FORMAT, model.at("merges"), ": element ", merges.size(), " must be two tokens");
     merges.push_back(std::move(text));
   }
-  std::unordered_set<std::string_view> seen;
+  std::unordered_set<std::string_view, TextHash> seen;
   seen.reserve(merges.size());
   std::vector<bool> drop(merges.size());
   bool any = false;

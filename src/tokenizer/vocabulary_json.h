@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/files/json_file.h"
+#include "src/text_hash.h"
 #include "src/tokenizer/vocabulary.h"
 
 namespace wi {
@@ -22,7 +23,7 @@ inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 // Token ids by text. Tokens of the file's model come first, then those added to it.
-using TokenIds = std::unordered_map<std::string, int32_t>;
+using TokenIds = std::unordered_map<std::string, int32_t, TextHash>;
 
 // A normalizer, pre-tokenizer or the like as the list of its steps: a Sequence's members, or itself, or none.
 std::vector<const Json*> tokenizer_steps(const Json& root, const char* key, const char* members);
