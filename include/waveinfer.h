@@ -385,16 +385,16 @@ typedef struct wi_writer {
 /* How prefill multiplies by weights, keys and values narrower than f32. FAST: in bf16 with f32 sums where that
  * is faster (AMX, AMD's AVX512_BF16, ARM's BF16), as inference servers do; logits are off by 1 or 2 % of their
  * spread. Elsewhere as F32, but by quantised weights as in decoding: in integers that lose no more than f32
- * does. F32: everything in f32; where FAST is in bf16 half as fast, a third with AMX. HIGH: where there is
+ * does. F32: everything in f32; where FAST is in bf16 half as fast, a quarter with AMX. HIGH: where there is
  * AMX, each number as the sum of two bf16 numbers, 16 significant bits, which moves logits by less than
  * storing keys and values in f16 does; half as fast as FAST, two thirds with weights in bf16. Elsewhere it is
  * F32. At these three decoding is always in f32, and f32 weights are too.
  * INT8, since 0.2: by quantised weights, decoding as well as prefill multiplies in integers, each 32 numbers of
  * a row rounded to 8 bits under a scale of their own, much as llama.cpp does on processors; logits are off by
  * 1 % of their spread. A step of many sessions takes two thirds of FAST's time (VNNI; on AVX2 three quarters),
- * prompts 80 to 85 % (VNNI) or 70 to 75 % (AVX2); by q8_0 on AVX2 both take a little more than FAST's. Tiles of
- * AMX are not used for it. A row's products are the same bits in prefill, in decoding and in any batch. By
- * weights that are not quantised, and in attention, as FAST. */
+ * prompts 80 to 85 % (VNNI) or 70 to 75 % (AVX2); by q8_0 on AVX2 both take a little more than FAST's. It uses no
+ * tiles of AMX: there such steps take FAST's time, prompts twice as much. A row's products are the same bits in
+ * prefill, in decoding and in any batch. By weights that are not quantised, and in attention, as FAST. */
 enum wi_precision {
   WI_PRECISION_FAST = 0,
   WI_PRECISION_F32 = 1,

@@ -69,7 +69,7 @@ class Precision(enum.IntEnum):
     """In bf16 with f32 sums where that is faster (AMX, AMD's AVX512_BF16, ARM's BF16); logits are off by 1 or 2 %
     of their spread. Elsewhere as F32, but by quantised weights as in decoding."""
     F32 = 1
-    """Everything in f32; where FAST is in bf16 half as fast, a third with AMX."""
+    """Everything in f32; where FAST is in bf16 half as fast, a quarter with AMX."""
     HIGH = 2
     """Where there is AMX, each number as the sum of two bf16 numbers, 16 significant bits: half as fast as FAST,
     two thirds with weights in bf16. Elsewhere F32."""

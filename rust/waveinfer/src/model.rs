@@ -437,7 +437,7 @@ pub enum Precision {
     /// in decoding.
     #[default]
     Fast = WI_PRECISION_FAST,
-    /// Everything in f32; where [`Fast`](Self::Fast) is in bf16 half as fast, a third with AMX.
+    /// Everything in f32; where [`Fast`](Self::Fast) is in bf16 half as fast, a quarter with AMX.
     F32 = WI_PRECISION_F32,
     /// Where there is AMX, each number as the sum of two bf16 numbers; half as fast as [`Fast`](Self::Fast).
     /// Elsewhere [`F32`](Self::F32).

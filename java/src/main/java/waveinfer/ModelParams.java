@@ -69,7 +69,7 @@ public final class ModelParams {
      * decoding.
      */
     FAST(wi_precision.WI_PRECISION_FAST),
-    /** Everything in f32; where {@link #FAST} is in bf16 half as fast, a third with AMX. */
+    /** Everything in f32; where {@link #FAST} is in bf16 half as fast, a quarter with AMX. */
     F32(wi_precision.WI_PRECISION_F32),
     /** Where there is AMX, each number as the sum of two bf16 numbers; elsewhere {@link #F32}. */
     HIGH(wi_precision.WI_PRECISION_HIGH),
