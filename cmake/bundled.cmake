@@ -1,7 +1,7 @@
 # A libwaveinfer.so that needs nothing but the C library: the same objects, linked with static libraries in
-# place of shared ones, with run-time dispatch of our own in place of libhwy's; and a libwaveinfer.a of the same objects. Every build folder whose system has the static libraries has both, in
-# bundled/lib, as the targets waveinfer_bundled and waveinfer_static; with WAVEINFER_BUNDLED that shared
-# library is the only one, in lib.
+# place of shared ones, with run-time dispatch of our own in place of libhwy's; and a libwaveinfer.a of the same
+# objects. Every build folder whose system has the static libraries has both, in bundled/lib, as the targets
+# waveinfer_bundled and waveinfer_static; with WAVEINFER_BUNDLED that shared library is the only one, in lib.
 set(WI_BUNDLED OFF)
 
 # Sets WI_STATIC_LIBRARIES, or why there is none of them to WI_NOT_BUNDLED.

@@ -59,10 +59,10 @@
  *   release do nothing, and their memory is the child's until it ends or calls exec. It may make a runtime of
  *   its own and use that. The parent goes on as before.
  * exit(). It may come while calls and tasks of other threads run, as when main() returns: they go on until the
- *   process ends, or end with WI_E_STATE. A host's static objects may release handles then.
- * Signals. The library handles none, and its own threads block them. During a prefill a thread may keep
- *   signals to itself for a few milliseconds at a time, but those that its own instructions raise; its mask is
- *   then what it was.
+ *   process ends. A host's static objects may release handles then.
+ * Signals. The library handles none, and its own threads block them. A call that makes a thread keeps signals
+ *   from the calling one meanwhile, but those that its own instructions raise; its mask is then what it was.
+ *   Handlers run on the thread's own stack, or on the one that the host gave it for signals.
  * Callbacks run on the calling thread, during the call they are given to, and are forgotten with it; a logits
  *   callback during the calls that sample, or on the engine's thread in a task; only the log's may come from
  *   elsewhere, and until its log_release. They must not throw or unwind, and must not use the object that the

@@ -265,6 +265,18 @@ Opening listen(const std::string& path) {
   return {milliseconds(longest), asked};
 }
 
+// A file with a SentencePiece vocabulary.
+std::string of_pieces(const std::vector<std::string>& tokens, const std::vector<float>& scores) {
+  GgufBuilder file = tiny_gguf();
+  std::vector<int32_t> kinds(tokens.size(), 1);
+  kinds[0] = 2;
+  file.text("tokenizer.ggml.model", "llama");
+  file.texts("tokenizer.ggml.tokens", tokens);
+  file.numbers("tokenizer.ggml.scores", GgufType::f32, scores);
+  file.numbers("tokenizer.ggml.token_type", GgufType::i32, kinds);
+  return file.bytes();
+}
+
 // Each of them fell on all others in the tables that they are looked up in.
 void a_vocabulary_made_to_collide_is_read_in_linear_time(void**) {
 #if defined(WI_SANITIZED) || defined(WI_EMULATED)
@@ -274,15 +286,9 @@ void a_vocabulary_made_to_collide_is_read_in_linear_time(void**) {
 #endif
   std::vector<std::string> tokens = tiny_tokens();
   for (std::string& text : colliding_texts(kTokens, test::seed())) tokens.push_back(std::move(text));
-  GgufBuilder file = tiny_gguf();
-  file.texts("tokenizer.ggml.tokens", tokens);
-  std::vector<int32_t> kinds(tokens.size(), 1);
-  kinds[0] = 2;
-  file.text("tokenizer.ggml.model", "llama");
-  file.numbers("tokenizer.ggml.scores", GgufType::f32, std::vector<float>(tokens.size(), 1));
-  file.numbers("tokenizer.ggml.token_type", GgufType::i32, kinds);
   TempFolder folder;
-  const std::string path = folder.write("collide.gguf", file.bytes());
+  const std::string path =
+      folder.write("collide.gguf", of_pieces(tokens, std::vector<float>(tokens.size(), 1)));
   const std::chrono::nanoseconds start = time_worked(CLOCK_THREAD_CPUTIME_ID);
   listen(path);
   const double took = milliseconds(time_worked(CLOCK_THREAD_CPUTIME_ID) - start);
@@ -343,12 +349,7 @@ void a_large_tokenizer_is_made_under_the_hosts_eyes(void**) {
 
   std::vector<float> scores(tokens.size());
   for (size_t i = 0; i < scores.size(); ++i) scores[i] = static_cast<float>(i * 7919 % 1000003);
-  std::vector<int32_t> kinds(tokens.size(), 1);
-  kinds[0] = 2;
-  bytes.text("tokenizer.ggml.model", "llama");
-  bytes.numbers("tokenizer.ggml.scores", GgufType::f32, scores);
-  bytes.numbers("tokenizer.ggml.token_type", GgufType::i32, kinds);
-  listened_to("SentencePiece", folder.write("pieces.gguf", bytes.bytes()));
+  listened_to("SentencePiece", folder.write("pieces.gguf", of_pieces(tokens, scores)));
 
   DirectoryBuilder files = tiny_directory();
   for (int i = 0; i < kTokens / 3; ++i)

@@ -20,8 +20,8 @@ namespace wi::cpu {
 namespace {
 
 constexpr int64_t kStackedRows = 512;  // query rows · group of one task
-constexpr int64_t kScoredRows =
-    64;  // and of the scores that there are at a time: in bf16 they stay in a core's cache
+// And of the scores that there are at a time: in bf16 they stay in a core's cache.
+constexpr int64_t kScoredRows = 64;
 constexpr int64_t key_tile(int terms) { return terms > 1 ? 256 : 512; }
 static_assert(kChunkKeyStep % key_tile(1) == 0 && kChunkKeyStep % key_tile(2) == 0);
 constexpr int64_t kKeyStep = 64;     // tiles are padded to a multiple of this
