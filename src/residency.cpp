@@ -121,6 +121,11 @@ uint64_t Residency::mandatory_bytes(const WaveBuffer& buffer) const {
   return mandatory_of(*pool_, fast_, buffer.memory());
 }
 
+uint64_t Residency::leaving_bytes() const {
+  std::lock_guard lock(mutex_);
+  return fast_;
+}
+
 // ---- making room ----
 
 bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std::exception_ptr& refused) {

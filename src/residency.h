@@ -99,6 +99,7 @@ class Residency {
 
   // What of the budget cannot leave the fast tier, whoever has it.
   uint64_t mandatory_bytes(const WaveBuffer& buffer) const;
+  uint64_t leaving_bytes() const;  // of whole segments that can, and then need room in the slow one
 
  private:
   // A segment, while members have it.

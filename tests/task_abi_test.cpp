@@ -576,6 +576,36 @@ void tasks_wait_for_the_slow_tier_instead_of_failing(void**) {
   }
 }
 
+// An idle session has the fast tier, and the slow one has no room for what it would have to give up.
+void tasks_wait_for_idle_sessions_that_cannot_leave(void**) {
+  constexpr size_t kTokens = 24000;
+  if (length(kTokens) < kTokens) skip();  // what shorter ones have in the fast tier is most of them
+  const Folder folder;
+  const std::vector<int32_t> prompt = some_tokens(kTokens);
+  auto off = sized<wi_session_params>();
+  off.prefix_reuse = WI_PREFIX_REUSE_OFF;
+  Session undisturbed = create_session(world->model.get(), &off);
+  const wi_task_params params = prompt_of(prompt, 5);
+  const Answer wanted = take_all(submit(undisturbed.get(), &params).get());
+  auto plan = sized<wi_memory_plan>();
+  assert_works(wi_model_plan_memory(world->model.get(), &off, prompt.size() + 5, &plan, error));
+
+  auto limited = sized<wi_runtime_params>();
+  limited.spill_folder = folder.path.c_str();
+  limited.kv_budget_bytes = (plan.kv_bytes + plan.index_bytes + plan.sealing_bytes) * 5 / 4;
+  limited.spill_bytes = 1 << 20;
+  Runtime runtime = create_runtime(&limited);
+  Model model = open_sample_model(runtime.get());
+  Session idle = create_session(model.get(), &off), next = create_session(model.get(), &off);
+  assert_works(wi_session_prefill(idle.get(), prompt.data(), prompt.size(), nullptr, nullptr, error));
+  const Task task = submit(next.get(), &params);
+  usleep(300'000);  // in which it would have failed
+  assert_int_equal(info_of(task.get()).state, WI_TASK_QUEUED);
+  assert_works(wi_session_truncate(idle.get(), 0, error));
+  assert_true(take_all(task.get()).tokens == wanted.tokens);
+  assert_int_equal(info_of(task.get()).status, WI_OK);
+}
+
 // A host that lets go of sessions when their tasks are submitted, and fetches events much later.
 void an_ended_task_holds_no_memory_that_others_wait_for(void**) {
   auto limited = sized<wi_runtime_params>();
@@ -685,6 +715,7 @@ int main() {
       cmocka_unit_test(a_callback_ends_one_task_of_the_forks_that_share_it),
       cmocka_unit_test(tasks_wait_for_memory_instead_of_failing),
       cmocka_unit_test(tasks_wait_for_the_slow_tier_instead_of_failing),
+      cmocka_unit_test(tasks_wait_for_idle_sessions_that_cannot_leave),
       cmocka_unit_test(a_slow_tier_that_can_never_hold_a_task_is_told_at_once),
       cmocka_unit_test(an_ended_task_holds_no_memory_that_others_wait_for),
       cmocka_unit_test(wrong_arguments_are_named),

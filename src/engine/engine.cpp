@@ -330,23 +330,28 @@ void Loop::drop_cancelled() {
 }
 
 // What the runtime holds now, and what the running tasks and this one may still come to hold: in the fast tier, of what
-// cannot be in a slow one, and in that.
+// cannot be in a slow one, and in that, where what idle sessions have in the fast one goes as far as it has to.
 bool Loop::fits(const Task& task) const {
-  const auto grown = [](uint64_t planned, uint64_t held) { return planned - std::min(planned, held); };
+  const auto less = [](uint64_t from, uint64_t bytes) { return from - std::min(from, bytes); };
   const Runtime& runtime = task.session().runtime();
+  const uint64_t budget = runtime.pool->budget();
   uint64_t fast = runtime.buffer ? runtime.residency.mandatory_bytes(*runtime.buffer) : runtime.pool->used();
-  uint64_t slow = task.planned_slow ? slow_tier_used(runtime) : 0;
+  uint64_t idle = runtime.buffer ? runtime.residency.leaving_bytes() : 0, slow = 0;
   const auto add = [&](const Task& of) {
     const Session& session = of.session();
-    fast += grown(of.planned_bytes, session.mandatory_bytes());
-    if (task.planned_slow) slow += grown(of.planned_slow, session.stats().slow_bytes);
+    fast += less(of.planned_bytes, session.mandatory_bytes());
+    slow += less(of.planned_slow, session.stats().slow_bytes);
+    if (session.has_slow_tier()) idle = less(idle, session.residency().whole);
   };
   add(task);
   for (const auto& [id, other] : tasks_) {
     const int32_t state = other->info().state;
     if (state == WI_TASK_READING || state == WI_TASK_WRITING) add(*other);
   }
-  return fast <= runtime.pool->budget() && (!task.planned_slow || slow <= slow_tier_room(runtime));
+  if (fast > budget) return false;
+  const uint64_t leaving = less(fast + idle, budget);
+  if (!task.planned_slow && !leaving) return true;
+  return slow_tier_used(runtime) + slow + leaving <= slow_tier_room(runtime);
 }
 
 void Loop::admit() {
