@@ -675,7 +675,7 @@ void handles_may_be_released_in_any_order_while_a_task_runs(void**) {
     Runtime runtime = create_runtime();
     Model model = open_sample_model(runtime.get());
     Session session = create_session(model.get());
-    const std::vector<int32_t> prompt = some_tokens(static_cast<size_t>(200 * i + 1));
+    const std::vector<int32_t> prompt = some_tokens(static_cast<size_t>(i) * 200 + 1);
     const wi_task_params params = prompt_of(prompt, 20);
     Task task = submit(session.get(), &params);
     if (i % 2) task.reset();
