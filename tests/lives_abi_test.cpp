@@ -67,6 +67,39 @@ class LateCancel {
   std::thread thread_;
 };
 
+// The sample model; slides: as if every other layer looked at the last 200 tokens only.
+struct ModelFile {
+  explicit ModelFile(bool slides) : bytes(slurp(WI_SOURCE_DIR "/samples/model/needle-f16.gguf")) {
+    if (!slides) return;
+    std::string fields = field("llama.attention.sliding_window", 9) + raw(uint32_t{5}) + raw(uint64_t{4});
+    for (const int32_t window : {0, 200, 0, 200}) fields += raw(window);
+    fields += field("general.padding", 8);
+    const size_t room = 31 - (fields.size() + 8 + 31) % 32;  // so that tensors stay aligned
+    fields += raw(uint64_t{room}) + std::string(room, ' ');
+    uint64_t count = 0;
+    std::memcpy(&count, &bytes[kFieldCount], sizeof count);
+    bytes.replace(kFieldCount, sizeof count, raw(count + 2));
+    bytes.insert(kFieldCount + sizeof count, fields);
+  }
+  Model open(wi_runtime* runtime) const {
+    wi_model* model = nullptr;
+    assert_works(wi_model_open_memory(runtime, bytes.data(), bytes.size(), nullptr, nullptr, &model, error));
+    return {model, wi_model_release};
+  }
+
+ private:
+  static constexpr size_t kFieldCount = 16;  // behind "GGUF", the version and the number of tensors
+  template <class T>
+  static std::string raw(T value) {
+    return {reinterpret_cast<const char*>(&value), sizeof value};
+  }
+  static std::string field(const std::string& key, uint32_t type) {
+    return raw(uint64_t{key.size()}) + key + raw(type);
+  }
+
+  std::string bytes;
+};
+
 wi_sampling_params sampling_of(uint64_t seed) {  // 0: greedy
   auto sampling = sized<wi_sampling_params>();
   sampling.seed = seed;
@@ -133,7 +166,7 @@ std::vector<int32_t> tokens_of(wi_session* session) {
 
 class Undisturbed {
  public:
-  Undisturbed() : runtime_(one_thread()), model_(open_sample_model(runtime_.get())) {
+  explicit Undisturbed(const ModelFile& file) : runtime_(one_thread()), model_(file.open(runtime_.get())) {
     auto info = sized<wi_model_info>();
     assert_works(wi_model_get_info(model_.get(), &info, error));
     vocab_ = static_cast<size_t>(info.vocab);
@@ -575,7 +608,8 @@ void lives_are_those_of_undisturbed_sessions(void**) {
   std::printf("seed %llu (WI_TEST_SEED), for %llu s (WI_TEST_SECONDS), %llu MiB fast, %llu slow\n",
               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seconds),
               static_cast<unsigned long long>(fast), static_cast<unsigned long long>(slow));
-  const Undisturbed undisturbed;
+  const ModelFile file(seed % 2);
+  const Undisturbed undisturbed(file);
   const Folder folder;
   auto params = sized<wi_runtime_params>();
   params.threads = 2;
@@ -584,7 +618,7 @@ void lives_are_those_of_undisturbed_sessions(void**) {
   params.spill_bytes = slow << 20;
   params.task_wait_ms = 5;
   const Runtime runtime = create_runtime(&params);
-  const Model model = open_sample_model(runtime.get());
+  const Model model = file.open(runtime.get());
 
   const auto end = Clock::now() + std::chrono::seconds(patience(static_cast<unsigned>(seconds)));
   std::vector<std::unique_ptr<Lives>> lives;
