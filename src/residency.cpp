@@ -71,12 +71,30 @@ struct Residency::Changes {
   Chosen now, later;
   uint64_t missing = 0;        // of room for what comes
   bool within_budget = false;  // but for what others may still allocate
-  bool coming_back = false;    // some of it is on its way, or another's call may end
+  bool on_its_way = false;     // some of it
+  bool coming_back = false;    // or another's call may end
   ~Changes() {
     for (const Chosen* list : {&now, &later})
       for (const auto& segment : *list)
         if (segment) residency.settle(*segment);
   }
+};
+
+// Whether a member waits for nothing but what others have claimed, until its call goes on or gives up.
+class Residency::Waiting {
+ public:
+  explicit Waiting(Member& member) : member_(member) {}
+  ~Waiting() { set(false); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  void set(bool waits) {
+    if (member_.waits_ == waits) return;  // nobody else writes it
+    std::lock_guard lock(member_.residency_.mutex_);
+    member_.waits_ = waits;
+  }
+
+ private:
+  Member& member_;
 };
 
 // ---- members ----
@@ -132,6 +150,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
   WaveBuffer& buffer = *self.buffer_;
   const Clock::time_point begin = Clock::now();
   refused = nullptr;
+  Waiting waiting(self);
   for (int round = 0;; ++round) {
     const auto waited = Clock::now() - begin;
     Changes changes(*this);
@@ -141,6 +160,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
         hold(self, wish.segments);
         self.floor_ = wish.floor, self.most_ = wish.most;
         self.cached_ = wish.cached, self.coming_ = wish.coming;
+        self.caller_ = std::this_thread::get_id();
       }
       WaveBufferMemory buffers = buffer.memory();
       const uint64_t room = divide_room(buffers);
@@ -186,7 +206,8 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
         on_its_way += at->second.bytes;
         changes.now.push_back(std::move(segment));
       }
-      changes.coming_back = refused ? frees : on_its_way > 0 || claims > wish.coming;
+      changes.on_its_way = refused ? frees : on_its_way > 0;
+      changes.coming_back = changes.on_its_way || (!refused && others_go_on());
     }
     carry_out(changes, buffer, poll, refused);
     if (!changes.missing && (round > 0 || !refused)) return true;
@@ -194,6 +215,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
       const bool enough_waited = !wish.may_wait || !changes.coming_back || waited > kMostWait;
       if (changes.within_budget && (enough_waited || waited > kOthersClaims)) return true;
       if (enough_waited) return false;
+      waiting.set(!changes.on_its_way);
       std::this_thread::sleep_for(kPause);
       if (poll) poll();
     }
@@ -303,6 +325,18 @@ void Residency::recount() noexcept {
     const bool in_frames = slow && !member->buffer_->pinned();
     member->demand_.kv = member->whole_ + (in_frames ? member->buffer_->frame_bytes_for(slow) : slow);
   }
+}
+
+// Whether a call that has claims may end, and leave some of them: another's, and none that waits itself. Of those that
+// wait for each other the last to come gives up, and with that the first may find room.
+bool Residency::others_go_on() const {
+  const auto waits = [&](std::thread::id caller) {
+    return std::any_of(members_.begin(), members_.end(),
+                       [&](const Member* member) { return member->waits_ && member->caller_ == caller; });
+  };
+  return std::any_of(members_.begin(), members_.end(), [&](const Member* member) {
+    return member->coming_ && member->caller_ != std::this_thread::get_id() && !waits(member->caller_);
+  });
 }
 
 // The room for sealed keys and values, each member's part of which is noted.

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -35,6 +36,7 @@ void divide(uint64_t room, std::span<const Demand> demands, std::span<uint64_t> 
 // Thread-safe.
 class Residency {
   struct Holding;
+  class Waiting;
 
  public:
   using Segments = std::span<const std::shared_ptr<const Segment>>;
@@ -90,6 +92,8 @@ class Residency {
     std::vector<Holding*> holdings_;  // in order
     WaveBuffer::Share frames_;
     uint64_t floor_ = 0, most_ = UINT64_MAX, cached_ = 0, coming_ = 0;  // as wished
+    std::thread::id caller_;           // who has wished it, and of a batch the same for all of it
+    bool waits_ = false;               // for others' claims
     uint64_t all_ = 0, all_fast_ = 0;  // bytes of its segments, shared ones whole; of those that stay fast
     uint64_t kv_ = 0;                  // of all, its part where they are shared
     uint64_t whole_ = 0;               // of these, its part where they are shared
@@ -129,6 +133,7 @@ class Residency {
   void keep_pinned_part(Member& self, Chosen& chosen);
   static void keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change);
   void take_from(Member& other, bool refused, Chosen& chosen);
+  bool others_go_on() const;
   static uint64_t slow_room(const Member& member);
   void cut_frames(uint64_t bytes);
   void expect_pinned(const Member& member, uint64_t used) const;

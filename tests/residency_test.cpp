@@ -11,6 +11,7 @@
 #include "src/engine/engine.h"
 #include "src/kv_store.h"
 #include "src/session.h"
+#include "tests/support/emulated.h"
 #include "tests/support/folder.h"
 #include "tests/support/in_time.h"
 #include "tests/support/kernel_test.h"
@@ -299,6 +300,51 @@ void a_session_that_writes_does_not_wait_for_those_that_read(void**) {
   assert_in_time(times[297] < 50);  // a chunk takes some, and whoever waited for others' claims 200
 }
 
+// Of what nobody can have nobody waits for the other to give it up, nor a batch for itself.
+void calls_that_find_no_room_end_soon(void**) {
+  World world(uint64_t{8} << 20);
+  std::atomic<int> went{0};
+  const auto step = [&](const std::vector<std::shared_ptr<Session>>& sessions) {
+    std::vector<Session*> batch;
+    for (const auto& session : sessions) batch.push_back(session.get());
+    std::vector<Event> events(batch.size());
+    try {
+      Session::decode_batch(batch, nullptr, events.data());
+      ++went;
+    } catch (const Error& error) {
+      if (error.code() != WI_E_BUDGET) throw;
+    }
+  };
+  std::vector<std::vector<std::shared_ptr<Session>>> batches(2);
+  for (uint64_t i = 0; i < 6; ++i) {
+    batches[i % 2].push_back(world.session());
+    read(*batches[i % 2].back(), i, kSinkTokens + kBlockTokens);  // the next token wants another block
+    batches[i % 2].back()->decode(nullptr);
+  }
+  const uint64_t left = world.runtime->pool->budget() - world.runtime->pool->used();
+  const uint64_t block = kBlockTokens * batches[0][0]->sequence().shape().token_bytes();
+  const HostBuffer hog = world.runtime->pool->allocate(left - block - block / 2, "a test");
+  const auto start = std::chrono::steady_clock::now();
+  for (int round = 0; round < 3; ++round) step(batches[0]);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (auto& batch : batches)
+    threads.emplace_back([&] {
+      try {
+        for (int round = 0; round < test::emulated_or(5, 100); ++round) step(batch);
+      } catch (const Error& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        ++wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  const auto took = std::chrono::steady_clock::now() - start;
+  std::printf("  %.0f ms\n", std::chrono::duration<double, std::milli>(took).count());
+  assert_int_equal(wrong, 0);
+  assert_int_equal(went, 0);
+  assert_in_time(took < std::chrono::seconds(5));  // one that waits for another or for itself waits for ten
+}
+
 // A fork, one under another policy, a cut and a load, each where others fill the runtime.
 void whatever_makes_a_session_finds_room(void**) {
   const uint64_t one = bytes_of_one();
@@ -553,6 +599,7 @@ int main() {
       cmocka_unit_test(sessions_of_five_times_the_budget_all_go_on),
       cmocka_unit_test(sessions_that_come_and_go_say_what_they_say_alone),
       cmocka_unit_test(a_session_that_writes_does_not_wait_for_those_that_read),
+      cmocka_unit_test(calls_that_find_no_room_end_soon),
       cmocka_unit_test(whatever_makes_a_session_finds_room),
       cmocka_unit_test(tasks_of_more_than_the_budget_run_side_by_side),
       cmocka_unit_test(a_slow_tier_that_takes_nothing_is_the_newcomers_status),
