@@ -83,6 +83,7 @@ namespace cuda_emulation {
 
 void reset(uint64_t) {
   allocations_left = launches_left = -1;
+  calls = graph_calls = 0;
   captures = true;
   const cudaError_t error = cudaDeviceSynchronize();
   if (error == cudaSuccess) return;
