@@ -111,7 +111,7 @@ cudaError_t append_short(cudaStream_t stream, const AppendArgs& args) {
 cudaError_t append(cudaStream_t stream, const AppendArgs& args) {
   if (args.head_dim % 8 || args.stride % 4) return cudaErrorInvalidValue;
   if (args.run_count == 0) return cudaSuccess;
-  const cudaError_t error = fill(args.largest, 0, static_cast<size_t>(args.run_count) * 4, stream);
+  const cudaError_t error = clear(args.largest, static_cast<size_t>(args.run_count) * 4, stream);
   if (error != cudaSuccess) return error;
   // How long runs are is data of the device's: blocks share them, few runs among many.
   const unsigned runs = static_cast<unsigned>(args.run_count < 65535 ? args.run_count : 65535);

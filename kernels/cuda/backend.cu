@@ -186,7 +186,7 @@ static void index_planes(const Stream& stream, const IndexArgs* planes, int32_t 
     }
     list.host[i] = {planes[i].keys, planes[i].values, planes[i].places,
                     static_cast<std::byte*>(planes[i].index)};
-    if (!queue.failed()) queue.note(fill(planes[i].index, 0, capacity, queue.stream));
+    if (!queue.failed()) queue.note(clear(planes[i].index, capacity, queue.stream));
   }
   queue.send(room, there.offset);
   args.planes = list.device;

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kOrderThreads) order_frames_kernel(HotPages ho
 
 cudaError_t order_hot_pages(cudaStream_t stream, const HotPages& hot) {
   if (hot.frames < 1) return cudaErrorInvalidValue;
-  const cudaError_t error = fill(hot.counts, 0, sizeof(HotPageCounts), stream);
+  const cudaError_t error = clear(hot.counts, sizeof(HotPageCounts), stream);
   if (error != cudaSuccess) return error;
   const unsigned tiles = static_cast<unsigned>((hot.frames + kOrderTile - 1) / kOrderTile);
   const unsigned blocks = tiles < 256 ? tiles : 256;

@@ -109,8 +109,8 @@ template <class... Params, class... Args>
   return noting() ? noting()->note(launch_now<Params...>, call, stream) : launch_now<Params...>(room, stream);
 }
 
-// The same of a few bytes of the device's memory, and of copies, which the queue's own functions ask for.
-[[nodiscard]] cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t stream);
+// The same of zeros for the device's memory, and of copies, which the queue's own functions ask for.
+[[nodiscard]] cudaError_t clear(void* to, size_t bytes, cudaStream_t stream);
 [[nodiscard]] cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                cudaStream_t stream);
 

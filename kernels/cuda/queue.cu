@@ -233,7 +233,7 @@ std::byte* DeviceQueue::grown(Kept* kept, size_t bytes) {
   void* data = nullptr;
   const size_t room = kept_bytes(bytes);
   cudaError_t error = cudaMalloc(&data, room);
-  if (error == cudaSuccess) error = wi::cuda::fill(data, 0, room, stream);
+  if (error == cudaSuccess) error = wi::cuda::clear(data, room, stream);
   try {
     if (error == cudaSuccess && kept->data) outgrown_.push_back(kept->data);
   } catch (const std::bad_alloc&) {
