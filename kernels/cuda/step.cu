@@ -31,8 +31,7 @@ __global__ void __launch_bounds__(kBytesThreads)
   const bool at_16 = (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 == 0;
   const size_t vectors = at_16 ? bytes / 16 : 0;
   for (size_t i = thread; i < vectors; i += threads)
-    reinterpret_cast<uint4*>(to)[i] =
-        from ? reinterpret_cast<const uint4*>(from)[i] : make_uint4(0, 0, 0, 0);
+    reinterpret_cast<uint4*>(to)[i] = from ? reinterpret_cast<const uint4*>(from)[i] : make_uint4(0, 0, 0, 0);
   for (size_t i = vectors * 16 + thread; i < bytes; i += threads) to[i] = from ? from[i] : std::byte{0};
 }
 
