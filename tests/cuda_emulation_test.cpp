@@ -240,6 +240,17 @@ void allocations_fail_when_asked_to(void**) {
   assert_true(cudaFree(data) == cudaErrorInvalidValue);
 }
 
+void a_graph_that_holds_a_copy_is_reported(void**) {
+  cuda_emulation::reset(test::seed());
+  DeviceStream stream;
+  const DeviceArray<int> data(stream, 4);
+  stream.finish();
+  assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  assert_cuda(cudaMemsetAsync(data, 0, sizeof(int), stream));
+  assert_string_equal(cuda_emulation::report().c_str(),
+                      "a graph holds a copy, of memory that may be freed before it is");
+}
+
 void half_types_round_as_the_cpu_does(void**) {
   cuda_emulation::reset(test::seed());
   DeviceStream stream;
@@ -298,6 +309,7 @@ int main() {
       cmocka_unit_test(wrong_launches_are_refused),
       cmocka_unit_test(a_launch_takes_no_shared_memory_from_others),
       cmocka_unit_test(allocations_fail_when_asked_to),
+      cmocka_unit_test(a_graph_that_holds_a_copy_is_reported),
       cmocka_unit_test(half_types_round_as_the_cpu_does),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -114,6 +114,8 @@ struct Operation {
   CUevent_st* waits = nullptr;  // until this one is done as often as
   uint64_t until = 0;
   bool alone = false;  // no graph holds it
+  bool copies =
+      false;  // by the runtime: a graph's would be of an allocation, whatever lies at its address by then
 };
 
 }  // namespace
@@ -226,6 +228,8 @@ cudaError_t push(CUstream_st* given, Operation operation) {
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);  // the default stream is one of those
   if (stream->capturing) {
     stream->spoiled = stream->spoiled || operation.waits || operation.alone;
+    if (operation.copies)
+      note(cudaErrorUnknown, "a graph holds a copy, of memory that may be freed before it is");
     stream->captured.push_back(std::move(operation));
     return cudaSuccess;
   }
@@ -503,6 +507,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     const Opening open;
     std::memcpy(to, from, bytes);
   };
+  operation.copies = true;
   for (const void* end : {static_cast<const void*>(to), from})
     operation.alone = operation.alone || (!arena.holds(end) && !in_pinned(end, bytes));
   return push(stream, std::move(operation));
@@ -517,6 +522,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
     const Opening open;
     std::memset(to, value, bytes);
   };
+  operation.copies = true;
   return push(stream, std::move(operation));
 }
 
