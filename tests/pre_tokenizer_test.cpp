@@ -3,6 +3,7 @@
 
 #include <ctime>
 #include <functional>
+#include <sys/resource.h>
 
 #include "src/tokenizer/pattern_dialect.h"
 #include "test.h"
@@ -141,6 +142,34 @@ void a_files_pattern_has_only_so_many_steps(void**) {
   }
 }
 
+// A thread's own stack is enough for but few; for those there are 16 MB, and it is no other text's fault.
+void a_match_has_the_stack_it_needs(void**) {
+  std::string text;
+  while (text.size() < 20'000) text += "ab";
+  const PreTokenizer nested = from_patterns("(?:a|b)+c");
+  const std::string found = text + "c";
+  assert_string_equal(words(nested, found + " " + found).c_str(),
+                      ("[" + found + "][ ][" + found + "]").c_str());
+  const std::string long_text(2'000'000, 'a');
+  assert_error(WI_E_UNSUPPORTED, "failed on this text", match("(?:a|b)+c", long_text));
+}
+
+// Pages that come and go would have the calls of one thread wait for page faults of all others.
+void short_texts_map_no_memory(void**) {
+  const PreTokenizer tokenizer = PreTokenizer::named("llama-bpe");
+  const auto faults = [&] {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt;
+  };
+  words(tokenizer, "What is the password?");
+  const auto before = faults();
+  for (int i = 0; i < 1000; ++i) words(tokenizer, "What is the password?");
+  const auto taken = faults() - before;
+  std::printf("%ld page faults in 1000 texts\n", static_cast<long>(taken));
+  assert_in_time(taken < 100);  // nor are allocators judged that keep what is freed
+}
+
 void matching_is_cancelled_within_one_match(void**) {
   const std::atomic<bool> cancelled{true};
   const std::string letters(60, 'a');
@@ -183,6 +212,8 @@ int main() {
       cmocka_unit_test(patterns_are_rewritten_or_refused),
       cmocka_unit_test(behaviours_join_matches_to_their_neighbours),
       cmocka_unit_test(a_files_pattern_has_only_so_many_steps),
+      cmocka_unit_test(a_match_has_the_stack_it_needs),
+      cmocka_unit_test(short_texts_map_no_memory),
       cmocka_unit_test(matching_is_cancelled_within_one_match),
       cmocka_unit_test(patterns_of_files_are_bounded),
   };

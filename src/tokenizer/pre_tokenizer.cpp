@@ -203,8 +203,15 @@ struct PreTokenizer::Matcher::Resources {
   pcre2_match_context* known = pcre2_match_context_create(nullptr);
   pcre2_match_context* metered = pcre2_match_context_create(nullptr);
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
-  pcre2_jit_stack* stack = pcre2_jit_stack_create(kJitStackStart, kJitStackLimit, nullptr);
+  pcre2_jit_stack* stack = nullptr;  // null: 32 KB of the thread's own, which all but few texts do with
   Meter meter;
+
+  // To map it and give it back would have each call wait for page faults of the process's other threads.
+  void use_large_stack() {
+    stack = pcre2_jit_stack_create(kJitStackStart, kJitStackLimit, nullptr);
+    check(stack != nullptr, WI_E_MEMORY, "no memory for the pre-tokenizer's stack");
+    for (pcre2_match_context* context : {known, metered}) pcre2_jit_stack_assign(context, nullptr, stack);
+  }
   ~Resources() {
     pcre2_jit_stack_free(stack);
     pcre2_match_data_free(data);
@@ -216,16 +223,13 @@ struct PreTokenizer::Matcher::Resources {
 PreTokenizer::Matcher::Matcher(const PreTokenizer& owner, size_t text_bytes, Poll& poll)
     : owner_(owner), poll_(poll), resources_(new Resources) {
   Resources& use = *resources_;
-  check(use.known && use.metered && use.data && use.stack, WI_E_MEMORY,
-        "no memory for the pre-tokenizer's match data");
+  check(use.known && use.metered && use.data, WI_E_MEMORY, "no memory for the pre-tokenizer's match data");
   use.meter.granted = kFreeSteps + kStepsPerByte * text_bytes;
   use.meter.poll = &poll;
   pcre2_set_match_limit(use.known, kMatchSteps);
   pcre2_set_match_limit(use.metered,
                         UINT32_MAX);  // it starts anew for each character that a match may begin at
   pcre2_set_callout(use.metered, &Meter::callout, &use.meter);
-  for (pcre2_match_context* context : {use.known, use.metered})
-    pcre2_jit_stack_assign(context, nullptr, use.stack);
 }
 
 PreTokenizer::Matcher::~Matcher() = default;
@@ -236,9 +240,18 @@ PreTokenizer::Matcher::Found PreTokenizer::Matcher::find(size_t stage, std::stri
   const Stage& use = owner_.stages_[stage];
   Meter& meter = resources_->meter;
   for (size_t at = from; at <= text.size(); at = character_end(text, at)) {
-    meter.position = at;
-    const int code = pcre2_match(use.code.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK,
-                                 resources_->data, use.metered ? resources_->metered : resources_->known);
+    const uint64_t steps = meter.steps;
+    const auto match = [&] {
+      meter.steps = steps;
+      meter.position = at;
+      return pcre2_match(use.code.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK, resources_->data,
+                         use.metered ? resources_->metered : resources_->known);
+    };
+    int code = match();
+    if (code == PCRE2_ERROR_JIT_STACKLIMIT && !resources_->stack) {
+      resources_->use_large_stack();
+      code = match();
+    }
     if (code == PCRE2_ERROR_NOMATCH) {
       poll_(text.size() - at);
       break;
