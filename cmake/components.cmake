@@ -115,8 +115,9 @@ function(wi_shared_library name)
     VERSION ${PROJECT_VERSION} SOVERSION 2 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/waveinfer.map)
   target_include_directories(${name} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  # now: what a call needs of other libraries is looked up when this one is loaded, not by the frame that makes it first.
   target_link_options(${name} PRIVATE "LINKER:--version-script=${CMAKE_SOURCE_DIR}/src/waveinfer.map"
-    "LINKER:--exclude-libs,ALL" "LINKER:-z,nodelete")
+    "LINKER:--exclude-libs,ALL" "LINKER:-z,nodelete" "LINKER:-z,relro" "LINKER:-z,now")
   # clang leaves what its sanitizers call to the program.
   if(NOT (WAVEINFER_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES "Clang"))
     target_link_options(${name} PRIVATE "LINKER:--no-undefined")
