@@ -296,11 +296,13 @@ void a_chunk_whose_keys_come_in_parts_gives_the_same_bits(void**) {
   test::for_each_simd([&](const char*) {
     for (DType kv : {DType::f16, DType::bf16, DType::f32}) {
       for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
-        for (int i = 0; i < 3; ++i) {
-          const int64_t rows = i == 0 ? draw(1, 20) : draw(20, 200);
+        for (int i = 0; i < test::emulated_or(2, 3); ++i) {
+          const int64_t rows = i == 0 ? draw(1, 20) : draw(20, test::emulated_or(60, 200));
           const auto heads = static_cast<int32_t>(draw(1, 2)), group = static_cast<int32_t>(draw(1, 4));
           const auto head_dim = static_cast<int32_t>(2 * draw(8, i == 0 ? 128 : 40));
-          check_parts(random, {rows, draw(500, 2500), heads, group, head_dim, kv, precision, draw(1, 900)},
+          check_parts(random,
+                      {rows, draw(500, test::emulated_or(1200, 2500)), heads, group, head_dim, kv, precision,
+                       draw(1, 900)},
                       draw(1, 3));
         }
       }

@@ -2,9 +2,12 @@
 // with it.
 #include "src/memory_plan.h"
 
+#include <span>
+
 #include "support/folder.h"
 #include "support/random_model.h"
 #include "test.h"
+#include "tests/support/emulated.h"
 #include "tests/support/policies.h"
 
 namespace wi {
@@ -44,7 +47,7 @@ void plan_agrees_with_a_session_that_is_made(void**) {
   for (const char* policy : test::policies()) {
     for (const auto& params :
          {params_of(policy, 1024, 256, 64, DType::f16), params_of(policy, 512, 1024, 0, DType::f32)}) {
-      for (uint64_t count : {0, 1, 4, 5, 68, 69, 600, 1023, 2200, 3000, 5000}) {
+      for (uint64_t count : test::some_of<uint64_t>({0, 1, 4, 5, 68, 69, 600, 1023, 2200, 3000, 5000})) {
         const auto runtime = small_runtime();
         const auto session = Session::create(runtime, small_model(), params);
         const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, count);
@@ -105,8 +108,9 @@ void max_tokens_fit_the_runtimes_budget(void**) {
 // What is promised with a slow tier is held: so many tokens, and what memory they need of which budget.
 void with_a_slow_tier_only_the_fast_part_must_fit(void**) {
   const test::Folder folder;
-  for (const char* policy : {"wave", "blocks"}) {
-    const uint64_t budget = uint64_t{2} << 20;
+  const char* const policies[] = {"wave", "blocks"};
+  for (const char* policy : std::span(policies).first(test::emulated_or(1u, 2u))) {
+    const uint64_t budget = test::emulated_or(uint64_t{1}, uint64_t{2}) << 20;
     RuntimeParams runtime_params;
     runtime_params.threads = 1;
     runtime_params.kv_budget_bytes = budget;
@@ -137,12 +141,13 @@ void what_the_slow_tier_has_no_room_for_must_fit_too(void**) {
   const test::Folder folder;
   RuntimeParams runtime_params;
   runtime_params.threads = 1;
-  runtime_params.kv_budget_bytes = uint64_t{2} << 20;
+  runtime_params.kv_budget_bytes = test::emulated_or(uint64_t{1}, uint64_t{2}) << 20;
   runtime_params.spill_folder = folder.path;
   const auto most_tokens = [&](const SessionParams& params) {
     return plan_memory(*Runtime::create(runtime_params), *small_model(), params, 1).max_tokens;
   };
-  for (const char* policy : {"wave", "full"}) {
+  const char* const policies[] = {"wave", "full"};
+  for (const char* policy : std::span(policies).first(test::emulated_or(1u, 2u))) {
     for (const float share : {0.0f, 0.1f}) {
       SessionParams params = params_of(policy, 1024, 256, 64, DType::f16);
       params.kv_fast_share = share;
@@ -214,7 +219,9 @@ void scratch_holds_what_is_read_of_the_slow_tier(void**) {
       for (int64_t i = 0; i < count * width; ++i)
         out[i] = static_cast<float>((state = state * 1664525 + 1013904223) >> 8) * 1e-7f - 0.8f;
   };
-#if defined(WI_SANITIZED) || defined(WI_EMULATED)
+#if defined(WI_EMULATED)
+  const uint64_t many = 9000;
+#elif defined(WI_SANITIZED)
   const uint64_t many = 20000;
 #else
   const uint64_t many = 100000;

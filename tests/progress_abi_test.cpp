@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "support/abi.h"
+#include "support/emulated.h"
 
 namespace {
 
@@ -27,11 +28,11 @@ World* world;
 // One chunk of several seconds, in which a host surely hears so often before the end; a part of it under a sanitizer or an
 // emulator.
 #if defined(WI_EMULATED)
-constexpr size_t kTokens = 1500, kSurelyTold = 1;
+constexpr size_t kTokens = 200, kSurelyTold = 1, kTextBytes = 768'000;
 #elif defined(WI_SANITIZED)
-constexpr size_t kTokens = 4000, kSurelyTold = 1;
+constexpr size_t kTokens = 4000, kSurelyTold = 1, kTextBytes = kTokens << 9;
 #else
-constexpr size_t kTokens = 12000, kSurelyTold = 2;
+constexpr size_t kTokens = 12000, kSurelyTold = 2, kTextBytes = kTokens << 9;
 #endif
 
 std::vector<int32_t> some_tokens(size_t count) {
@@ -140,7 +141,7 @@ void a_host_ends_its_prefill_within_a_chunk(void**) {
 // A text that takes long to tokenise: its tokens are not counted yet.
 void a_host_hears_of_a_text_that_is_tokenised(void**) {
   std::string text;
-  while (text.size() < (kTokens << 9)) text += "And the waters of " + std::to_string(text.size()) + " ran; ";
+  while (text.size() < kTextBytes) text += "And the waters of " + std::to_string(text.size()) + " ran; ";
   Session session = fresh_session();
   Host host;
   host.then = [&](uint64_t, uint64_t) { return host.told.size() >= 4; };
@@ -159,7 +160,7 @@ void a_host_hears_of_a_text_that_is_tokenised(void**) {
 
 // Prefills with callbacks of their own, steps and tasks, in the middle of another prefill's loops.
 void a_callback_may_use_other_sessions_and_tasks_of_its_runtime(void**) {
-  const std::vector<int32_t> tokens = some_tokens(kTokens), question = some_tokens(300);
+  const std::vector<int32_t> tokens = some_tokens(kTokens), question = some_tokens(emulated_or(70, 300));
   Session reader = fresh_session(), answers = fresh_session(), works = fresh_session(),
           alone = fresh_session();
   assert_works(read(answers.get(), question, nullptr, error));

@@ -29,8 +29,8 @@ test::ModelShape shape() {
   test::ModelShape shape;
   shape.name = "residency";
   shape.layers = 3;
-  shape.hidden = shape.ffn = 128;
-  shape.query_heads = 4;
+  shape.hidden = shape.ffn = test::emulated_or(64, 128);
+  shape.query_heads = test::emulated_or(2, 4);
   shape.kv_heads = 2;
   shape.head_dim = 64;
   return shape;
@@ -211,8 +211,8 @@ void the_others_grow_back_when_one_ends(void**) {
 
 // Long enough for segments to be sealed while all of them write.
 void sessions_of_five_times_the_budget_all_go_on(void**) {
-  constexpr size_t kLong = 4'000;
-  constexpr int kSteps = 220;
+  constexpr size_t kLong = test::emulated_or(2500, 4000);
+  constexpr int kSteps = test::emulated_or(80, 220);
   std::vector<std::vector<int32_t>> wanted;
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < 4; ++i) {
@@ -222,7 +222,7 @@ void sessions_of_five_times_the_budget_all_go_on(void**) {
     wanted.push_back(write(*session, kSteps));
     bytes += session->stats().kv_bytes;
   }
-  World world(bytes / 5);
+  World world(bytes / test::emulated_or(3, 5));  // of shorter ones more must stay
   std::vector<std::shared_ptr<Session>> sessions;
   for (uint64_t i = 0; i < 4; ++i) {
     sessions.push_back(world.session());

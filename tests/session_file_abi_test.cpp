@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
+#include "support/emulated.h"
 #include "support/folder.h"
 
 using namespace wi::test;
@@ -18,6 +19,9 @@ struct World {
   Model model = open_sample_model(runtime.get());
 };
 World* world = nullptr;
+
+// With segments of 512, and without any.
+constexpr uint64_t kSealed = emulated_or(700, 2000), kUnsealed = emulated_or(200, 1000);
 
 // A host's buffer, which may fail and which minds the order.
 struct Memory {
@@ -126,7 +130,7 @@ struct Unusual {
 
 void what_is_not_given_is_as_saved(void**) {
   const Unusual unusual;
-  Session session = read_session(2000, &unusual.session);
+  Session session = read_session(kSealed, &unusual.session);
   decode(session.get(), 3);
   const std::string bytes = saved(session.get());
   const auto empty = sized<wi_session_params>();
@@ -153,7 +157,7 @@ void what_is_not_given_is_as_saved(void**) {
 // Each given field alone, against what was saved: it applies, or it is a mismatch by name.
 void what_is_given_applies_or_must_match(void**) {
   const Unusual unusual;
-  Session session = read_session(2000, &unusual.session);
+  Session session = read_session(kSealed, &unusual.session);
   const std::string bytes = saved(session.get());
   const auto with = [&](const std::function<void(wi_session_params&, wi_policy_params&)>& change,
                         wi_error* error, Session* out = nullptr) {
@@ -224,7 +228,7 @@ void what_is_given_applies_or_must_match(void**) {
 void buffers_hold_what_files_hold(void**) {
   const Folder folder;
   const std::string path = folder.file("s");
-  Session session = read_session(1000, nullptr);
+  Session session = read_session(kUnsealed, nullptr);
   assert_works(wi_session_save(session.get(), path.c_str(), nullptr, error));
   const std::string bytes = saved(session.get());
   assert_true(slurp(path) == bytes);
@@ -239,7 +243,7 @@ void buffers_hold_what_files_hold(void**) {
 }
 
 void a_failing_callback_is_an_error_with_its_number(void**) {
-  Session session = read_session(1000, nullptr);
+  Session session = read_session(kUnsealed, nullptr);
   const std::string bytes = saved(session.get());
   for (int64_t calls : {0, 1, 5}) {
     Memory memory{bytes};

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <span>
 #include <thread>
 #include <unistd.h>
 #include <vector>
 
 #include "src/repeats.h"
+#include "tests/support/emulated.h"
 #include "tests/support/random_model.h"
 #include "tests/test.h"
 
@@ -361,9 +363,11 @@ void shared_segments_change_no_bit(void**) {
       session->prefill(ids, {}, nullptr);
     return session;
   };
-  for (const char* policy : {"wave", "full"}) {
-    for (const int32_t segment_tokens : {1024, 2048, 512}) {
-      for (const int32_t sparse : {0, 100}) {
+  const char* const policies[] = {"wave", "full"};
+  const int32_t segments[] = {1024, 2048, 512}, sparse_reads[] = {100, 0};
+  for (const char* policy : std::span(policies).first(test::emulated_or(1u, 2u))) {
+    for (const int32_t segment_tokens : std::span(segments).first(test::emulated_or(1u, 3u))) {
+      for (const int32_t sparse : std::span(sparse_reads).first(test::emulated_or(1u, 2u))) {
         const auto params_on = [&](const std::shared_ptr<Runtime>& rt) {
           SessionParams params = session_params(rt, policy);
           if (segment_tokens == 1024) params.kv = DType::f16;

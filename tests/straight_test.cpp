@@ -51,7 +51,7 @@ constexpr size_t kCases = 1, kFaults = 1;
 constexpr size_t kCases = 3, kFaults = 3;
 #endif
 // Of a plan that is held to its word.
-constexpr size_t kPlanned = emulated_or(4500, 12000);
+constexpr size_t kPlanned = emulated_or(3000, 12000);
 constexpr int kPlannedSteps = emulated_or(300, 600);
 // A prompt in chunks of so many tokens is read with that.
 constexpr int32_t kChunk = 128;
