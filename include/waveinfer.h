@@ -1123,10 +1123,11 @@ WI_API wi_status wi_batch_decode(wi_session* const* sessions, uint64_t count, wi
  * read in chunks between steps in which every task that writes gets its next token (continuous batching;
  * SPIN, section 5). A task gets exactly the tokens that the same calls would have given its session alone.
  *   The order: a task waits until its memory (wi_model_plan_memory of its prompt and answer) fits in each tier beside the
- * running ones'. Waiting tasks are admitted by priority, then age; ten seconds of waiting count as one
- * priority more, and nobody overtakes the first, so every task is admitted in the end. Running tasks that
- * read share the time by 2^priority; all that write are in each step, up to 64, and beyond that take turns by
- * 2^priority. Of two tasks that do the same, none gets less than 1/256 of what the other does: every task goes on,
+ * running ones'; with a slow tier all of it in the fast one, where the budget is enough for that alone, or, where no other
+ * task runs and idle sessions leave less, what has to be there. Waiting tasks are admitted by priority, then age; ten
+ * seconds of waiting count as one priority more, and nobody overtakes the first, so every task is admitted in the end.
+ * Running tasks that read share the time by 2^priority; all that write are in each step, up to 64, and beyond that take
+ * turns by 2^priority. Of two tasks that do the same, none gets less than 1/256 of what the other does: every task goes on,
  * whatever is submitted beside it.
  *   The session: until its task has ended, calls on it are WI_E_BUSY, statistics excepted; then it goes on as
  * after any call: the answer is part of it. After a cancelled or failed task it has the whole chunks of the

@@ -180,8 +180,8 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   return plan;
 }
 
-TierPlan plan_tiers(const Runtime& runtime, const Model& model, const SessionParams& params,
-                    uint64_t tokens) {
+TierPlans plan_tiers(const Runtime& runtime, const Model& model, const SessionParams& params,
+                     uint64_t tokens) {
   const KvShape shape = kv_shape_of(model, params.kv, runtime);
   const SlowPlan slow = slow_plan_of(runtime, shape, params);
   const auto plan = [&](const SlowPlan& with) {
@@ -191,17 +191,19 @@ TierPlan plan_tiers(const Runtime& runtime, const Model& model, const SessionPar
   const KvPlan least = plan(slow);
   check(least.slow_bytes <= slow.room, WI_E_BUDGET, "kv_fast_share is ", params.kv_fast_share, ", so that ",
         least.slow_bytes, " bytes may have to leave fast memory, the runtime's spill_bytes is ", slow.room);
-  const uint64_t whole = plan({}).fast_bytes;
-  TierPlan tiers;
-  tiers.fast_bytes = whole <= runtime.pool->budget() ? std::max(whole, least.fast_bytes) : least.fast_bytes;
-  tiers.slow_bytes = least.slow_bytes;
   const uint64_t all = least.kv_bytes + least.index_bytes + least.sealing_bytes;
-  if (all > tiers.fast_bytes) {
-    const uint64_t segment =
-        static_cast<uint64_t>(params.policy_params.segment_tokens) * shape.indexed_token_bytes();
-    tiers.slow_bytes = std::max(tiers.slow_bytes, std::min(all - tiers.fast_bytes + segment, slow.room));
-  }
-  return tiers;
+  const uint64_t segment =
+      static_cast<uint64_t>(params.policy_params.segment_tokens) * shape.indexed_token_bytes();
+  const auto with_fast = [&](uint64_t fast_bytes) {
+    TierPlan tiers{fast_bytes, least.slow_bytes};
+    if (all > fast_bytes)
+      tiers.slow_bytes = std::max(tiers.slow_bytes, std::min(all - fast_bytes + segment, slow.room));
+    return tiers;
+  };
+  const uint64_t whole = plan({}).fast_bytes;
+  const bool holds_whole = whole <= runtime.pool->budget();
+  return {with_fast(holds_whole ? std::max(whole, least.fast_bytes) : least.fast_bytes),
+          with_fast(least.fast_bytes)};
 }
 
 uint64_t slow_tier_room(const Runtime& runtime) {

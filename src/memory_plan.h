@@ -66,13 +66,18 @@ uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const Polic
 inline bool may_leave(const Runtime& runtime, const KvShape& shape) {
   return runtime.buffer && (!shape.windows || (runtime.buffer->file() && shape.indexed_layers() > 0));
 }
-// Of a session with a slow tier, what it takes of both while they are left to it: of the fast one, where the runtime's
-// budget is enough for that, segments whole, else what plan_memory() calls fast_bytes; and in the slow one what that
-// leaves, in whole segments. WI_E_BUDGET: the session's share of the first leaves more to the second than that may have.
+// Of a session with a slow tier, what it takes of both while they are left to it: of the fast one segments whole, where
+// the runtime's budget is enough for that, or what plan_memory() calls fast_bytes; and in the slow one what that leaves,
+// in whole segments.
 struct TierPlan {
   uint64_t fast_bytes = 0, slow_bytes = 0;
 };
-TierPlan plan_tiers(const Runtime& runtime, const Model& model, const SessionParams& params, uint64_t tokens);
+struct TierPlans {
+  TierPlan most, least;
+};
+// WI_E_BUDGET: the session's share of the fast tier leaves more to the slow one than that may have.
+TierPlans plan_tiers(const Runtime& runtime, const Model& model, const SessionParams& params,
+                     uint64_t tokens);
 // What all sessions' keys and values in the slow tier may take, and take now.
 uint64_t slow_tier_room(const Runtime& runtime);
 uint64_t slow_tier_used(const Runtime& runtime);

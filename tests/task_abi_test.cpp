@@ -606,6 +606,47 @@ void tasks_wait_for_idle_sessions_that_cannot_leave(void**) {
   assert_int_equal(info_of(task.get()).status, WI_OK);
 }
 
+// The fast tier would hold all of the task's session, were it not for what idle ones must have there.
+void a_task_beside_idle_sessions_does_with_what_they_leave(void**) {
+  constexpr size_t kTokens = 24000;
+  if (length(kTokens) < kTokens) skip();  // what shorter ones have in the fast tier is most of them
+  const Folder folder;
+  const std::vector<int32_t> prompt = some_tokens(kTokens);
+  auto off = sized<wi_session_params>();
+  off.prefix_reuse = WI_PREFIX_REUSE_OFF;
+  const wi_task_params params = prompt_of(prompt, 5);
+  Session undisturbed = create_session(world->model.get(), &off);
+  const Answer wanted = take_all(submit(undisturbed.get(), &params).get());
+  auto plan = sized<wi_memory_plan>();
+  assert_works(wi_model_plan_memory(world->model.get(), &off, prompt.size() + 5, &plan, error));
+
+  auto limited = sized<wi_runtime_params>();
+  limited.spill_folder = folder.path.c_str();
+  limited.kv_budget_bytes = (plan.kv_bytes + plan.index_bytes + plan.sealing_bytes) * 2;
+  Runtime runtime = create_runtime(&limited);
+  Model model = open_sample_model(runtime.get());
+  const std::vector<int32_t> recent = some_tokens(900);
+  auto policy = sized<wi_policy_params>();
+  policy.local_window = 1000;
+  auto all_recent = off;
+  all_recent.policy = &policy;
+  std::vector<Session> idle;
+  for (int i = 0; i < 50; ++i) {
+    idle.push_back(create_session(model.get(), &all_recent));
+    assert_works(
+        wi_session_prefill(idle.back().get(), recent.data(), recent.size(), nullptr, nullptr, error));
+  }
+  Session session = create_session(model.get(), &off);
+  const Task task = submit(session.get(), &params);
+  int32_t ready = 0;
+  assert_works(wi_task_wait(task.get(), 20'000'000'000, &ready, error));
+  assert_int_equal(ready, 1);
+  assert_true(take_all(task.get()).tokens == wanted.tokens);
+  auto stats = sized<wi_session_stats>();
+  assert_works(wi_session_get_stats(session.get(), &stats, error));
+  assert_true(stats.slow_bytes > 0);
+}
+
 // A host that lets go of sessions when their tasks are submitted, and fetches events much later.
 void an_ended_task_holds_no_memory_that_others_wait_for(void**) {
   auto limited = sized<wi_runtime_params>();
@@ -716,6 +757,7 @@ int main() {
       cmocka_unit_test(tasks_wait_for_memory_instead_of_failing),
       cmocka_unit_test(tasks_wait_for_the_slow_tier_instead_of_failing),
       cmocka_unit_test(tasks_wait_for_idle_sessions_that_cannot_leave),
+      cmocka_unit_test(a_task_beside_idle_sessions_does_with_what_they_leave),
       cmocka_unit_test(a_slow_tier_that_can_never_hold_a_task_is_told_at_once),
       cmocka_unit_test(an_ended_task_holds_no_memory_that_others_wait_for),
       cmocka_unit_test(wrong_arguments_are_named),

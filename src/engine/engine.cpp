@@ -103,7 +103,9 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   void read_text(size_t most_bytes);
   void pause_text();
   void prepare(const std::shared_ptr<Task>& task);
-  bool fits(const Task& task) const;
+  bool fits(Task& task) const;
+  bool fits(const Task& task, const TierPlan& plan) const;
+  static bool runs(const Task& task);
   void admit();
   void drop_cancelled();
   void cancel(const std::shared_ptr<Task>& task) noexcept {
@@ -294,17 +296,18 @@ void Loop::prepare(const std::shared_ptr<Task>& task) {
     const uint64_t tokens = session.stats().tokens + task->prompt().size() + answer;
     const uint64_t planned_tokens = std::min<uint64_t>(tokens, INT32_MAX);
     if (session.has_slow_tier()) {
-      const TierPlan tiers = plan_tiers(session.runtime(), session.model(), session.params(), planned_tokens);
-      task->planned_bytes = tiers.fast_bytes;
-      task->planned_slow = tiers.slow_bytes;
-      task->session().limit_fast(task->planned_bytes);  // the rest is for those that run beside it
+      const TierPlans tiers =
+          plan_tiers(session.runtime(), session.model(), session.params(), planned_tokens);
+      task->planned = tiers.most;
+      task->least = tiers.least;
     } else {
       const wi_memory_plan plan =
           plan_memory(session.runtime(), session.model(), session.params(), planned_tokens);
-      task->planned_bytes = plan.kv_bytes + plan.index_bytes + plan.sealing_bytes;
+      task->planned.fast_bytes = plan.kv_bytes + plan.index_bytes + plan.sealing_bytes;
+      task->least = task->planned;
     }
     const uint64_t budget = session.runtime().pool->budget();
-    check(task->planned_bytes <= budget, WI_E_BUDGET, "the task may need ", task->planned_bytes,
+    check(task->least.fast_bytes <= budget, WI_E_BUDGET, "the task may need ", task->least.fast_bytes,
           session.has_slow_tier() ? " bytes of fast memory for " : " bytes of KV for ", tokens,
           " tokens, the runtime's kv_budget_bytes is ", budget);
     if (task->params().sampling) task->session().set_sampling(*task->params().sampling);
@@ -329,29 +332,42 @@ void Loop::drop_cancelled() {
   });
 }
 
+// With as much in the fast tier as it wants, once those that run beside it leave that; where there is none, with what
+// idle sessions leave.
+bool Loop::fits(Task& task) const {
+  if (fits(task, task.planned)) return true;
+  const bool alone =
+      std::none_of(tasks_.begin(), tasks_.end(), [](const auto& of) { return runs(*of.second); });
+  if (!alone || !fits(task, task.least)) return false;
+  task.planned = task.least;
+  return true;
+}
+
 // What the runtime holds now, and what the running tasks and this one may still come to hold: in the fast tier, of what
 // cannot be in a slow one, and in that, where what idle sessions have in the fast one goes as far as it has to.
-bool Loop::fits(const Task& task) const {
+bool Loop::fits(const Task& task, const TierPlan& plan) const {
   const auto less = [](uint64_t from, uint64_t bytes) { return from - std::min(from, bytes); };
   const Runtime& runtime = task.session().runtime();
   const uint64_t budget = runtime.pool->budget();
   uint64_t fast = runtime.buffer ? runtime.residency.mandatory_bytes(*runtime.buffer) : runtime.pool->used();
   uint64_t idle = runtime.buffer ? runtime.residency.leaving_bytes() : 0, slow = 0;
-  const auto add = [&](const Task& of) {
-    const Session& session = of.session();
-    fast += less(of.planned_bytes, session.mandatory_bytes());
-    slow += less(of.planned_slow, session.stats().slow_bytes);
+  const auto add = [&](const Session& session, const TierPlan& planned) {
+    fast += less(planned.fast_bytes, session.mandatory_bytes());
+    slow += less(planned.slow_bytes, session.stats().slow_bytes);
     if (session.has_slow_tier()) idle = less(idle, session.residency().whole);
   };
-  add(task);
-  for (const auto& [id, other] : tasks_) {
-    const int32_t state = other->info().state;
-    if (state == WI_TASK_READING || state == WI_TASK_WRITING) add(*other);
-  }
+  add(task.session(), plan);
+  for (const auto& [id, other] : tasks_)
+    if (runs(*other)) add(other->session(), other->planned);
   if (fast > budget) return false;
   const uint64_t leaving = less(fast + idle, budget);
-  if (!task.planned_slow && !leaving) return true;
+  if (!plan.slow_bytes && !leaving) return true;
   return slow_tier_used(runtime) + slow + leaving <= slow_tier_room(runtime);
+}
+
+bool Loop::runs(const Task& task) {
+  const int32_t state = task.info().state;
+  return state == WI_TASK_READING || state == WI_TASK_WRITING;
 }
 
 void Loop::admit() {
@@ -359,6 +375,8 @@ void Loop::admit() {
       now_ns(), [&](Scheduler::Id id) { return fits(*tasks_.at(id)); },
       [&](Scheduler::Id id) {
         Task& task = *tasks_.at(id);
+        // The rest is for those that run beside it.
+        if (task.session().has_slow_tier()) task.session().limit_fast(task.planned.fast_bytes);
         const bool reads = !task.prompt().empty();
         task.set_state(reads ? WI_TASK_READING : WI_TASK_WRITING);
         if (!reads) scheduler_.start_writing(id);

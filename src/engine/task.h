@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "src/memory_plan.h"
 #include "src/session.h"
 
 namespace wi {
@@ -73,9 +74,9 @@ class Task {
   void end(int32_t state, const Event& last, wi_status status, const char* message) noexcept;
   bool ended() const;
 
-  uint64_t id = 0;             // the scheduler's
-  uint64_t planned_bytes = 0;  // that the session may come to hold, of the fast tier
-  uint64_t planned_slow = 0;   // and of the slow one
+  uint64_t id = 0;  // the scheduler's
+  // What the session may come to hold. least: with as little in the fast tier as it can go on with.
+  TierPlan planned, least;
 
  private:
   struct Stored {
