@@ -2,6 +2,7 @@
 // and the bits that one call after the other gives.
 #include <cuda_runtime.h>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/backend.h"
@@ -39,8 +40,8 @@ Steps steps_of(Session& session, int count) {
 
 void a_step_that_comes_again_is_one_call(void**) {
   needs_padding_cleared();
-  for (const Shape& shape :
-       {Shape{.policy = "full"}, Shape{.policy = "wave"}, Shape{.policy = "wave", .fast_share = 0.3f}}) {
+  const Shape shapes[] = {{.policy = "full"}, {.policy = "wave"}, {.policy = "wave", .fast_share = 0.3f}};
+  for (const Shape& shape : std::span(shapes).last(emulated_or(1u, 3u))) {
     cuda_emulation::reset(test::seed());
     World device(cuda_backend(), shape);
     const auto session = device.session();
@@ -73,7 +74,8 @@ void lists_that_grow_from_layer_to_layer_are_written_where_they_are(void**) {
 // Neither graphs nor what a step asks the runtime for besides.
 void calls_of_a_step_are_as_many_for_any_layers(void**) {
   needs_padding_cleared();
-  for (const float share : {0.0f, 0.3f}) {
+  const float shares[] = {0, 0.3f};
+  for (const float share : std::span(shares).last(emulated_or(1u, 2u))) {
     std::set<uint64_t> calls;
     for (const int32_t layers : {2, 5, emulated_or(4, 9)}) {
       cuda_emulation::reset(test::seed());
@@ -205,7 +207,7 @@ void sessions_that_take_turns_say_what_they_say_alone(void**) {
     Session* const three[] = {fork.get(), other.get(), one.get()};
     Event events[3];
     std::vector<std::vector<float>> logits;
-    for (int round = 0; round < 24; ++round) {
+    for (int round = 0; round < emulated_or(12, 24); ++round) {
       if (round % 4 == 0) one->decode(nullptr);
       if (round % 4 == 1) other->decode(nullptr);
       if (round % 4 == 2) Session::decode_batch(pair, nullptr, events);
@@ -219,7 +221,7 @@ void sessions_that_take_turns_say_what_they_say_alone(void**) {
   const auto [with, graphs] = life(true);
   const auto [without, none] = life(false);
   assert_true(with == without);
-  assert_true(graphs > 30 && none == 0);
+  assert_true(graphs > emulated_or(20u, 30u) && none == 0);
 }
 
 void a_graph_that_faults_loses_the_device_and_not_the_process(void**) {
