@@ -534,101 +534,98 @@ void a_slow_tier_that_can_never_hold_a_task_is_told_at_once(void**) {
   }
 }
 
+// A task whose session has sealed several segments, and what comes of it where all is in memory and nothing else runs.
+struct LongTask {
+  static constexpr size_t kTokens = 24000;
+  // What shorter ones have in the fast tier is most of them.
+  static constexpr bool kIsShortened = length(kTokens) < kTokens;
+
+  std::vector<int32_t> prompt = some_tokens(kTokens);
+  wi_task_params params = prompt_of(prompt, 5);
+  wi_session_params off = sized<wi_session_params>();
+  Answer wanted;
+  wi_session_stats stats = sized<wi_session_stats>();
+  wi_memory_plan plan = sized<wi_memory_plan>();
+  LongTask() {
+    off.prefix_reuse = WI_PREFIX_REUSE_OFF;
+    Session undisturbed = create_session(world->model.get(), &off);
+    wanted = take_all(submit(undisturbed.get(), &params).get());
+    assert_works(wi_session_get_stats(undisturbed.get(), &stats, error));
+    assert_works(wi_model_plan_memory(world->model.get(), &off, prompt.size() + 5, &plan, error));
+  }
+  LongTask(const LongTask&) = delete;
+  uint64_t planned_bytes() const { return plan.kv_bytes + plan.index_bytes + plan.sealing_bytes; }
+};
+
 // Each fits alone, two fit into the fast tier together, and no two into the slow one.
 void tasks_wait_for_the_slow_tier_instead_of_failing(void**) {
-  constexpr size_t kTokens = 24000;
-  if (length(kTokens) < kTokens) skip();  // what shorter ones have in the fast tier is most of them
+  if (LongTask::kIsShortened) skip();
   const Folder folder;
-  const std::vector<int32_t> prompt = some_tokens(kTokens);
-  const wi_task_params params = prompt_of(prompt, 5);
-  auto off = sized<wi_session_params>();
-  off.prefix_reuse = WI_PREFIX_REUSE_OFF;
-  Session undisturbed = create_session(world->model.get(), &off);
-  const Answer wanted = take_all(submit(undisturbed.get(), &params).get());
-  auto stats = sized<wi_session_stats>();
-  assert_works(wi_session_get_stats(undisturbed.get(), &stats, error));
-
+  const LongTask given;
   auto limited = sized<wi_runtime_params>();
   limited.spill_folder = folder.path.c_str();
   auto plan = sized<wi_memory_plan>();
   {
     Runtime unlimited = create_runtime(&limited);
     Model model = open_sample_model(unlimited.get());
-    assert_works(wi_model_plan_memory(model.get(), &off, prompt.size() + 5, &plan, error));
+    assert_works(wi_model_plan_memory(model.get(), &given.off, given.prompt.size() + 5, &plan, error));
   }
   limited.kv_budget_bytes = plan.fast_bytes * 5 / 2;
-  limited.spill_bytes = stats.kv_bytes + stats.kv_bytes * 8192 / kTokens;  // and a segment
-  assert_true(limited.kv_budget_bytes < stats.kv_bytes);
+  limited.spill_bytes = given.stats.kv_bytes + given.stats.kv_bytes * 8192 / given.kTokens;  // and a segment
+  assert_true(limited.kv_budget_bytes < given.stats.kv_bytes);
   Runtime runtime = create_runtime(&limited);
   Model model = open_sample_model(runtime.get());
   std::vector<Session> sessions;
   std::vector<Task> tasks;
   for (int i = 0; i < 5; ++i) {
-    sessions.push_back(create_session(model.get(), &off));
-    tasks.push_back(submit(sessions.back().get(), &params));
+    sessions.push_back(create_session(model.get(), &given.off));
+    tasks.push_back(submit(sessions.back().get(), &given.params));
   }
   for (size_t i = 0; i < tasks.size(); ++i) {
     const Answer answer = take_all(tasks[i].get());
     assert_int_equal(info_of(tasks[i].get()).status, WI_OK);
     assert_int_equal(info_of(tasks[i].get()).state, WI_TASK_DONE);
-    assert_true(answer.tokens == wanted.tokens);
+    assert_true(answer.tokens == given.wanted.tokens);
     assert_works(wi_session_truncate(sessions[i].get(), 0, error));  // makes room for those that wait
   }
 }
 
 // An idle session has the fast tier, and the slow one has no room for what it would have to give up.
 void tasks_wait_for_idle_sessions_that_cannot_leave(void**) {
-  constexpr size_t kTokens = 24000;
-  if (length(kTokens) < kTokens) skip();  // what shorter ones have in the fast tier is most of them
+  if (LongTask::kIsShortened) skip();
   const Folder folder;
-  const std::vector<int32_t> prompt = some_tokens(kTokens);
-  auto off = sized<wi_session_params>();
-  off.prefix_reuse = WI_PREFIX_REUSE_OFF;
-  Session undisturbed = create_session(world->model.get(), &off);
-  const wi_task_params params = prompt_of(prompt, 5);
-  const Answer wanted = take_all(submit(undisturbed.get(), &params).get());
-  auto plan = sized<wi_memory_plan>();
-  assert_works(wi_model_plan_memory(world->model.get(), &off, prompt.size() + 5, &plan, error));
-
+  const LongTask given;
   auto limited = sized<wi_runtime_params>();
   limited.spill_folder = folder.path.c_str();
-  limited.kv_budget_bytes = (plan.kv_bytes + plan.index_bytes + plan.sealing_bytes) * 5 / 4;
+  limited.kv_budget_bytes = given.planned_bytes() * 5 / 4;
   limited.spill_bytes = 1 << 20;
   Runtime runtime = create_runtime(&limited);
   Model model = open_sample_model(runtime.get());
-  Session idle = create_session(model.get(), &off), next = create_session(model.get(), &off);
-  assert_works(wi_session_prefill(idle.get(), prompt.data(), prompt.size(), nullptr, nullptr, error));
-  const Task task = submit(next.get(), &params);
+  Session idle = create_session(model.get(), &given.off), next = create_session(model.get(), &given.off);
+  assert_works(
+      wi_session_prefill(idle.get(), given.prompt.data(), given.prompt.size(), nullptr, nullptr, error));
+  const Task task = submit(next.get(), &given.params);
   usleep(300'000);  // in which it would have failed
   assert_int_equal(info_of(task.get()).state, WI_TASK_QUEUED);
   assert_works(wi_session_truncate(idle.get(), 0, error));
-  assert_true(take_all(task.get()).tokens == wanted.tokens);
+  assert_true(take_all(task.get()).tokens == given.wanted.tokens);
   assert_int_equal(info_of(task.get()).status, WI_OK);
 }
 
 // The fast tier would hold all of the task's session, were it not for what idle ones must have there.
 void a_task_beside_idle_sessions_does_with_what_they_leave(void**) {
-  constexpr size_t kTokens = 24000;
-  if (length(kTokens) < kTokens) skip();  // what shorter ones have in the fast tier is most of them
+  if (LongTask::kIsShortened) skip();
   const Folder folder;
-  const std::vector<int32_t> prompt = some_tokens(kTokens);
-  auto off = sized<wi_session_params>();
-  off.prefix_reuse = WI_PREFIX_REUSE_OFF;
-  const wi_task_params params = prompt_of(prompt, 5);
-  Session undisturbed = create_session(world->model.get(), &off);
-  const Answer wanted = take_all(submit(undisturbed.get(), &params).get());
-  auto plan = sized<wi_memory_plan>();
-  assert_works(wi_model_plan_memory(world->model.get(), &off, prompt.size() + 5, &plan, error));
-
+  const LongTask given;
   auto limited = sized<wi_runtime_params>();
   limited.spill_folder = folder.path.c_str();
-  limited.kv_budget_bytes = (plan.kv_bytes + plan.index_bytes + plan.sealing_bytes) * 2;
+  limited.kv_budget_bytes = given.planned_bytes() * 2;
   Runtime runtime = create_runtime(&limited);
   Model model = open_sample_model(runtime.get());
   const std::vector<int32_t> recent = some_tokens(900);
   auto policy = sized<wi_policy_params>();
   policy.local_window = 1000;
-  auto all_recent = off;
+  auto all_recent = given.off;
   all_recent.policy = &policy;
   std::vector<Session> idle;
   for (int i = 0; i < 50; ++i) {
@@ -636,12 +633,12 @@ void a_task_beside_idle_sessions_does_with_what_they_leave(void**) {
     assert_works(
         wi_session_prefill(idle.back().get(), recent.data(), recent.size(), nullptr, nullptr, error));
   }
-  Session session = create_session(model.get(), &off);
-  const Task task = submit(session.get(), &params);
+  Session session = create_session(model.get(), &given.off);
+  const Task task = submit(session.get(), &given.params);
   int32_t ready = 0;
-  assert_works(wi_task_wait(task.get(), 20'000'000'000, &ready, error));
+  assert_works(wi_task_wait(task.get(), int64_t{patience(60)} * 1'000'000'000, &ready, error));
   assert_int_equal(ready, 1);
-  assert_true(take_all(task.get()).tokens == wanted.tokens);
+  assert_true(take_all(task.get()).tokens == given.wanted.tokens);
   auto stats = sized<wi_session_stats>();
   assert_works(wi_session_get_stats(session.get(), &stats, error));
   assert_true(stats.slow_bytes > 0);

@@ -113,9 +113,8 @@ struct Operation {
   std::function<void()> run;
   CUevent_st* waits = nullptr;  // until this one is done as often as
   uint64_t until = 0;
-  bool alone = false;  // no graph holds it
-  bool copies =
-      false;  // by the runtime: a graph's would be of an allocation, whatever lies at its address by then
+  bool alone = false;   // no graph holds it
+  bool copies = false;  // by the runtime: of an allocation, whatever lies at its address by then
 };
 
 }  // namespace
