@@ -30,6 +30,10 @@ struct World {
         slots(kClusters) {
     for (EntrySlot& slot : slots) slot = kNoEntry;
   }
+  void end(uint64_t step) {
+    epochs.leave(step);
+    cache.step_ended();
+  }
   std::shared_ptr<HostPool> pool;
   Epochs epochs;
   PageCache cache;
@@ -67,7 +71,6 @@ void run_steps(World& world, uint64_t seed, int steps, Counts& counts) {
   std::vector<std::pair<int32_t, int>> held;  // entry, cluster
   int place = 0;
   for (int step = 0; step < steps; ++step) {
-    world.cache.begin_step();
     const uint64_t number = world.epochs.enter();
     hits.clear();
     held.clear();
@@ -92,7 +95,7 @@ void run_steps(World& world, uint64_t seed, int steps, Counts& counts) {
       world.cache.publish(entry, slot);
     }
     for (const auto& [entry, cluster] : held) counts.wrong += !holds(world.cache, entry, cluster);
-    world.epochs.leave(number);
+    world.end(number);
     world.cache.used(hits, number);
     world.cache.manage();
   }
@@ -130,8 +133,6 @@ void run(PageCache::MakeReplacement make) {
   // All frames can be had again once nobody uses them, and all memory goes.
   world.cache.forget(world.slots);
   world.cache.set_limit(20 * kSlabBytes);
-  world.cache.begin_step();
-  world.cache.begin_step();
   int64_t taken = 0;
   std::vector<int32_t> entries;
   for (int32_t entry = world.cache.take(1, 0); entry != kNoEntry; entry = world.cache.take(1, 0)) {
@@ -178,7 +179,7 @@ void what_goes_is_named_before_and_goes_when_it_must(void**) {
   want(world, kSixteen, step, hits);
   assert_int_equal(world.cache.take(1, step), kNoEntry);
   assert_int_equal(world.cache.stats().refusals, 1);
-  world.epochs.leave(step);
+  world.end(step);
   world.cache.used(hits, step);
   world.cache.manage();
   assert_int_equal(world.cache.stats().admissions, 16);
@@ -197,7 +198,7 @@ void what_goes_is_named_before_and_goes_when_it_must(void**) {
   for (int i = 0; i < 16; ++i)
     if (i != 3 && slot_of(world, kSixteen[i]) != kNoEntry)
       assert_true(i >= evicted);  // those before were used earlier
-  world.epochs.leave(step);
+  world.end(step);
 }
 
 // What was named and is wanted again is among the last to go then.
@@ -208,7 +209,7 @@ void what_is_found_again_stays(void**) {
     std::vector<EntryUse> hits;
     uint64_t step = world.epochs.enter();
     want(world, kSixteen, step, hits);
-    world.epochs.leave(step);
+    world.end(step);
     world.cache.used(hits, step);
     world.cache.manage();  // twice what was taken: names all
 
@@ -216,15 +217,47 @@ void what_is_found_again_stays(void**) {
     hits.clear();
     want(world, std::span(kSixteen).first(8), step, hits);
     assert_int_equal(hits.size(), 8);
-    world.epochs.leave(step);
+    world.end(step);
     world.cache.used(hits, step);
     world.cache.manage();
 
     step = world.epochs.enter();
     for (int i = 0; i < 8; ++i) assert_true(world.cache.take(1, step) != kNoEntry);
     for (int i = 0; i < 16; ++i) assert_int_equal(slot_of(world, kSixteen[i]) != kNoEntry, i < 8);
-    world.epochs.leave(step);
+    world.end(step);
   }
+}
+
+// As when its session was the last: no other step comes by.
+void what_a_step_keeps_beyond_the_limit_goes_with_it(void**) {
+  World world(make_lru);
+  world.cache.set_limit(4 * kSlabBytes);
+  std::vector<EntryUse> hits;
+  uint64_t step = world.epochs.enter();
+  want(world, kSixteen, step, hits);
+  world.end(step);
+  world.cache.manage();
+
+  step = world.epochs.enter();
+  want(world, kSixteen, step, hits);
+  assert_int_equal(hits.size(), 16);
+  world.cache.set_limit(0);
+  world.cache.forget(world.slots);
+  assert_true(world.cache.stats().bytes > 0);
+  for (int i = 0; i < 16; ++i)
+    assert_true(holds(world.cache, hits[static_cast<size_t>(i)].entry, kSixteen[i]));
+  world.end(step);
+  assert_int_equal(world.cache.stats().bytes, 0);
+
+  world.cache.set_limit(kSlabBytes);
+  step = world.epochs.enter();
+  const int32_t unread = world.cache.take(1, step);
+  world.cache.set_limit(0);
+  assert_true(world.cache.stats().bytes > 0);
+  world.cache.give(unread);
+  world.end(step);
+  assert_int_equal(world.cache.stats().bytes, 0);
+  assert_int_equal(world.pool->used(), 0);
 }
 
 // A manager that is held up in the middle of its work.
@@ -266,7 +299,6 @@ void nobody_waits_for_a_manager_that_stalls(void**) {
     }
     return published;
   };
-  world.cache.begin_step();
   assert_int_equal(publish(0, 100, 0), 100);
   world.cache.used({}, 1);
   world.cache.manage();
@@ -280,7 +312,6 @@ void nobody_waits_for_a_manager_that_stalls(void**) {
   });
   while (!is_held) std::this_thread::yield();
   for (int round = 0; round < 3; ++round) {
-    world.cache.begin_step();
     const uint64_t step = world.epochs.enter();
     const int first = 100 + 100 * round;
     const int published = publish(first, first + 100, step);
@@ -293,7 +324,7 @@ void nobody_waits_for_a_manager_that_stalls(void**) {
     world.cache.forget({world.slots.data() + first, 30});
     world.cache.set_limit((round == 0 ? 10 : 60) * kSlabBytes);
     assert_true(world.cache.stats().bytes > 0);
-    world.epochs.leave(step);
+    world.end(step);
   }
   held.unlock();
   manager.join();
@@ -302,7 +333,6 @@ void nobody_waits_for_a_manager_that_stalls(void**) {
       assert_true(holds(world.cache, entry, cluster));
 
   world.cache.forget(world.slots);
-  world.cache.begin_step();
   int64_t taken = 0;
   for (int32_t entry = world.cache.take(1, 0); entry != kNoEntry; entry = world.cache.take(1, 0)) {
     assert_true(entry < 60 * 16);
@@ -337,6 +367,7 @@ int main() {
       cmocka_unit_test(what_a_step_sees_stays_until_it_ends_bucketed),
       cmocka_unit_test(what_goes_is_named_before_and_goes_when_it_must),
       cmocka_unit_test(what_is_found_again_stays),
+      cmocka_unit_test(what_a_step_keeps_beyond_the_limit_goes_with_it),
       cmocka_unit_test(frames_are_numbered_slab_by_slab),
       cmocka_unit_test(nobody_waits_for_a_manager_that_stalls),
   };

@@ -81,7 +81,7 @@ bool PageCache::publish(int32_t entry, EntrySlot& slot) noexcept {
   return true;
 }
 
-void PageCache::begin_step() noexcept {
+void PageCache::step_ended() noexcept {
   std::lock_guard lock(mutex_);
   reclaim();
 }
@@ -364,15 +364,16 @@ void PageCache::free_chain(int32_t entry) noexcept {
 }
 
 void PageCache::reclaim() noexcept {
-  if (hidden_.empty()) return;
-  const uint64_t oldest = epochs_.oldest();
-  const auto seen =
-      std::partition(hidden_.begin(), hidden_.end(), [&](const Hidden& one) { return one.since >= oldest; });
-  for (auto at = seen; at != hidden_.end(); ++at) {
-    hidden_pages_ -= facts(at->entry).pages;
-    free_chain(at->entry);
+  if (!hidden_.empty()) {
+    const uint64_t oldest = epochs_.oldest();
+    const auto seen = std::partition(hidden_.begin(), hidden_.end(),
+                                     [&](const Hidden& one) { return one.since >= oldest; });
+    for (auto at = seen; at != hidden_.end(); ++at) {
+      hidden_pages_ -= facts(at->entry).pages;
+      free_chain(at->entry);
+    }
+    hidden_.erase(seen, hidden_.end());
   }
-  hidden_.erase(seen, hidden_.end());
   give_slabs_back();
 }
 

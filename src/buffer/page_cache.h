@@ -117,8 +117,8 @@ class PageCache {
   // From now on others find it there. False: somebody else's is there; the caller may use its own until its
   // step ends.
   bool publish(int32_t entry, EntrySlot& slot) noexcept;
-  // What was hidden while steps ran that have ended is free again.
-  void begin_step() noexcept;
+  // After each step: what was hidden while it ran is free again, and what is above the limit goes.
+  void step_ended() noexcept;
 
   // ---- by the manager's thread ----
   void used(std::span<const EntryUse> hits, uint64_t step) noexcept;

@@ -77,12 +77,11 @@ std::shared_ptr<HotPageCache> WaveBuffer::hot_pages(size_t page_bytes) {
   return hot_.back();
 }
 
-uint64_t WaveBuffer::begin_step() {
-  {
-    std::lock_guard lock(caches_mutex_);
-    for (const auto& cache : caches_) cache->begin_step();
-  }
-  return steps_.enter();
+// What others' calls could not take away while it ran goes now: nobody else may come.
+void WaveBuffer::end_step(uint64_t step) noexcept {
+  steps_.leave(step);
+  std::lock_guard lock(caches_mutex_);
+  for (const auto& cache : caches_) cache->step_ended();
 }
 
 void WaveBuffer::post(StepUse& use) noexcept {
@@ -204,7 +203,7 @@ void WaveBuffer::hasten() {
       const std::shared_ptr<PageCache> cache = caches_[i];
       list.unlock();
       cache->set_limit(shares_[i]);  // what has come in meanwhile
-      cache->begin_step();
+      cache->step_ended();
     }
   }
   {

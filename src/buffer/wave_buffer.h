@@ -94,11 +94,11 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
     WaveBuffer* const buffer_;
     uint64_t number_ = 0;
   };
-  // A decode step, within a reading: between these the frames that it found stay as they are. The beginning
-  // carries out what the manager has decided; neither waits for it. A prompt's chunk looks at no frames, and so
-  // keeps none from others while it takes its time.
-  uint64_t begin_step();  // throws std::bad_alloc
-  void end_step(uint64_t step) noexcept { steps_.leave(step); }
+  // A decode step, within a reading: between these the frames that it found stay as they are. The end carries out
+  // what was decided meanwhile; neither waits for the manager. A prompt's chunk looks at no frames, and so keeps
+  // none from others while it takes its time.
+  uint64_t begin_step() { return steps_.enter(); }  // throws std::bad_alloc
+  void end_step(uint64_t step) noexcept;
   // A step's hits; its use is swapped for an empty one that has room. Nothing is lost but order if it is not
   // taken.
   void post(StepUse& use) noexcept;
