@@ -247,11 +247,14 @@ void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll
 }
 
 // Beside the next steps, which go on with what is in memory until it is done; if it fails, a later call tries
-// again. False: there is nobody to do it.
+// again. What nobody else has any more is not written to its end: others, and the runtime's, wait for that. False:
+// there is nobody to do it.
 bool Residency::demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
   return buffer.later([this, segment, &buffer] {
+    const auto poll = [&] { check(segment.use_count() > 1, WI_E_CANCELLED, "nobody has the segment"); };
     try {
-      if (segment.use_count() > 1) segment->demote(buffer);
+      poll();
+      segment->demote(buffer, poll);
     } catch (...) {
     }
     settle(*segment);

@@ -296,6 +296,29 @@ void frames_that_a_step_keeps_go_when_it_ends(void**) {
   assert_int_equal(buffer.stats().frame_bytes, 0);
 }
 
+// A large segment is on its way out, which takes as long as the disk needs, when its session is closed.
+void what_nobody_has_any_more_is_not_written_to_its_end(void**) {
+  constexpr int kLarge = test::emulated_or(2048, 32768);
+  const double written = test::least_of_tries(0.5, [] {
+    World world(uint64_t{256} << 20);
+    SessionParams params = world.params("blocks");
+    params.policy_params.segment_tokens = kLarge;
+    auto session = Session::create(world.runtime, world.model, params);
+    fill(*session, 1, kLarge + 2000);
+    const Residency::Part part = session->residency();
+    HostPool& pool = *world.runtime->pool;
+    const HostBuffer others = pool.allocate(pool.budget() - pool.used() - part.kv / 128, "a test");
+    write(*session, 1);  // enough is left for it, and less than is kept free beside the next steps
+    const WaveBuffer& buffer = *world.runtime->buffer;
+    while (buffer.stats().slow_bytes == 0) std::this_thread::yield();
+    session.reset();
+    while (buffer.stats().slow_bytes > 0) std::this_thread::yield();
+    return static_cast<double>(buffer.stats().file.written_bytes) / static_cast<double>(part.whole);
+  });
+  std::printf("  %.2f of it\n", written);
+  assert_in_time(written < 0.5);
+}
+
 // Prompts beside it take all there is, one after the other.
 void a_session_that_writes_does_not_wait_for_those_that_read(void**) {
   const uint64_t one = bytes_of_one();
@@ -621,6 +644,7 @@ int main() {
       cmocka_unit_test(sessions_of_five_times_the_budget_all_go_on),
       cmocka_unit_test(sessions_that_come_and_go_say_what_they_say_alone),
       cmocka_unit_test(frames_that_a_step_keeps_go_when_it_ends),
+      cmocka_unit_test(what_nobody_has_any_more_is_not_written_to_its_end),
       cmocka_unit_test(a_session_that_writes_does_not_wait_for_those_that_read),
       cmocka_unit_test(calls_that_find_no_room_end_soon),
       cmocka_unit_test(whatever_makes_a_session_finds_room),
