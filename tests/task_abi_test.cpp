@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
+#include "support/emulated.h"
 #include "support/folder.h"
 #include "support/patience.h"
 
@@ -26,9 +27,11 @@ struct World {
 };
 World* world;
 
-// Long prompts are an eighth as long under a sanitizer or an emulator, which take their time with every token.
+// Long prompts are shorter under a sanitizer or an emulator, which take their time with every token.
 constexpr size_t length(size_t tokens) {
-#if defined(WI_SANITIZED) || defined(WI_EMULATED)
+#if defined(WI_EMULATED)
+  return tokens / 24;
+#elif defined(WI_SANITIZED)
   return tokens / 8;
 #else
   return tokens;
@@ -107,7 +110,7 @@ wi_task_params prompt_of(const std::vector<int32_t>& tokens, uint64_t max_tokens
 
 // Prompts of all lengths, policies, seeds and priorities at once.
 void many_tasks_get_the_tokens_that_each_gets_alone(void**) {
-  constexpr size_t kTasks = 12;
+  constexpr size_t kTasks = 12, kMore = emulated_or(12, 90), kAnswer = emulated_or(10, 30);
   std::vector<Session> sessions;
   std::vector<Task> tasks;
   std::vector<std::vector<int32_t>> prompts;
@@ -122,12 +125,12 @@ void many_tasks_get_the_tokens_that_each_gets_alone(void**) {
     params.policy = &policy;
     params.sampling = &sampling;
     // The long ones begin alike, so that they take over from each other what has been read.
-    prompts.push_back(i % 4 == 3 ? some_tokens(length(5000 + 300 * i), 3) : some_tokens(20 + 90 * i, i));
-    wanted.push_back(alone(prompts.back(), 30, &params));
+    prompts.push_back(i % 4 == 3 ? some_tokens(length(5000 + 300 * i), 3) : some_tokens(20 + kMore * i, i));
+    wanted.push_back(alone(prompts.back(), kAnswer, &params));
     sessions.push_back(create_session(world->model.get(), &params));
   }
   for (size_t i = 0; i < kTasks; ++i) {
-    wi_task_params params = prompt_of(prompts[i], 30);
+    wi_task_params params = prompt_of(prompts[i], kAnswer);
     params.priority = static_cast<int32_t>(i % 5) - 2;
     tasks.push_back(submit(sessions[i].get(), &params));
   }
@@ -256,7 +259,9 @@ void a_writer_goes_on_while_another_task_reads(void**) {
 // The engine does not know of them when the loops of a lone reader's chunk begin.
 void a_newcomer_that_only_writes_waits_a_moment_for_a_lone_reader(void**) {
   Session writer = create_session(world->model.get()), reader = create_session(world->model.get());
-  const std::vector<int32_t> question = some_tokens(100), document = some_tokens(length(24000), 5);
+  const std::vector<int32_t> question = some_tokens(100);
+  const std::vector<int32_t> document =
+      some_tokens(emulated_or<size_t>(3000, length(24000)), 5);  // two chunks at least
   assert_works(wi_session_prefill(writer.get(), question.data(), question.size(), nullptr, nullptr, error));
   const wi_task_params read = prompt_of(document, 1);
   wi_task_params write = sized<wi_task_params>();
@@ -283,7 +288,7 @@ void a_newcomer_that_only_writes_waits_a_moment_for_a_lone_reader(void**) {
 // A text that takes a second or more to tokenise wherever it is tokenised, and how long it takes.
 struct LongText {
   LongText() {
-    for (size_t bytes = 1'500'000; tokenising < std::chrono::seconds(1); bytes *= 2) {
+    for (size_t bytes = emulated_or(30'000, 1'500'000); tokenising < std::chrono::seconds(1); bytes *= 2) {
       while (text.size() < bytes) text += "And the waters of " + std::to_string(text.size()) + " ran; ";
       const Clock::time_point start = Clock::now();
       uint64_t count = 0;
@@ -713,7 +718,7 @@ void handles_may_be_released_in_any_order_while_a_task_runs(void**) {
     Runtime runtime = create_runtime();
     Model model = open_sample_model(runtime.get());
     Session session = create_session(model.get());
-    const std::vector<int32_t> prompt = some_tokens(static_cast<size_t>(i) * 200 + 1);
+    const std::vector<int32_t> prompt = some_tokens(static_cast<size_t>(i * emulated_or(20, 200)) + 1);
     const wi_task_params params = prompt_of(prompt, 20);
     Task task = submit(session.get(), &params);
     if (i % 2) task.reset();
