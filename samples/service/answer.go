@@ -12,19 +12,20 @@ type answer struct {
 	engine  *engine
 	session *waveinfer.Session
 	task    *waveinfer.Task
-	began   time.Time
-	prompt  int // tokens
-	cached  int // of them: read before, as a document
+	began   time.Time // it was let through
+	prompt  int       // tokens
+	cached  int       // of them: read before, as a document
+	read    int       // and by this answer, once it is closed
 
 	written int // tokens, with the one that ended the answer
 	first   time.Duration
 }
 
 // answer gives a prompt to the engine. session has read its first tokens already, and is the answer's from now
-// on. Close must follow unless it fails.
-func (e *engine) answer(ctx context.Context, session *waveinfer.Session, read int, prompt []waveinfer.Token,
+// on. began: when the request was let through. Close must follow unless it fails.
+func (e *engine) answer(ctx context.Context, session *waveinfer.Session, began time.Time, read int, prompt []waveinfer.Token,
 	most int, sampling *waveinfer.SamplingParams) (*answer, error) {
-	a := &answer{engine: e, session: session, began: time.Now(), prompt: len(prompt), cached: read}
+	a := &answer{engine: e, session: session, began: began, prompt: len(prompt), cached: read}
 	task, err := e.start(ctx, session, &waveinfer.TaskParams{Tokens: prompt[read:], MaxTokens: most, Sampling: sampling})
 	if err != nil {
 		session.Close()
@@ -36,6 +37,9 @@ func (e *engine) answer(ctx context.Context, session *waveinfer.Session, read in
 
 // close ends the answer if it has not ended, within one step of the engine.
 func (a *answer) close() {
+	if info, err := a.task.Info(); err == nil {
+		a.read = info.PromptDone
+	}
 	a.task.Close()
 	if stats, err := a.session.Stats(); err == nil {
 		a.engine.metrics.answered(a, &stats)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"waveinfer"
 )
@@ -51,6 +52,18 @@ func TestAChatAnswersAndItsShapeIsOpenAIs(t *testing.T) {
 	}
 	events, _ := r.stream("/v1/chat/completions", chatAbout(fact, question))
 	if at(events[0], "choices/0/delta/role") != "assistant" || at(events[0], "object") != "chat.completion.chunk" {
+		t.Errorf("the first event is %v", events[0])
+	}
+}
+
+// The stream has said by then that it is alive.
+func TestAStreamBeginsWithTheRoleHoweverLongItReads(t *testing.T) {
+	usual := aliveEvery
+	t.Cleanup(func() { aliveEvery = usual }) // once the service has ended
+	aliveEvery = time.Millisecond
+	r := start(t, nil)
+	events, _ := r.stream("/v1/chat/completions", chatAbout(someText(random(t), 200), question))
+	if at(events[0], "choices/0/delta/role") != "assistant" {
 		t.Errorf("the first event is %v", events[0])
 	}
 }

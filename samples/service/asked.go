@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"waveinfer"
 )
@@ -34,11 +35,12 @@ func (s *service) answer(w http.ResponseWriter, r *http.Request, f *form, q *wri
 		return err
 	}
 	defer leave()
+	began := time.Now()
 	asked, err := ask(ctx)
 	if err != nil {
 		return err
 	}
-	a, err := s.begin(ctx, asked, q, sampling)
+	a, err := s.begin(ctx, began, asked, q, sampling)
 	if err != nil {
 		return err
 	}
@@ -47,7 +49,7 @@ func (s *service) answer(w http.ResponseWriter, r *http.Request, f *form, q *wri
 }
 
 // begin gives a prompt to the engine.
-func (s *service) begin(ctx context.Context, asked *asked, q *writing, sampling *waveinfer.SamplingParams) (*answer, error) {
+func (s *service) begin(ctx context.Context, began time.Time, asked *asked, q *writing, sampling *waveinfer.SamplingParams) (*answer, error) {
 	most, err := q.most(s.engine, asked.param, len(asked.prompt), asked.most)
 	if err == nil && asked.session == nil {
 		asked.session, err = s.engine.model.NewSession(&s.engine.session)
@@ -58,5 +60,5 @@ func (s *service) begin(ctx context.Context, asked *asked, q *writing, sampling 
 		}
 		return nil, err
 	}
-	return s.engine.answer(ctx, asked.session, asked.read, asked.prompt, most, sampling)
+	return s.engine.answer(ctx, asked.session, began, asked.read, asked.prompt, most, sampling)
 }

@@ -55,7 +55,7 @@
 // no new requests, running ones have --grace to end, and documents that are not yet saved are.
 //
 // It listens on this machine only unless told otherwise, and knows no users: put a proxy with TLS and keys in
-// front of it.
+// front of it. One on the same machine that passes on the name it was asked by is told of by --host.
 //
 // # Read the code
 //

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,7 @@ type document struct {
 	usedAt atomic.Int64  // ns
 	held   atomic.Uint64 // bytes of keys, values and index; 0: it is not in memory
 	saved  atomic.Bool
+	saving atomic.Bool // by somebody who is at it
 
 	lock    chan struct{}      // has one element while somebody uses what follows
 	text    string             // "" while it is not in memory
@@ -45,6 +47,10 @@ func documentID(text string) string {
 	hash := sha256.Sum256([]byte(text))
 	return "doc-" + hex.EncodeToString(hash[:16])
 }
+
+var documentIDs = regexp.MustCompile("^doc-[0-9a-f]{32}$")
+
+func isDocumentID(name string) bool { return documentIDs.MatchString(name) }
 
 func newDocument(folder string, known facts) *document {
 	return &document{facts: known, folder: folder, lock: make(chan struct{}, 1)}
@@ -104,8 +110,8 @@ func (d *document) fork(ctx context.Context, e *engine) (*waveinfer.Session, str
 	return session, d.text, err
 }
 
-// load brings the document back from its files. A session that another model wrote, or that is damaged, is
-// read anew from the text; d is acquired.
+// load brings the document back from its files. A session that another model wrote, that was read through another
+// policy, or that is damaged, is read anew from the text; d is acquired.
 func (d *document) load(ctx context.Context, e *engine) error {
 	text, err := os.ReadFile(d.textFile())
 	if err == nil && documentID(string(text)) != d.ID {
@@ -115,9 +121,10 @@ func (d *document) load(ctx context.Context, e *engine) error {
 		return newProblem(http.StatusInternalServerError, "server_error", "document", "document_lost",
 			fmt.Sprintf("document %s cannot be loaded: %s; delete it and send its text again", d.ID, err))
 	}
-	session, err := e.model.Load(ctx, d.sessionFile(), nil)
+	params := e.savedSession()
+	session, err := e.model.Load(ctx, d.sessionFile(), params)
 	for errors.Is(err, waveinfer.ErrBudget) && e.makeRoom() {
-		session, err = e.model.Load(ctx, d.sessionFile(), nil)
+		session, err = e.model.Load(ctx, d.sessionFile(), params)
 	}
 	if errors.Is(err, waveinfer.ErrCancelled) || errors.Is(err, waveinfer.ErrBudget) || errors.Is(err, waveinfer.ErrMemory) {
 		return err
@@ -127,7 +134,7 @@ func (d *document) load(ctx context.Context, e *engine) error {
 		if session, err = e.readText(ctx, string(text), time.Unix(d.CreatedAt, 0), func(int, int) {}); err != nil {
 			return err
 		}
-		d.saved.Store(false) // until the service ends
+		d.saved.Store(false)
 	}
 	d.keep(string(text), session)
 	return nil
@@ -142,9 +149,13 @@ func (e *engine) readText(ctx context.Context, text string, now time.Time, progr
 	return e.read(ctx, tokens, progress)
 }
 
-// save writes the document's files if they are not there. It works on a fork, so that questions are answered
-// meanwhile.
+// save writes the document's files if they are not there and nobody else is writing them. It works on a fork, so
+// that questions are answered meanwhile.
 func (d *document) save(ctx context.Context) error {
+	if !d.saving.CompareAndSwap(false, true) {
+		return nil
+	}
+	defer d.saving.Store(false)
 	if err := d.acquire(ctx); err != nil {
 		return err
 	}

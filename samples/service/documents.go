@@ -156,11 +156,10 @@ func (s *service) answerAbout(w http.ResponseWriter, r *http.Request, id string,
 		return err
 	}
 	return s.answer(w, r, &chatForm, q, temperature, func(ctx context.Context) (*asked, error) {
-		session, text, err := d.fork(ctx, s.engine)
+		session, text, err := s.library.fork(ctx, d)
 		if err != nil {
 			return nil, err
 		}
-		s.library.trim() // it may have been loaded
 		a := &asked{session: session, param: "messages", most: usualAnswer}
 		a.prompt, err = s.engine.aboutTokens(&d.facts, text, messages)
 		if err == nil {

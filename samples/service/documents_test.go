@@ -193,9 +193,46 @@ func TestADamagedSessionIsReadAgainFromItsText(t *testing.T) {
 	if got := at(second.ask(id), "choices/0/message/content"); got != fact {
 		t.Errorf("the answer is %v", got)
 	}
-	second.stop()
-	if info, err := os.Stat(file); err != nil || info.Size() < 2000 {
-		t.Errorf("it is not saved again: %v, %v", info, err)
+	eventually(t, "it is saved again", func() bool {
+		info, err := os.Stat(file)
+		return err == nil && info.Size() > 2000
+	})
+	eventually(t, "it may leave memory again", second.service.library.makeRoom)
+}
+
+func TestALoadedDocumentIsReadAsTheOptionsSay(t *testing.T) {
+	folder := t.TempDir()
+	first := start(t, func(o *options) { o.documents, o.sparseRead = folder, 100 })
+	id, document := first.read(someText(random(t), 100))
+	first.stop()
+	for _, test := range []struct {
+		policy string
+		anew   bool
+	}{{"", false}, {"full", true}, {"full", false}} { // as which it is saved then
+		next := start(t, func(o *options) { o.documents, o.policy = folder, test.policy })
+		next.ask(id)
+		if read := float64(next.service.metrics.promptTokens.Load()); (read > document["tokens"].(float64)) != test.anew {
+			t.Errorf("%+v: %g tokens were read for a document of %v", test, read, document["tokens"])
+		}
+		next.stop()
+	}
+}
+
+func TestFilesOfAProcessThatWasKilledAreRemoved(t *testing.T) {
+	folder := t.TempDir()
+	first := start(t, func(o *options) { o.documents = folder })
+	id, _ := first.read(someText(random(t), 50))
+	first.stop()
+	if err := os.Remove(filepath.Join(folder, id+".json")); err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(folder, "doc-notes.txt")
+	if err := os.WriteFile(mine, []byte("of the host's own"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, func(o *options) { o.documents = folder })
+	if files, _ := os.ReadDir(folder); len(files) != 1 || files[0].Name() != filepath.Base(mine) {
+		t.Errorf("the folder has %v", files)
 	}
 }
 

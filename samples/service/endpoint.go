@@ -3,8 +3,11 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -22,6 +25,9 @@ func (s *service) endpoint(path string, answer func(http.ResponseWriter, *http.R
 		}()
 		err := s.mayAsk(r)
 		if err == nil {
+			body := &countedBody{ReadCloser: r.Body, of: &s.bodies}
+			defer body.giveBack()
+			r.Body = body
 			err = answer(recorded, r)
 		}
 		if err != nil {
@@ -30,8 +36,13 @@ func (s *service) endpoint(path string, answer func(http.ResponseWriter, *http.R
 	})
 }
 
-// mayAsk refuses what another site's page has a browser send, and everything that is late.
+// mayAsk refuses what another site's page has a browser send, and everything that is late. A page whose own name has
+// come to mean this machine is of the same site to the browser, but says that name.
 func (s *service) mayAsk(r *http.Request) error {
+	if local, is := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); is && local.IP.IsLoopback() && !s.isOurs(r.Host) {
+		return newProblem(http.StatusForbidden, "invalid_request_error", "", "unknown_host",
+			fmt.Sprintf("the service is not called %q; --host can say that it is", r.Host))
+	}
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "same-origin", "none":
 	default:
@@ -43,6 +54,18 @@ func (s *service) mayAsk(r *http.Request) error {
 		return errStopping
 	}
 	return nil
+}
+
+// isOurs tells whether a request's Host means this machine, or is one of --host.
+func (s *service) isOurs(host string) bool {
+	name := host
+	if alone, _, err := net.SplitHostPort(host); err == nil {
+		name = alone
+	}
+	name = strings.Trim(name, "[]")
+	ip := net.ParseIP(name)
+	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback() ||
+		slices.ContainsFunc(s.hosts, func(known string) bool { return strings.EqualFold(known, name) })
 }
 
 // recorder knows which status was sent. 0: none yet.

@@ -65,6 +65,18 @@ func openEngine(ctx context.Context, o options, metrics *metrics) (*engine, erro
 	return e, nil
 }
 
+// savedSession is how a saved session is to be loaded: as new ones are, whatever it was saved as. Zero would be that.
+func (e *engine) savedSession() *waveinfer.SessionParams {
+	saved := e.session
+	if saved.SparseReadTokens == 0 {
+		saved.SparseReadTokens = -1
+	}
+	if saved.Policy == nil {
+		saved.Policy = &waveinfer.PolicyParams{Name: "wave"}
+	}
+	return &saved
+}
+
 func (e *engine) close() {
 	e.model.Close()
 	e.runtime.Close()
@@ -164,7 +176,6 @@ func (e *engine) read(ctx context.Context, tokens []waveinfer.Token, progress fu
 		session.Close()
 		return nil, err
 	}
-	e.metrics.promptTokens.Add(int64(len(tokens)))
 	return session, nil
 }
 
@@ -175,11 +186,14 @@ func (e *engine) readTo(ctx context.Context, session *waveinfer.Session, tokens 
 		return err
 	}
 	defer task.Close()
+	done := 0
+	defer func() { e.metrics.promptTokens.Add(int64(done)) }()
 	for {
 		info, err := task.Info()
 		if err != nil {
 			return err
 		}
+		done = info.PromptDone
 		progress(info.PromptDone, info.PromptTokens)
 		switch info.State {
 		case waveinfer.TaskDone:

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"waveinfer"
 )
 
 // library is the documents: those in memory, and those in the folder only.
@@ -63,14 +65,17 @@ func (l *library) find() error {
 	if err != nil {
 		return err
 	}
+	hasFacts := map[string]bool{}
 	for _, entry := range entries {
 		path := filepath.Join(l.folder, entry.Name())
 		if strings.HasPrefix(entry.Name(), temporary) {
 			os.Remove(path) // of a process that was killed
 		}
-		if filepath.Ext(path) != ".json" {
+		id, isFacts := strings.CutSuffix(entry.Name(), ".json")
+		if !isFacts {
 			continue
 		}
+		hasFacts[id] = true
 		var known facts
 		body, err := os.ReadFile(path)
 		if err == nil {
@@ -86,6 +91,13 @@ func (l *library) find() error {
 		d := newDocument(l.folder, known)
 		d.saved.Store(true)
 		l.documents[d.ID] = d
+	}
+	for _, entry := range entries { // killed before the facts were written, or after they were removed
+		extension := filepath.Ext(entry.Name())
+		id := strings.TrimSuffix(entry.Name(), extension)
+		if (extension == ".txt" || extension == ".session") && isDocumentID(id) && !hasFacts[id] {
+			os.Remove(filepath.Join(l.folder, entry.Name()))
+		}
 	}
 	return nil
 }
@@ -191,6 +203,31 @@ func (l *library) readNew(ctx context.Context, r *reading, known facts, text str
 	d := newDocument(l.folder, known)
 	d.keep(text, session)
 	return d, nil
+}
+
+// fork gives a session that has read the document, and its text. It may have to be loaded, and others to go for that;
+// if what was saved was of no use it is saved again, beside the questions: until then it cannot leave memory.
+func (l *library) fork(ctx context.Context, d *document) (*waveinfer.Session, string, error) {
+	before := d.saved.Load()
+	session, text, err := d.fork(ctx, l.engine)
+	if err != nil {
+		return nil, "", err
+	}
+	l.mu.Lock()
+	again := before && !d.saved.Load() && !l.closed
+	if again {
+		l.work.Add(1)
+	}
+	l.mu.Unlock()
+	if again {
+		go func() {
+			defer l.work.Done()
+			l.save(l.base, d)
+			l.trim()
+		}()
+	}
+	l.trim()
+	return session, text, nil
 }
 
 // save is tried again when the service ends. A document that is not saved stays in memory.

@@ -40,14 +40,14 @@ func (m *metrics) request(path string, status int, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.requests[fmt.Sprintf(`path=%q,status="%d"`, path, status)]++
-	if status == http.StatusOK && strings.HasPrefix(path, "/v1/") {
+	if status/100 == 2 && strings.HasPrefix(path, "/v1/") {
 		m.duration.add(took.Seconds())
 	}
 }
 
 // answered counts an answer that has ended, whichever way.
 func (m *metrics) answered(a *answer, stats *waveinfer.SessionStats) {
-	m.promptTokens.Add(int64(a.prompt - a.cached))
+	m.promptTokens.Add(int64(a.read))
 	m.cachedTokens.Add(int64(a.cached))
 	m.answerTokens.Add(int64(a.written))
 	m.kvBytesRead.Add(int64(stats.KVBytesRead))

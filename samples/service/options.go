@@ -18,6 +18,7 @@ type options struct {
 	model         string // path
 	name          string // what clients call the model
 	listen        string
+	hosts         []string      // names by which a proxy may ask on this machine
 	documents     string        // folder that documents are saved in
 	documentBytes int64         // most, of a text; of any other request's body too
 	context       int           // most tokens of prompt and answer together; 0: as many as the model was made for
@@ -41,6 +42,10 @@ func parseOptions(arguments []string, messages io.Writer) (options, error) {
 	set.StringVar(&o.model, "model", "", "`file` (.gguf) or folder of the model; required")
 	set.StringVar(&o.name, "name", "", "what clients call the model (default: the file's name)")
 	set.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` to listen at")
+	set.Func("host", "`name` that a proxy on this machine asks for, besides localhost; may be repeated", func(name string) error {
+		o.hosts = append(o.hosts, name)
+		return nil
+	})
 	set.StringVar(&o.documents, "documents", o.documents, "`folder` that documents are saved in")
 	set.Func("document-bytes", "most `bytes` of a document or request (default 64M)", bytesTo(&o.documentBytes))
 	set.IntVar(&o.context, "context", 0, "most `tokens` of prompt and answer together (default: the model's)")

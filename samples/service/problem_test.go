@@ -43,6 +43,8 @@ func TestWrongRequestsAreRefusedInOpenAIsWords(t *testing.T) {
 		{"an unknown role", chat, with(object{"messages": []object{{"role": "end|>", "content": "x"}}}), 400, "unsupported_value", "messages"},
 		{"a picture", chat, with(object{"messages": []object{{"role": "user", "content": []object{{"type": "image_url"}}}}}), 400, "unsupported_value", "messages"},
 		{"content of another type", chat, with(object{"messages": []object{{"role": "user", "content": 5}}}), 400, "invalid_type", "messages"},
+		{"a call of a tool", chat, with(object{"messages": []object{{"role": "assistant", "content": nil, "tool_calls": []object{{"id": "1"}}}}}), 400, "unsupported_value", "messages"},
+		{"a name", chat, with(object{"messages": []object{{"role": "user", "content": "x", "name": "Ann"}}}), 400, "unsupported_value", "messages"},
 		{"temperature as text", chat, with(object{"temperature": "hot"}), 400, "invalid_type", "temperature"},
 		{"temperature too high", chat, with(object{"temperature": 3}), 400, "invalid_value", "temperature"},
 		{"top_p too high", chat, with(object{"top_p": 1.5}), 400, "invalid_value", "top_p"},
@@ -95,6 +97,7 @@ func TestFieldsThatChangeNothingAreIgnored(t *testing.T) {
 	r := start(t, nil)
 	body := with(object{"user": "me", "metadata": object{"a": "b"}, "n": 1, "presence_penalty": 0, "logprobs": false, "tools": nil,
 		"response_format": object{"type": "text"}, "stop": nil, "seed": nil, "max_tokens": nil})
+	body["messages"] = []object{{"role": "user", "content": fact + "\n\n" + question, "tool_calls": nil, "refusal": nil, "annotations": []object{}}}
 	if got := at(r.post("/v1/chat/completions", body), "choices/0/message/content"); got != fact {
 		t.Errorf("the answer is %v", got)
 	}
@@ -136,6 +139,38 @@ func TestAnotherSitesPageIsRefused(t *testing.T) {
 		if response.StatusCode != want {
 			t.Errorf("%s: status %d, want %d", site, response.StatusCode, want)
 		}
+	}
+}
+
+func TestAnotherNameOfThisMachineIsRefused(t *testing.T) {
+	r := start(t, func(o *options) { o.hosts = []string{"llm.example"} })
+	_, port, _ := net.SplitHostPort(r.server.Listener.Addr().String())
+	for host, want := range map[string]int{"evil.example": 403, "evil.example:" + port: 403, "127.0.0.1.evil.example": 403,
+		"localhost": 200, "LOCALHOST:" + port: 200, "127.0.0.1:" + port: 200, "[::1]": 200, "llm.example:443": 200} {
+		request, _ := http.NewRequest("GET", r.server.URL+"/v1/documents", nil)
+		request.Host = host
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("%s: status %d, want %d", host, response.StatusCode, want)
+		}
+	}
+}
+
+func TestBodiesOfAllRequestsTogetherAreBounded(t *testing.T) {
+	r := start(t, nil)
+	r.service.bodies.free.Store(10000)
+	status, answer := r.call("POST", "/v1/chat/completions", chatAbout(strings.Repeat("x", 20000), question))
+	if status != http.StatusTooManyRequests || at(answer, "error/code") != "too_many_bytes" {
+		t.Errorf("status %d, %v", status, answer)
+	}
+	r.post("/v1/chat/completions", chatAbout(fact, question))
+	r.idle()
+	if free := r.service.bodies.free.Load(); free != 10000 {
+		t.Errorf("%d bytes are free", free)
 	}
 }
 

@@ -12,7 +12,41 @@ import (
 type message struct {
 	Role    string  `json:"role"`
 	Content content `json:"content"`
-	Name    string  `json:"name,omitempty"`
+}
+
+// UnmarshalJSON refuses what else a message says: calls of tools, say, which the model would not be told of. Clients
+// send answers back as they got them, with fields that are empty.
+func (m *message) UnmarshalJSON(data []byte) error {
+	type plain message
+	if err := json.Unmarshal(data, (*plain)(m)); err != nil {
+		return err
+	}
+	fields := map[string]any{}
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return err
+	}
+	for name, value := range fields {
+		switch name = strings.ToLower(name); {
+		case name == "role" || name == "content" || isEmpty(value):
+		default:
+			return badRequest("messages", "unsupported_value", "messages: %s is not supported here", name)
+		}
+	}
+	return nil
+}
+
+func isEmpty(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case string:
+		return v == ""
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return false
 }
 
 // content is a text, or a list of parts that are texts.

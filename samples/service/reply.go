@@ -113,7 +113,7 @@ func (f *form) stream(ctx context.Context, w http.ResponseWriter, a *answer, q *
 		}
 		return events.send(next)
 	}
-	pieces, finish := a.pieces(ctx), ""
+	pieces, finish, introduced := a.pieces(ctx), "", f.first == nil
 	for finish == "" {
 		p, ok, err := nextPiece(ctx, events, pieces)
 		if err == nil && ok && p.err != nil {
@@ -125,8 +125,8 @@ func (f *form) stream(ctx context.Context, w http.ResponseWriter, a *answer, q *
 		if err != nil && !events.begun {
 			return err
 		}
-		if err == nil && !events.begun && f.first != nil {
-			err = send(*f.first)
+		if err == nil && !introduced {
+			err, introduced = send(*f.first), true
 		}
 		if err != nil {
 			events.fail(err)
@@ -151,8 +151,9 @@ func (f *form) stream(ctx context.Context, w http.ResponseWriter, a *answer, q *
 	return nil
 }
 
-// How often a stream says that it is alive while a long prompt is being read: proxies give up on silence.
-const aliveEvery = 10 * time.Second
+// How often a stream says that it is alive while a long prompt is being read: proxies give up on silence. Tests have
+// less patience.
+var aliveEvery = 10 * time.Second
 
 // nextPiece waits for a piece; not ok: there are no more.
 func nextPiece(ctx context.Context, events *eventStream, pieces <-chan piece) (p piece, ok bool, err error) {

@@ -231,7 +231,8 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 	defer control.SetReadDeadline(time.Time{})
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var large *http.MaxBytesError
-	if err != nil && !errors.As(err, &large) {
+	var known *problem
+	if err != nil && !errors.As(err, &large) && !errors.As(err, &known) {
 		return nil, badRequest("", "incomplete_request", "the request's body did not arrive: %s", err)
 	}
 	return bytes.TrimPrefix(body, []byte("\xef\xbb\xbf")), err

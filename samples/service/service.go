@@ -15,6 +15,8 @@ type service struct {
 	library       *library
 	metrics       *metrics
 	documentBytes int64
+	bodies        bodies
+	hosts         []string // names besides this machine's own
 	grace         time.Duration
 
 	stopping atomic.Bool
@@ -24,7 +26,8 @@ type service struct {
 
 // newService opens the model and finds the documents. ctx may end that.
 func newService(ctx context.Context, o options) (*service, error) {
-	s := &service{metrics: newMetrics(), documentBytes: o.documentBytes, grace: o.grace}
+	s := &service{metrics: newMetrics(), documentBytes: o.documentBytes, hosts: o.hosts, grace: o.grace}
+	s.bodies.free.Store(bodiesOf * o.documentBytes)
 	s.base, s.end = context.WithCancelCause(context.Background())
 	var err error
 	if s.engine, err = openEngine(ctx, o, s.metrics); err != nil {
