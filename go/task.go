@@ -203,6 +203,10 @@ func (t *Task) next(ctx context.Context) (event Event, ok bool, err error) {
 	}
 	ended := ctx.Done()
 	for {
+		if ended != nil && ctx.Err() != nil { // though there may be events that nobody has taken yet
+			t.Cancel()
+			ended = nil
+		}
 		news, event, ok, over, err := t.take()
 		if err != nil || ok || over {
 			return event, ok, err
@@ -214,8 +218,6 @@ func (t *Task) next(ctx context.Context) (event Event, ok bool, err error) {
 		case <-news:
 		case <-t.work.closed:
 		case <-ended:
-			t.Cancel()
-			ended = nil
 		}
 	}
 }

@@ -3,6 +3,7 @@ package waveinfer_test
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -132,6 +133,37 @@ func TestAContextThatEndsCancelsTheTask(t *testing.T) {
 	}
 	wantError(t, last, waveinfer.ErrCancelled, context.Canceled, why)
 	must(s.Decode(background))(t)
+}
+
+// Events wait for it, and it looks at its context all the same.
+func TestAContextThatEndsCancelsTheTaskOfWhoIsSlower(t *testing.T) {
+	m := openModel(t)
+	never := []waveinfer.LogitBias{{Token: must(m.Info())(t).EOSToken, Bias: float32(math.Inf(-1))}}
+	task := must(reading(t, m, nil).Submit(&waveinfer.TaskParams{Sampling: &waveinfer.SamplingParams{LogitBias: never}}))(t)
+	defer task.Close()
+	ctx, cancel := context.WithCancel(background)
+	defer cancel()
+	events := 0
+	for _, err := range task.Events(ctx) {
+		if err != nil {
+			wantError(t, err, waveinfer.ErrCancelled, context.Canceled)
+			break
+		}
+		switch events++; events {
+		case 3:
+			time.Sleep(200 * time.Millisecond) // many have come since
+			cancel()
+		case 4:
+			for late := time.Now().Add(5 * time.Second); must(task.Info())(t).State != waveinfer.TaskCancelled; time.Sleep(time.Millisecond) {
+				if time.Now().After(late) {
+					t.Fatal("the task goes on")
+				}
+			}
+		}
+	}
+	if events < 4 {
+		t.Errorf("%d events: there were none that waited", events)
+	}
 }
 
 func TestClosingATaskFreesItsSessionAtOnce(t *testing.T) {
