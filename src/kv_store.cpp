@@ -20,13 +20,14 @@ class KvStore::Use {
         }) {}
   // make_room(): before anything of the store is being read.
   template <class MakeRoom>
-  Use(KvStore& store, MakeRoom&& make_room) : store_(store) {
+  Use(KvStore& store, MakeRoom&& make_room, bool reads = true) : store_(store) {
     check(!store.busy_.exchange(true, std::memory_order_acquire), WI_E_BUSY,
           "kv is in use by another thread");
     try {
       store.room_ = true;
       store.refused_ = nullptr;
       make_room();
+      if (!reads) return;
       reading_.emplace(store.runtime_->buffer.get());
       store.sequence_.refresh();
     } catch (...) {
@@ -35,6 +36,11 @@ class KvStore::Use {
       store.busy_.store(false, std::memory_order_release);
       throw;
     }
+  }
+  // As Session::Use's.
+  static Use without_reading(KvStore& store) {
+    return Use(
+        store, [] {}, false);
   }
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
@@ -73,16 +79,21 @@ void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const flo
     if (coming || sequence_.slow_segments()) make_room(sequence_, coming, true);
   });
   const int64_t width = int64_t{params_.shape.kv_heads} * params_.shape.head_dim;
-  uint32_t largest = 0;
-  in_room([&] {
-    sequence_.reserve(written + tokens - sequence_.tokens());
-    runtime_->workers.run(nullptr, [&](const Stream& stream) {
-      largest = wi::append(runtime_->backend, stream, sequence_, layer, written, tokens, keys, values, width,
-                           append_room_);
+  try {
+    uint32_t largest = 0;
+    in_room([&] {
+      sequence_.reserve(written + tokens - sequence_.tokens());
+      runtime_->workers.run(nullptr, [&](const Stream& stream) {
+        largest = wi::append(runtime_->backend, stream, sequence_, layer, written, tokens, keys, values,
+                             width, append_room_);
+      });
     });
-  });
-  check(kv_holds(DType::f32, largest), WI_E_ARGUMENT, "keys or values of layer ", layer, " are not finite");
-  check_kv_range(params_.shape.dtype, largest, layer);
+    check(kv_holds(DType::f32, largest), WI_E_ARGUMENT, "keys or values of layer ", layer, " are not finite");
+    check_kv_range(params_.shape.dtype, largest, layer);
+  } catch (...) {
+    sequence_.unreserve(*std::max_element(written_.begin(), written_.end()));
+    throw;
+  }
   written += tokens;
   sequence_.commit(*std::min_element(written_.begin(), written_.end()) - sequence_.tokens());
 }
@@ -222,13 +233,13 @@ void KvStore::truncate(int64_t tokens) {
 // ---- saving: save.cpp does it ----
 
 void KvStore::save(ByteSink& to, const CancelToken* cancel) {
-  Use use(*this);
+  const Use use = Use::without_reading(*this);
   check_even();
   write(to, cancel);
 }
 
 void KvStore::save(const std::string& path, const CancelToken* cancel) {
-  Use use(*this);
+  const Use use = Use::without_reading(*this);
   check_even();
   write(path, cancel);
 }

@@ -81,8 +81,8 @@ class KvStore {
   SavedParams saved_params() const;
   std::shared_ptr<Runtime> runtime_;
   KvStoreParams params_;
+  std::unique_ptr<Residency::Member> resident_;  // null: there is no slow tier; outlives the segments
   Sequence sequence_;
-  std::unique_ptr<Residency::Member> resident_;           // null: there is no slow tier
   std::vector<std::shared_ptr<const Segment>> segments_;  // scratch
   bool room_ = true;                                      // as in Session
   std::exception_ptr refused_;

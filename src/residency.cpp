@@ -31,6 +31,13 @@ uint64_t scaled(uint64_t bytes, uint64_t part, uint64_t of) {
                                static_cast<double>(of));
 }
 
+// What ends the writing of a segment that nobody else has any more.
+struct Unwanted {};
+
+void check_wanted(const std::shared_ptr<const Segment>& segment) {
+  if (segment.use_count() == 1) throw Unwanted{};
+}
+
 uint64_t mandatory_of(const HostPool& pool, uint64_t fast, const WaveBufferMemory& buffers) {
   return less(pool.used(), fast + buffers.frames + buffers.retired);
 }
@@ -201,10 +208,10 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
       for (auto at = held_.begin(); at != held_.end() && on_its_way < changes.missing; ++at) {
         if (!at->second.leaving || !at->second.fast) continue;
         auto segment = at->second.segment.lock();
-        if (!segment || std::find(changes.now.begin(), changes.now.end(), segment) != changes.now.end())
+        if (segment && std::find(changes.now.begin(), changes.now.end(), segment) != changes.now.end())
           continue;
         on_its_way += at->second.bytes;
-        changes.now.push_back(std::move(segment));
+        if (segment) changes.now.push_back(std::move(segment));
       }
       changes.on_its_way = refused ? frees : on_its_way > 0;
       changes.coming_back = changes.on_its_way || (!refused && others_go_on());
@@ -234,8 +241,13 @@ void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll
       changes.now.push_back(std::move(segment));
   }
   for (auto& segment : changes.now) {
+    const auto poll_here = [&] {
+      check_wanted(segment);
+      if (poll) poll();
+    };
     try {
-      segment->demote(buffer, poll);
+      segment->demote(buffer, poll_here);
+    } catch (const Unwanted&) {  // its memory is free when it goes
     } catch (const Error& error) {
       if (error.code() == WI_E_CANCELLED) throw;
       refused = std::current_exception();
@@ -251,7 +263,7 @@ void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll
 // there is nobody to do it.
 bool Residency::demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
   return buffer.later([this, segment, &buffer] {
-    const auto poll = [&] { check(segment.use_count() > 1, WI_E_CANCELLED, "nobody has the segment"); };
+    const auto poll = [&] { check_wanted(segment); };
     try {
       poll();
       segment->demote(buffer, poll);
@@ -374,11 +386,8 @@ void Residency::choose(Member& from, Chosen& chosen, Enough&& enough) {
     auto segment = holding->segment.lock();
     if (segment) {
       chosen.push_back(std::move(segment));
-      holding->leaving = true;
-    } else {  // it has gone
-      holding->fast = false;
-      fast_ -= holding->bytes;
     }
+    holding->leaving = true;  // of one that has gone the memory is free in a moment
     changed_ = true;
     from.whole_ -= holding->bytes / holding->holders;
     from.all_fast_ -= holding->bytes;

@@ -47,7 +47,7 @@ uint64_t bytes_to_load(const KvShape& shape, const Policy& policy, const PolicyP
 void Session::write(ByteSink& to, const CancelToken* cancel) const {
   SessionImage own = image();
   own.model = identity_of(*model_, *runtime_, cancel);
-  write_session_file(to, saved_params(), sequence_, &own, flag_of(cancel));
+  write_session_file(to, saved_params(), sequence_, &own, runtime_->buffer.get(), flag_of(cancel));
 }
 
 void Session::write(const std::string& path, const CancelToken* cancel) const {
@@ -166,7 +166,7 @@ SessionImage Session::image() const {
 // ---- KV stores ----
 
 void KvStore::write(ByteSink& to, const CancelToken* cancel) const {
-  write_session_file(to, saved_params(), sequence_, nullptr, flag_of(cancel));
+  write_session_file(to, saved_params(), sequence_, nullptr, runtime_->buffer.get(), flag_of(cancel));
 }
 
 void KvStore::write(const std::string& path, const CancelToken* cancel) const {

@@ -89,7 +89,7 @@ int64_t Session::prefill_chunk_of(std::span<const int32_t> tokens, const Prefill
 void Session::append_text(std::string_view text, uint32_t tokenize_flags, const PrefillParams& params,
                           const CancelToken* cancel) {
   Session* const self = this;
-  Use use({&self, 1});
+  Use use = Use::without_reading({&self, 1});  // while it is tokenised
   check(model_->tokenizer != nullptr, WI_E_STATE, "model has no tokenizer");
   TimelyProgress progress(params.progress, params.progress_user);
   progress.set(0, text.size());
@@ -97,6 +97,7 @@ void Session::append_text(std::string_view text, uint32_t tokenize_flags, const 
   const std::vector<int32_t> ids = model_->tokenizer->encode(text, tokenize_flags & WI_TOKENIZE_ADD_BOS,
                                                              tokenize_flags & WI_TOKENIZE_PARSE_SPECIAL,
                                                              flag_of(cancel), progress ? &pause : nullptr);
+  use.begin_reading();
   run_prefill(use, ids, params, cancel);
 }
 
@@ -177,6 +178,7 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
     exact_end_ = exact_before;
     alike_end_ = alike_before;
     logits_ = logits_before;
+    logits_shared_ = true;  // as they may be a fork's too, and were before
     totals_ = totals_before;
     throw;
   }
@@ -490,13 +492,13 @@ void Session::check_bias(const SamplingParams& sampling) const {
 
 void Session::save(ByteSink& to, const CancelToken* cancel) {
   Session* const self = this;
-  Use use({&self, 1});
+  const Use use = Use::without_reading({&self, 1});
   write(to, cancel);
 }
 
 void Session::save(const std::string& path, const CancelToken* cancel) {
   Session* const self = this;
-  Use use({&self, 1});
+  const Use use = Use::without_reading({&self, 1});
   write(path, cancel);
 }
 

@@ -224,12 +224,13 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<uint64_t> fast_limit_{UINT64_MAX};
 
   TokenLog tokens_;  // all; the last is pending if there is one more than the sequence has
+  // Null: there is no slow tier. It outlives the segments, whose memory others wait for until it is free.
+  std::unique_ptr<Residency::Member> resident_;
   Sequence sequence_;
-  DeviceViews::Reading reading_views_;           // during a call
-  std::unique_ptr<Residency::Member> resident_;  // null: there is no slow tier
-  bool room_ = true;                             // was made, when it was last wanted
-  std::exception_ptr refused_;                   // by the slow tier then; null: it took all that was to leave
-  Making making_ = Making::whole;                // of what is sealed next
+  DeviceViews::Reading reading_views_;  // during a call
+  bool room_ = true;                    // was made, when it was last wanted
+  std::exception_ptr refused_;          // by the slow tier then; null: it took all that was to leave
+  Making making_ = Making::whole;       // of what is sealed next
   // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one
   // back). Segments below it may be reused.
   int64_t exact_end_ = 0;

@@ -12,28 +12,9 @@ namespace wi {
 class Session::Use {
  public:
   // batch: a message says which session it is about.
-  explicit Use(std::span<Session* const> sessions, bool batch = false) : sessions_(sessions), batch_(batch) {
-    for (Session* session : sessions_) {
-      refuse_unless_free(*session);
-      while (session->busy_.exchange(true, std::memory_order_acquire)) {
-        // Its owner may meet somebody who is about to be refused.
-        if (session->owner_.load(std::memory_order_relaxed) != std::this_thread::get_id())
-          refuse("session is in use by another thread");
-        std::this_thread::yield();
-      }
-      ++entered_;
-      refuse_unless_free(*session);  // it may have been reserved meanwhile
-      ++place_;
-    }
-    if (sessions_.empty()) return;
-    try {
-      begin_reading();
-    } catch (...) {
-      stop_reading();
-      leave();
-      throw;
-    }
-  }
+  explicit Use(std::span<Session* const> sessions, bool batch = false) : Use(sessions, batch, true) {}
+  // For what may take as long as a disk or a host does: others' keys and values may leave meanwhile, and these.
+  static Use without_reading(std::span<Session* const> sessions) { return Use(sessions, false, false); }
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
   ~Use() {
@@ -68,7 +49,35 @@ class Session::Use {
   }
   static bool reading_here() { return reading_here_ > 0; }
 
+  void begin_reading() {
+    reading_.emplace(sessions_[0]->runtime_->buffer.get());
+    ++reading_here_;
+    for (Session* session : sessions_) session->sequence_.refresh(&session->reading_views_);
+  }
+
  private:
+  Use(std::span<Session* const> sessions, bool batch, bool reads) : sessions_(sessions), batch_(batch) {
+    for (Session* session : sessions_) {
+      refuse_unless_free(*session);
+      while (session->busy_.exchange(true, std::memory_order_acquire)) {
+        // Its owner may meet somebody who is about to be refused.
+        if (session->owner_.load(std::memory_order_relaxed) != std::this_thread::get_id())
+          refuse("session is in use by another thread");
+        std::this_thread::yield();
+      }
+      ++entered_;
+      refuse_unless_free(*session);  // it may have been reserved meanwhile
+      ++place_;
+    }
+    if (sessions_.empty() || !reads) return;
+    try {
+      begin_reading();
+    } catch (...) {
+      stop_reading();
+      leave();
+      throw;
+    }
+  }
   void refuse_unless_free(const Session& session) {
     const std::thread::id owner = session.owner_.load(std::memory_order_relaxed);
     if (owner != std::thread::id() && owner != std::this_thread::get_id())
@@ -79,11 +88,6 @@ class Session::Use {
     leave();
     if (batch_) fail(WI_E_BUSY, "sessions[", refused, "]: ", reason);
     fail(WI_E_BUSY, reason);
-  }
-  void begin_reading() {
-    reading_.emplace(sessions_[0]->runtime_->buffer.get());
-    ++reading_here_;
-    for (Session* session : sessions_) session->sequence_.refresh(&session->reading_views_);
   }
   void stop_reading() noexcept {
     for (Session* session : sessions_.first(entered_)) session->reading_views_.end();

@@ -213,6 +213,27 @@ void over_budget_append_changes_nothing(void**) {
   assert_true(error_of(store, data, 0, 220) < kF32);
 }
 
+// Of the runtime's budget, which others wait for.
+void a_failed_append_gives_its_room_back(void**) {
+  RuntimeParams small;
+  KvStoreParams params = store_params("wave", 1);
+  small.kv_budget_bytes = 300 * params.shape.token_bytes();
+  const auto limited = Runtime::create(small);
+  Data data(1000);
+  KvStore store(limited, params), other(limited, params);
+  data.append(store, 0, 100);
+  data.keys[1][1] = NAN;
+  store.append(0, 50, data.keys[0].data(), data.values[0].data());  // a layer ahead, whose room stays
+  const uint64_t before = limited->pool->used();
+  assert_error(WI_E_BUDGET, "of the budget", data.append(store, 100, 800));
+  assert_int_equal(limited->pool->used(), before);
+  assert_error(WI_E_ARGUMENT, "not finite", store.append(1, 150, data.keys[1].data(), data.values[1].data()));
+  assert_int_equal(limited->pool->used(), before);
+  data.append(other, 100, 60);
+  store.append(1, 50, data.keys[1].data() + kWidth, data.values[1].data() + kWidth);
+  assert_int_equal(limited->pool->used(), before + other.stats().kv_bytes);
+}
+
 }  // namespace
 
 int main() {
@@ -223,6 +244,7 @@ int main() {
       cmocka_unit_test(layers_may_run_ahead_of_each_other),
       cmocka_unit_test(forks_diverge_and_cuts_go_back),
       cmocka_unit_test(over_budget_append_changes_nothing),
+      cmocka_unit_test(a_failed_append_gives_its_room_back),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

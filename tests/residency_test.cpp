@@ -10,7 +10,9 @@
 
 #include "src/engine/engine.h"
 #include "src/kv_store.h"
+#include "src/memory/host_memory.h"
 #include "src/session.h"
+#include "src/store/byte_stream.h"
 #include "tests/support/emulated.h"
 #include "tests/support/folder.h"
 #include "tests/support/in_time.h"
@@ -38,13 +40,15 @@ test::ModelShape shape() {
 
 // budget 0: more than anybody needs.
 struct World {
-  explicit World(uint64_t budget, bool slow = true, uint64_t spill_bytes = 0) {
+  explicit World(uint64_t budget, bool slow = true, uint64_t spill_bytes = 0,
+                 std::shared_ptr<Memory> memory = nullptr) {
     RuntimeParams params;
     params.threads = 2;
     params.kv_budget_bytes = budget ? budget : uint64_t{256} << 20;
     if (slow) params.spill_folder = folder.path;
     params.spill_bytes = spill_bytes;
     params.slab_bytes = kSlab;
+    params.kv_memory = std::move(memory);
     runtime = Runtime::create(params);
     model = test::random_model(shape(), DType::f32, test::seed());
   }
@@ -296,15 +300,21 @@ void frames_that_a_step_keeps_go_when_it_ends(void**) {
   assert_int_equal(buffer.stats().frame_bytes, 0);
 }
 
+// One segment of a session that is large, and some of others.
+std::shared_ptr<Session> with_a_large_segment(World& world) {
+  constexpr int kLarge = test::emulated_or(2048, 32768);
+  SessionParams params = world.params("blocks");
+  params.policy_params.segment_tokens = kLarge;
+  auto session = Session::create(world.runtime, world.model, params);
+  fill(*session, 1, kLarge + 2000);
+  return session;
+}
+
 // A large segment is on its way out, which takes as long as the disk needs, when its session is closed.
 void what_nobody_has_any_more_is_not_written_to_its_end(void**) {
-  constexpr int kLarge = test::emulated_or(2048, 32768);
   const double written = test::least_of_tries(0.5, [] {
     World world(uint64_t{256} << 20);
-    SessionParams params = world.params("blocks");
-    params.policy_params.segment_tokens = kLarge;
-    auto session = Session::create(world.runtime, world.model, params);
-    fill(*session, 1, kLarge + 2000);
+    auto session = with_a_large_segment(world);
     const Residency::Part part = session->residency();
     HostPool& pool = *world.runtime->pool;
     const HostBuffer others = pool.allocate(pool.budget() - pool.used() - part.kv / 128, "a test");
@@ -317,6 +327,135 @@ void what_nobody_has_any_more_is_not_written_to_its_end(void**) {
   });
   std::printf("  %.2f of it\n", written);
   assert_in_time(written < 0.5);
+}
+
+// By whoever needs its room.
+void nor_by_a_call_that_waits_for_its_room(void**) {
+  World world(uint64_t{256} << 20);
+  auto session = with_a_large_segment(world);
+  const uint64_t whole = session->residency().whole;
+  const WaveBuffer& buffer = *world.runtime->buffer;
+  Residency::Member newcomer(world.runtime->residency, world.runtime->buffer, 1024);
+  Residency::Wish wish;
+  wish.coming = world.runtime->pool->budget() - world.runtime->pool->used() + whole / 2;
+  std::exception_ptr refused;
+  const auto close_it = [&] {
+    if (buffer.stats().slow_bytes > 0) session.reset();
+  };
+  assert_true(newcomer.make_room(wish, close_it, refused));
+  assert_true(session == nullptr);
+  assert_true(!refused);
+  assert_true(buffer.stats().file.written_bytes < whole / 2);
+  assert_int_equal(buffer.stats().slow_bytes, 0);
+}
+
+// The manager may be the last that has a segment, which takes a while to go.
+void what_the_manager_lets_go_of_keeps_nobody(void**) {
+  World world(1 << 20);
+  WaveBuffer& buffer = *world.runtime->buffer;
+  struct Slow {
+    std::atomic<bool> is_going{false}, may_go{false};
+  } slow;
+  struct Held {
+    Slow& slow;
+    ~Held() {
+      slow.is_going = true;
+      while (!slow.may_go) std::this_thread::yield();
+    }
+  };
+  assert_true(buffer.later([held = std::shared_ptr<Held>(new Held{slow})] {}));
+  while (!slow.is_going) std::this_thread::yield();
+  std::atomic<bool> posted{false};
+  std::thread step([&] {
+    StepUse use;
+    use.cache = buffer.cache_of(1024).get();
+    buffer.post(use);
+    posted = true;
+  });
+  for (int i = 0; i < 5000 && !posted; ++i) usleep(1000);
+  const bool in_time = posted;
+  slow.may_go = true;
+  step.join();
+  assert_true(in_time);
+}
+
+// The first piece that is freed of many bytes waits until it may go, once it is told to.
+class SlowToFree final : public Memory {
+ public:
+  std::byte* allocate(uint64_t bytes, HostPages pages) override { return memory_.allocate(bytes, pages); }
+  void free(std::byte* data, uint64_t bytes) noexcept override {
+    if (bytes >= 64 << 10 && is_slow.exchange(false)) {
+      is_going = true;
+      while (!may_go) usleep(1000);
+    }
+    memory_.free(data, bytes);
+  }
+  void copy(std::span<const CopyPiece> pieces) override { memory_.copy(pieces); }
+  bool host_loads() const override { return true; }
+  std::atomic<bool> is_slow{false}, is_going{false}, may_go{false};
+
+ private:
+  HostMemory memory_{false};
+};
+
+// It takes the system a while to take back what a large session had, and nobody else can make it leave.
+void a_newcomer_waits_for_the_memory_of_one_that_is_being_closed(void**) {
+  const auto memory = std::make_shared<SlowToFree>();
+  World world(2 * bytes_of_one(), true, 0, memory);
+  auto first = world.session(), second = world.session();
+  read(*first, 1);
+  assert_true(first->residency().whole > 0);
+  HostPool& pool = *world.runtime->pool;
+  const HostBuffer others = pool.allocate(pool.budget() - pool.used() - 1024, "a test");
+  memory->is_slow = true;
+  std::thread closing([&] { first.reset(); });
+  while (!memory->is_going) std::this_thread::yield();
+  std::thread later([&] {
+    usleep(300'000);
+    memory->may_go = true;
+  });
+  bool failed = false;
+  try {
+    read(*second, 2);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    failed = true;
+  }
+  closing.join();
+  later.join();
+  assert_false(failed);
+}
+
+// Whoever takes what is saved may be slow: a disk, or a host's callback.
+void a_save_that_takes_long_keeps_nobody_from_room(void**) {
+  struct Waits final : ByteSink {
+    std::atomic<bool> has_begun{false}, may_end{false};
+    uint64_t bytes = 0;
+    void write(const void*, size_t more) override {
+      bytes += more;
+      if (bytes < 100'000) return;  // in the middle of a segment
+      has_begun = true;
+      while (!may_end) usleep(1000);
+    }
+  } sink;
+  World world(bytes_of_one() * 5 / 4);
+  auto first = world.session(), second = world.session();
+  read(*first, 1);
+  std::thread saving([&] { first->save(sink, nullptr); });
+  while (!sink.has_begun) std::this_thread::yield();
+  bool failed = false;
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    read(*second, 2);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    failed = true;
+  }
+  const auto took = std::chrono::steady_clock::now() - start;
+  sink.may_end = true;
+  saving.join();
+  assert_false(failed);
+  assert_in_time(took < std::chrono::seconds(5));
 }
 
 // Prompts beside it take all there is, one after the other.
@@ -645,6 +784,10 @@ int main() {
       cmocka_unit_test(sessions_that_come_and_go_say_what_they_say_alone),
       cmocka_unit_test(frames_that_a_step_keeps_go_when_it_ends),
       cmocka_unit_test(what_nobody_has_any_more_is_not_written_to_its_end),
+      cmocka_unit_test(nor_by_a_call_that_waits_for_its_room),
+      cmocka_unit_test(what_the_manager_lets_go_of_keeps_nobody),
+      cmocka_unit_test(a_newcomer_waits_for_the_memory_of_one_that_is_being_closed),
+      cmocka_unit_test(a_save_that_takes_long_keeps_nobody_from_room),
       cmocka_unit_test(a_session_that_writes_does_not_wait_for_those_that_read),
       cmocka_unit_test(calls_that_find_no_room_end_soon),
       cmocka_unit_test(whatever_makes_a_session_finds_room),

@@ -505,6 +505,32 @@ void cancelled_prefill_changes_nothing(void**) {
   assert_int_equal(session->stats().tokens, 302);
 }
 
+// They are a fork's too, and what a cut to the prompt's end brings back; nobody tries the prompt again here.
+void a_failed_prefill_leaves_shared_logits_alone(void**) {
+  auto rt = runtime();
+  auto session = Session::create(rt, model(), session_params(rt, "wave"));
+  session->prefill(prompt(300), {}, nullptr);
+  const auto fork = session->fork();
+  const auto before = logits_of(*session);
+  PrefillParams refused;
+  refused.progress = [](void*, uint64_t done, uint64_t) { return int32_t{done > 0}; };
+  assert_error(WI_E_CANCELLED, "", session->prefill(prompt(50, 3), refused, nullptr));
+  decode_tokens(*session, 3);
+  assert_true(logits_of(*fork) == before);
+  session->truncate(300);
+  assert_true(logits_of(*session) == before);
+}
+
+void a_prompt_ends_the_making_of_a_segment_of_its_tokens(void**) {
+  auto rt = runtime();
+  auto session = Session::create(rt, model(), session_params(rt, "wave"));
+  session->prefill(prompt(300), {}, nullptr);
+  for (int i = 0; i < 300 && !session->sequence().being_built(); ++i) session->decode(nullptr);
+  assert_true(session->sequence().being_built());
+  session->prefill(prompt(700, 1), {}, nullptr);
+  assert_false(session->sequence().being_built());
+}
+
 void batch_equals_each_alone(void**) {
   auto rt = runtime();
   std::vector<std::shared_ptr<Session>> alone, batched;
@@ -590,6 +616,8 @@ int main() {
       cmocka_unit_test(over_budget_changes_nothing),
       cmocka_unit_test(runtime_budget_holds_for_all_sessions),
       cmocka_unit_test(cancelled_prefill_changes_nothing),
+      cmocka_unit_test(a_failed_prefill_leaves_shared_logits_alone),
+      cmocka_unit_test(a_prompt_ends_the_making_of_a_segment_of_its_tokens),
       cmocka_unit_test(batch_equals_each_alone),
       cmocka_unit_test(short_chunks_may_read_through_the_policy),
       cmocka_unit_test(statistics_account_for_every_token),

@@ -503,12 +503,14 @@ void tasks_wait_for_memory_instead_of_failing(void**) {
   }
   // What can never fit is told at once, not queued for ever.
   Session large = create_session(model.get());
-  wi_task_params too_much = prompt_of(prompt, 1000000);
-  Task refused = submit(large.get(), &too_much);
-  assert_int_equal(take_all(refused.get()).last, WI_EVENT_FAILED);
-  const wi_task_info info = info_of(refused.get());
-  assert_int_equal(info.status, WI_E_BUDGET);
-  assert_non_null(std::strstr(info.message, "kv_budget_bytes"));
+  for (const uint64_t tokens : {uint64_t{1000000}, UINT64_MAX}) {
+    wi_task_params too_much = prompt_of(prompt, tokens);
+    Task refused = submit(large.get(), &too_much);
+    assert_int_equal(take_all(refused.get()).last, WI_EVENT_FAILED);
+    const wi_task_info info = info_of(refused.get());
+    assert_int_equal(info.status, WI_E_BUDGET);
+    assert_non_null(std::strstr(info.message, "kv_budget_bytes"));
+  }
 }
 
 // Neither what must stay in fast memory, as the slow tier has no room for it, nor what a share of it leaves no room for.

@@ -5,6 +5,17 @@
 #include <utility>
 
 namespace wi {
+namespace {
+
+// Never lowered: who took the entry's frames before may have been overtaken by who looks at them now.
+void raise(std::atomic<uint64_t>& seen, uint64_t step) {
+  uint64_t before = seen.load(std::memory_order_acquire);
+  while (before < step && !seen.compare_exchange_weak(before, step, std::memory_order_seq_cst)) {
+  }
+}
+
+}  // namespace
+
 PageCache::PageCache(std::shared_ptr<HostPool> pool, Epochs& epochs, size_t page_bytes, MakeReplacement make,
                      size_t slab_bytes)
     : pool_(std::move(pool)),
@@ -23,10 +34,7 @@ PageCache::~PageCache() {
 // Who takes frames away clears the slot and then looks who has seen the entry; so one of the two notices.
 int32_t PageCache::find(const EntrySlot& slot, uint64_t step) noexcept {
   for (int32_t entry = slot.load(std::memory_order_acquire); entry != kNoEntry;) {
-    std::atomic<uint64_t>& seen = facts(entry).seen;
-    uint64_t before = seen.load(std::memory_order_acquire);
-    while (before < step && !seen.compare_exchange_weak(before, step, std::memory_order_seq_cst)) {
-    }
+    raise(facts(entry).seen, step);
     const int32_t now = slot.load(std::memory_order_seq_cst);
     if (now == entry) return entry;
     entry = now;
@@ -55,7 +63,7 @@ int32_t PageCache::take(int32_t pages, uint64_t step, uint64_t* evicted) noexcep
   }
   for (int32_t frame = first; frame != kNoEntry; frame = facts(frame).next) facts(frame).owner = first;
   facts(first).pages = pages;
-  facts(first).seen.store(step, std::memory_order_relaxed);
+  raise(facts(first).seen, step);
   facts(first).admitted = facts(first).leaving = false;
   return first;
 }

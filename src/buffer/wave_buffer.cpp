@@ -113,10 +113,11 @@ void WaveBuffer::manage() {
     posted_.wait(lock, [&] { return stopping_ || !queue_.empty() || !work_.empty(); });
     if (stopping_) return;
     if (queue_.empty()) {
-      const std::function<void()> work = std::move(work_.front());
+      std::function<void()> work = std::move(work_.front());
       work_.pop_front();
       lock.unlock();
       work();
+      work = nullptr;  // it may be the last to have a segment, which takes a while to go
       lock.lock();
       continue;
     }
@@ -168,7 +169,9 @@ void WaveBuffer::free_retired() noexcept {
 }
 
 WaveBuffer::Share::~Share() {
-  if (buffer_ && bytes_) buffer_->change_share(page_bytes_, bytes_, 0);
+  if (!buffer_ || !bytes_) return;
+  buffer_->change_share(page_bytes_, bytes_, 0);
+  if (buffer_->pinned()) buffer_->hot_pages(page_bytes_)->trim();  // nobody else may come
 }
 
 void WaveBuffer::Share::set(uint64_t bytes) {

@@ -293,7 +293,8 @@ void Loop::prepare(const std::shared_ptr<Task>& task) {
     if (task->params().text.empty()) task->set_prompt(task->params().tokens);
     const Session& session = task->session();
     const uint64_t answer = task->params().max_tokens ? task->params().max_tokens : kUnboundedAnswer;
-    const uint64_t tokens = session.stats().tokens + task->prompt().size() + answer;
+    const uint64_t known = session.stats().tokens + task->prompt().size();
+    const uint64_t tokens = known + std::min(answer, UINT64_MAX - known);
     const uint64_t planned_tokens = std::min<uint64_t>(tokens, INT32_MAX);
     if (session.has_slow_tier()) {
       const TierPlans tiers =

@@ -72,6 +72,7 @@ void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_t
     const std::shared_ptr<Segment> segment = build_segment(sequence, span, context);
     if (context.on_segment) context.on_segment(segment);
     put_in_place(sequence, segment, context);
+    sequence.building().reset();  // its tokens are sealed now
   }
 }
 

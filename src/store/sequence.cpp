@@ -31,6 +31,11 @@ void Sequence::reserve(int64_t count) {
   while (tail_.size() < tail_blocks) tail_.emplace_back(new TokenBlock(*pools_.pages, shape_, kBlockTokens));
 }
 
+void Sequence::unreserve(int64_t end) noexcept {
+  const int64_t blocks = (std::max(end, sealed_end_) - sealed_end_ + kBlockTokens - 1) / kBlockTokens;
+  if (blocks < static_cast<int64_t>(tail_.size())) tail_.erase(tail_.begin() + blocks, tail_.end());
+}
+
 void Sequence::places(int32_t layer, int64_t first, int64_t count, int64_t row,
                       std::vector<AppendRun>& runs) {
   while (count > 0) {

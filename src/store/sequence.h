@@ -49,6 +49,7 @@ class Sequence {
 
   // ---- append: reserve, write every layer where places() says, commit. Until commit nothing is visible. ----
   void reserve(int64_t count);  // room for `count` tokens after tokens(); throws WI_E_BUDGET or WI_E_MEMORY
+  void unreserve(int64_t end) noexcept;  // gives back what is room for tokens from `end` on alone
   // Adds to `runs` where the tokens [first, first + count) go; none is sealed. row: that of the first.
   void places(int32_t layer, int64_t first, int64_t count, int64_t row, std::vector<AppendRun>& runs);
   void commit(int64_t count);

@@ -168,6 +168,7 @@ class ChunkRows {
 // Keys and values as they are to lie in a file. What is in a slow tier lies so already, and is read once.
 class PageSource {
  public:
+  explicit PageSource(WaveBuffer* buffer) : buffer_(buffer) {}  // null: there is no slow tier
   // put(pages, bytes) some at a time; checksums (page_slots), zero before.
   template <class Put>
   void each(const Segment& segment, size_t plane, uint32_t* checksums, const Put& put) {
@@ -189,7 +190,9 @@ class PageSource {
   }
 
  private:
+  // A chunk at a time: who writes it may be slow, and others wait for the memory of what leaves meanwhile.
   void fetch(const Segment& segment, size_t plane, const PlaneLayout& layout, int32_t begin, int32_t end) {
+    const WaveBuffer::Reading reading(buffer_);
     const KvShape& shape = segment.shape();
     const size_t row = shape.head_bytes();
     std::byte* at = room_.data();
@@ -215,6 +218,7 @@ class PageSource {
               [](std::byte* page, const std::byte* rows, size_t bytes) { std::memcpy(page, rows, bytes); });
   }
 
+  WaveBuffer* const buffer_;
   std::vector<std::byte> room_;
   ChunkRows rows_;
   std::unique_ptr<SpillReader> reader_;
@@ -256,7 +260,7 @@ void write_segment(SectionWriter& to, const Segment& segment, PageSource& pages)
 }
 
 void write_sections(SectionWriter& to, const SavedParams& params, const Sequence& sequence,
-                    const SessionImage* image) {
+                    const SessionImage* image, WaveBuffer* buffer) {
   const KvShape& shape = sequence.shape();
   if (image) {
     to.section("MODL", [&](FieldWriter& fields) {
@@ -301,7 +305,7 @@ void write_sections(SectionWriter& to, const SavedParams& params, const Sequence
   if (sequence.tokens() == 0) return;  // and there is no prompt
   to.section("SINK",
              [&](FieldWriter& fields) { write_block(fields, shape, *sequence.sink(), sequence.tokens()); });
-  PageSource pages;
+  PageSource pages(buffer);
   for (const auto& segment : sequence.segments()) write_segment(to, *segment, pages);
   to.section("TAIL", [&](FieldWriter& fields) {
     const int64_t blocks = tail_blocks_of(sequence.tail_tokens());
@@ -323,15 +327,15 @@ void write_sections(SectionWriter& to, const SavedParams& params, const Sequence
 uint64_t session_file_bytes(const SavedParams& params, const Sequence& sequence, const SessionImage* image) {
   SectionWriter measure;
   measure.preamble(image ? FileKind::session : FileKind::kv, 0);
-  write_sections(measure, params, sequence, image);
+  write_sections(measure, params, sequence, image, nullptr);
   return measure.bytes();
 }
 
 void write_session_file(ByteSink& to, const SavedParams& params, const Sequence& sequence,
-                        const SessionImage* image, const std::atomic<bool>* cancel) {
+                        const SessionImage* image, WaveBuffer* buffer, const std::atomic<bool>* cancel) {
   SectionWriter writer(to, cancel);
   writer.preamble(image ? FileKind::session : FileKind::kv, session_file_bytes(params, sequence, image));
-  write_sections(writer, params, sequence, image);
+  write_sections(writer, params, sequence, image, buffer);
 }
 
 // ---- reading ----

@@ -49,9 +49,10 @@ struct SessionImage {
   std::string pending_bytes;         // of text
 };
 
-// image null: a KV store. Throws what the sink throws, and WI_E_CANCELLED.
+// image null: a KV store. buffer: of the sequence's slow tier, null: there is none; nobody needs to be reading. Throws
+// what the sink throws, and WI_E_CANCELLED.
 void write_session_file(ByteSink& to, const SavedParams& params, const Sequence& sequence,
-                        const SessionImage* image, const std::atomic<bool>* cancel);
+                        const SessionImage* image, WaveBuffer* buffer, const std::atomic<bool>* cancel);
 // What that writes.
 uint64_t session_file_bytes(const SavedParams& params, const Sequence& sequence, const SessionImage* image);
 
