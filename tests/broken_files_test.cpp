@@ -491,7 +491,14 @@ const std::vector<DirectoryCase> kDirectoryCases = {
      file("tokenizer.json", "")},
     {{"no weights", WI_E_FORMAT, "a model directory must hold model.safetensors or"},
      file("model.safetensors", "")},
+    {{"an adapter beside the weights", WI_E_UNSUPPORTED, "adapter_config.json is there"},
+     file("adapter_config.json", "{}")},
     // config.json
+    {{"other weights than those of its own name", WI_E_UNSUPPORTED,
+      "config.json: transformers_weights is set"},
+     config("transformers_weights", "other.safetensors")},
+    {{"layers of their own", WI_E_UNSUPPORTED, "config.json: per_layer_config is set"},
+     config("per_layer_config", {{"1", {{"rms_norm_eps", 0.01}}}})},
     {{"config that is no JSON", WI_E_FORMAT, "config.json: broken JSON at byte 1"},
      file("config.json", "hidden_size: 32")},
     {{"config that ends early", WI_E_FORMAT, "config.json: broken JSON at byte "},
@@ -632,7 +639,11 @@ const std::vector<DirectoryCase> kDirectoryCases = {
      }},
     {{"index that names a missing shard", WI_E_FORMAT,
       "weight_map names gone.safetensors, which is not there"},
-     file("model.safetensors.index.json", R"({"weight_map": {"model.norm.weight": "gone.safetensors"}})")},
+     [](DirectoryBuilder& files) {
+       files.files.emplace_back("model.safetensors", "");
+       files.files.emplace_back("model.safetensors.index.json",
+                                R"({"weight_map": {"model.norm.weight": "gone.safetensors"}})");
+     }},
     // tokenizer.json
     {{"tokenizer without model", WI_E_FORMAT, "tokenizer.json: model is missing"},
      tokenizer([](json& j) { j.erase("model"); })},
@@ -688,6 +699,8 @@ const std::vector<DirectoryCase> kDirectoryCases = {
      })},
     {{"unknown BOS", WI_E_FORMAT, "tokenizer_config.json: bos_token is '<s>', which is no token"},
      [](DirectoryBuilder& files) { files.tokenizer_config["bos_token"] = "<s>"; }},
+    {{"special tokens that are split", WI_E_UNSUPPORTED, "split_special_tokens is true"},
+     [](DirectoryBuilder& files) { files.tokenizer_config["split_special_tokens"] = true; }},
     {{"EOS behind the vocabulary", WI_E_FORMAT, "config.json: eos_token_id is 999, must be in [0, 260]"},
      config("eos_token_id", 999)},
 };
@@ -731,6 +744,9 @@ void what_changes_nothing_is_accepted(void**) {
   files.config["attention_dropout"] = 0.1;
   files.config["logits_scaling"] = 1;
   files.config["architectures"] = {"LlamaForCausalLM"};
+  files.config["per_layer_config"] = json::object();
+  // Left of weights in several files, in whose place there is one now.
+  files.files.emplace_back("model.safetensors.index.json", R"({"weight_map": {"a": "gone.safetensors"}})");
   TempFolder directory;
   files.write(directory);
   Model::open(directory.path());

@@ -144,10 +144,20 @@ void templates_are_chosen_as_transformers_does(void**) {
   const std::vector<ChatMessage> hello = {{.role = "user", .content = "Hello"}};
   assert_string_equal(render(chat, hello).c_str(), "D");
   assert_string_equal(render(chat, hello, "", "[]").c_str(), "T");
-  assert_string_equal(render(ChatTemplate({{"rag", "R"}}, {}), hello).c_str(), "R");
+  assert_error(WI_E_UNSUPPORTED, "none is called default", render(ChatTemplate({{"rag", "R"}}, {}), hello));
   assert_error(WI_E_UNSUPPORTED, "none is called default",
                render(ChatTemplate({{"a", "A"}, {"b", "B"}}, {}), hello));
   assert_error(WI_E_UNSUPPORTED, "no chat template", render(ChatTemplate(), hello));
+}
+
+void filters_take_paths_and_what_is_defined(void**) {
+  const ChatMessage message{
+      .role = "user", .content = "x", .fields_json = R"({"calls": [{"f": {"n": 1}}, {"f": {"n": 2}}]})"};
+  const auto print = [&](const char* text) { return render(one_template(text), {message}); };
+  assert_string_equal(print("{{ messages[0].calls | join(', ', attribute='f.n') }}").c_str(), "1, 2");
+  assert_error(WI_E_ARGUMENT, "has no 'g'", print("{{ messages[0].calls | join(', ', attribute='g.n') }}"));
+  for (const char* text : {"{{ nothing | int }}", "{{ nothing | float(1.0) }}"})
+    assert_error(WI_E_ARGUMENT, "'nothing' is undefined", print(text));
 }
 
 void messages_carry_more_fields(void**) {
@@ -378,6 +388,7 @@ int main() {
       cmocka_unit_test(features_print_what_jinja_prints),
       cmocka_unit_test(what_is_not_known_is_refused_by_name),
       cmocka_unit_test(templates_are_chosen_as_transformers_does),
+      cmocka_unit_test(filters_take_paths_and_what_is_defined),
       cmocka_unit_test(messages_carry_more_fields),
       cmocka_unit_test(host_text_stays_the_hosts),
       cmocka_unit_test(costs_are_bounded),

@@ -90,6 +90,18 @@ void patterns_are_rewritten_or_refused(void**) {
   assert_error(WI_E_UNSUPPORTED, "escape \\1", to_pcre2(R"((a)\1)"));
   assert_error(WI_E_FORMAT, "does not compile", from_patterns("["));
   assert_error(WI_E_FORMAT, "does not compile", from_patterns(R"(\p{Nonsense})"));
+  assert_error(WI_E_UNSUPPORTED, "\\p without {} at byte 1", to_pcre2(R"(a\pL)"));
+  assert_error(WI_E_UNSUPPORTED, "property \\p{Script=Han}", to_pcre2(R"(\p{Script=Han})"));
+  assert_error(WI_E_UNSUPPORTED, "other members there at byte 1", to_pcre2("[[:punct:]]"));
+  assert_error(WI_E_UNSUPPORTED, "(?i) behind the beginning", to_pcre2("a(?i)b|c"));
+  assert_error(WI_E_UNSUPPORTED, "class without case", to_pcre2(R"((?i)[\p{Lu}])"));
+}
+
+// A script is a character's own: not all that it is written with, as PCRE2 takes a name alone.
+void scripts_are_those_of_oniguruma(void**) {
+  assert_string_equal(to_pcre2(R"(\p{Han}[\p{^Hiragana}\p{L}])").c_str(),
+                      R"(\p{sc:Han}[\p{^sc:Hiragana}\p{L}])");
+  expect_words(from_patterns(R"(\p{Han}+)"), "a\u3002\u6f22b", "[a\u3002][\u6f22][b]");
 }
 
 void behaviours_join_matches_to_their_neighbours(void**) {
@@ -210,6 +222,7 @@ int main() {
       cmocka_unit_test(a_run_of_spaces_at_the_end_is_one_word),
       cmocka_unit_test(space_means_unicode_white_space),
       cmocka_unit_test(patterns_are_rewritten_or_refused),
+      cmocka_unit_test(scripts_are_those_of_oniguruma),
       cmocka_unit_test(behaviours_join_matches_to_their_neighbours),
       cmocka_unit_test(a_files_pattern_has_only_so_many_steps),
       cmocka_unit_test(a_match_has_the_stack_it_needs),

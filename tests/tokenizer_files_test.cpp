@@ -219,6 +219,9 @@ void names_of_tokens_reach_templates_wherever_they_stand(void**) {
   assert_true((named({{"bos_token", "<unk>"}}, R"({"bos_token": "<s>"})") == Names{{"bos_token", "<s>"}}));
   assert_true((named({{"tokenizer_class", "LlamaTokenizer"}, {"bos_token", nullptr}, {"eos_token", "<s>"}},
                      "") == Names{{"unk_token", "<unk>"}, {"eos_token", "<s>"}}));
+  assert_true(
+      (named({{"bos_token", nullptr}, {"image_token", "<s>"}, {"extra_special_tokens", {{"end", "</s>"}}}},
+             "") == Names{{"image_token", "<s>"}, {"end", "</s>"}}));
 }
 
 // A class of transformers that builds its own pipeline, over a file of which that would make something else.

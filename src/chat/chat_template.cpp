@@ -62,7 +62,7 @@ Text ChatTemplate::render(const ChatRequest& request) const {
   }
 }
 
-// As transformers does: the one for tools if there are any, else the default; one alone whatever its name.
+// As transformers does: the one for tools if there are any, else the default.
 const std::string& ChatTemplate::choose(bool with_tools) const {
   check(!empty(), WI_E_UNSUPPORTED,
         "the model has no chat template; write the prompt in the model's own format "
@@ -74,10 +74,9 @@ const std::string& ChatTemplate::choose(bool with_tools) const {
   };
   const std::string* chosen = with_tools ? named("tool_use") : nullptr;
   if (!chosen) chosen = named("default");
-  if (chosen) return *chosen;
-  check(templates_.size() == 1, WI_E_UNSUPPORTED, "the model has ", templates_.size(),
+  check(chosen, WI_E_UNSUPPORTED, "the model has ", templates_.size(),
         " chat templates, and none is called default");
-  return templates_[0].second;
+  return *chosen;
 }
 
 namespace {

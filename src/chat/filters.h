@@ -10,6 +10,9 @@ namespace wi::chat {
 
 Value apply_filter(Interpreter& run, std::string_view name, const Value& value, const Arguments& arguments);
 
+// What an attribute's path leads to, "a.b.0".
+Value at_path(Interpreter& run, const Value& value, const Value& path);
+
 using Filter = Value (*)(Interpreter& run, const Value& value, const Arguments& arguments);
 Filter find_text_filter(std::string_view name);  // null: there is none
 Filter find_list_filter(std::string_view name);

@@ -140,6 +140,14 @@ Value reverse(Interpreter& run, const Value& value, const Arguments& arguments) 
   return run.make(std::move(text));
 }
 
+}  // namespace
+
+Value at_path(Interpreter& run, const Value& value, const Value& path) {
+  return Getter(run, &path, false)(value);
+}
+
+namespace {
+
 Value sort(Interpreter& run, const Value& value, const Arguments& arguments) {
   const Parameters given(arguments, "sort", {"reverse", "case_sensitive", "attribute"});
   std::vector<Value> items = run.elements(value);

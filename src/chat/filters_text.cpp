@@ -49,7 +49,7 @@ Value join_filter(Interpreter& run, const Value& value, const Arguments& argumen
   const Parameters given(arguments, "join", {"d", "attribute"});
   std::vector<Text> parts;
   for (const Value& part : run.elements(value))
-    parts.push_back(run.print(given.given(1) ? run.item(part, given[1]) : part));
+    parts.push_back(run.print(given.given(1) ? at_path(run, part, given[1]) : part));
   return run.make(join(given.has(0) ? run.print(given[0]) : Text(), parts, run.budget()));
 }
 
@@ -174,6 +174,7 @@ Value to_int(Interpreter&, const Value& value, const Arguments& arguments) {
   check(given.integer(1, 10) == 10, WI_E_UNSUPPORTED, "the filter 'int' is supported for base 10 only");
   int64_t whole = 0;
   double real = 0;
+  require_defined(value);
   if (value.is_whole()) return Value::of(value.integer());
   if (value.is(Kind::real)) return to_whole(value.real(), &whole) ? Value::of(whole) : otherwise;
   if (!value.is(Kind::text)) return otherwise;
@@ -190,6 +191,7 @@ Value to_int(Interpreter&, const Value& value, const Arguments& arguments) {
 Value to_float(Interpreter&, const Value& value, const Arguments& arguments) {
   const Parameters given(arguments, "float", {"default"});
   double real = 0;
+  require_defined(value);
   if (value.is_number()) return Value::of(value.real());
   if (value.is(Kind::text) && parse_real(value, &real)) return Value::of(real);
   return given.get(0, Value::of(0.0));

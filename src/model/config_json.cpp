@@ -175,6 +175,10 @@ void refuse_what_is_not_computed(const JsonFields& fields, const ModelConfig& co
   for (const char* key : {"quantization_config", "compression_config"})
     check(!fields.find(key), WI_E_UNSUPPORTED, fields.at(key),
           " is set, supported are plain f32, f16 and bf16 weights");
+  for (const char* key : {"per_layer_config", "transformers_weights"}) {
+    const Json* value = fields.find(key);
+    check(!value || value->empty(), WI_E_UNSUPPORTED, fields.at(key), " is set, which is not supported");
+  }
   check(fields.find_bool("is_causal").value_or(true), WI_E_UNSUPPORTED, fields.at("is_causal"),
         " is false, supported is causal attention");
 

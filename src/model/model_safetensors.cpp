@@ -45,6 +45,9 @@ ModelFile read_safetensors_model(const std::string& directory, Watch* watch) {
   const std::string base = directory + "/";
   for (const char* needed : {"config.json", "tokenizer.json"})
     check(exists(base + needed), WI_E_FORMAT, file.name, ": a model directory must hold ", needed);
+  check(!exists(base + "adapter_config.json"), WI_E_UNSUPPORTED, file.name,
+        ": adapter_config.json is there, adapters are not supported: merge it into the weights, or take it "
+        "away");
 
   const std::string config = read_if_there(base + "config.json", watch);
   file.config = config_from_json(config, "config.json", watch);
@@ -70,13 +73,14 @@ ModelFile read_safetensors_model(const std::string& directory, Watch* watch) {
   for (const auto& [key, value] : fields->items())
     file.metadata.add(key, value.is_string() ? value.get<std::string>() : value.dump());
 
+  // As transformers does: what one file holds goes before what an index names, which may be left of older weights.
   auto storage = std::make_shared<FileStorage>();
-  if (exists(base + "model.safetensors.index.json")) {
-    add_shards(base, "model.safetensors.index.json", storage.get(), &file.tensors, watch);
-  } else {
-    check(exists(base + "model.safetensors"), WI_E_FORMAT, file.name,
-          ": a model directory must hold model.safetensors or model.safetensors.index.json");
+  if (exists(base + "model.safetensors")) {
     add_tensors(base + "model.safetensors", storage.get(), &file.tensors, watch);
+  } else {
+    check(exists(base + "model.safetensors.index.json"), WI_E_FORMAT, file.name,
+          ": a model directory must hold model.safetensors or model.safetensors.index.json");
+    add_shards(base, "model.safetensors.index.json", storage.get(), &file.tensors, watch);
   }
   for (const MappedFile& mapping : storage->mappings) mapping.read_ahead();
   file.storage = std::move(storage);

@@ -2,6 +2,7 @@
 // and \uXXXX by name; nested classes, class intersections and {n,m}+ by structure.
 #include "src/tokenizer/pattern_dialect.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 
@@ -75,12 +76,13 @@ class Translator {
         return replace(2, "\\x{B}");
       case 'p':
       case 'P':
+        return property(in_class);
       case 'r':
       case 'n':
       case 't':
       case 'f':
       case 'x':
-        return copy(2);  // what follows \p and \x is spelled alike and copied as it stands
+        return copy(2);  // what follows \x is spelled alike and copied as it stands
       case 'u':
         return code_point();
       case 'A':
@@ -93,6 +95,29 @@ class Translator {
     if (c == '\0' || std::isalnum(static_cast<unsigned char>(c)))
       refuse(concat("escape \\", c ? std::string(1, c) : "NUL"));
     copy(2);
+  }
+
+  // General categories mean the same in both; a script's name alone is its Script there and, since PCRE2 10.40, its
+  // Script_Extensions here.
+  void property(bool in_class) {
+    static constexpr std::array<std::string_view, 38> kCategories = {
+        "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl",
+        "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk",
+        "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Cs", "Co", "Cn", "Any"};
+    const size_t end = pattern_.find('}', at_);
+    if (peek(2) != '{' || end == std::string_view::npos) refuse("\\p without {}");
+    const size_t first = peek(3) == '^' ? 4 : 3;
+    const std::string_view name = pattern_.substr(at_ + first, end - at_ - first);
+    const bool is_cased = name == "Lu" || name == "Ll" || name == "Lt";
+    if (in_class && is_cased && out_.starts_with("(?i)"))
+      refuse("a property of case in a class without case");
+    if (std::find(kCategories.begin(), kCategories.end(), name) != kCategories.end())
+      return copy(end + 1 - at_);
+    if (name.empty() || name.find_first_of("=: &") != std::string_view::npos)
+      refuse(concat("property ", pattern_.substr(at_, end + 1 - at_)));
+    copy(first);
+    out_ += "sc:";
+    copy(name.size() + 1);
   }
 
   void code_point() {  // \u{H…} and \uHHHH
@@ -111,9 +136,7 @@ class Translator {
       if (peek() == '\\') {
         escape(true);
       } else if (starts("[:")) {
-        const size_t end = pattern_.find(":]", at_ + 2);
-        if (end == std::string_view::npos) refuse("unclosed [:");
-        copy(end + 2 - at_);
+        refuse("[: :], which has other members there");
       } else if (peek() == '[') {
         refuse("nested class");
       } else if (starts("&&")) {
@@ -130,6 +153,7 @@ class Translator {
     if (peek(1) != '?') return copy(1);
     static constexpr std::array<std::string_view, 9> known = {
         "(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?i)", "(?-i:"};
+    if (starts("(?i)") && at_ > 0) refuse("(?i) behind the beginning, which ends elsewhere there");
     for (std::string_view opening : known)
       if (starts(opening)) return copy(opening.size());
     refuse(concat("group ", pattern_.substr(at_, 4)));

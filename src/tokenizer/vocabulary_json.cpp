@@ -18,6 +18,7 @@ TokenIds read_tokens(const JsonFields& model, int32_t vocab, bool byte_fallback,
 std::vector<std::string> read_merges(const JsonFields& model, Watch* watch);
 void read_unknown(const JsonFields& model, const TokenIds& ids, Vocabulary* vocabulary);
 void refuse_unsupported(const JsonFields& model);
+void refuse_unsupported_words(const Json& words);
 void read_chat_templates(const TokenizerTexts& texts, const Json& words, VocabularyFile* file);
 
 }  // namespace
@@ -46,7 +47,9 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
     tick(texts.watch, id);
     if (vocabulary.kinds[id] == TokenKind::unused) vocabulary.tokens[id] = concat("[PAD", id, "]");
   }
-  read_chat_templates(texts, *tokenizer_words(texts, built), &file);
+  const JsonTree words = tokenizer_words(texts, built);
+  refuse_unsupported_words(*words);
+  read_chat_templates(texts, *words, &file);
   return file;
 }
 
@@ -80,6 +83,12 @@ void refuse_unsupported(const JsonFields& model) {
           " is set, which is not supported");
   check(model.find_number("dropout").value_or(0) == 0, WI_E_UNSUPPORTED, model.at("dropout"),
         " is set: token ids would be random");
+}
+
+void refuse_unsupported_words(const Json& words) {
+  const JsonFields fields(words, "tokenizer_config.json");
+  check(!fields.find_bool("split_special_tokens").value_or(false), WI_E_UNSUPPORTED,
+        fields.at("split_special_tokens"), " is true, supported is false");
 }
 
 // Tokens of the model by id; ids that nobody names become unused tokens.
@@ -156,7 +165,10 @@ void read_chat_templates(const TokenizerTexts& texts, const Json& words, Vocabul
   const JsonFields config(words, "tokenizer_config.json");
   const Json* value = config.find("chat_template");
   const auto add = [&](std::string name, std::string text) {
-    if (!text.empty()) file->chat_templates.emplace_back(std::move(name), std::move(text));
+    if (text.empty()) return;
+    std::erase_if(file->chat_templates,
+                  [&](const auto& entry) { return entry.first == name; });  // the last counts
+    file->chat_templates.emplace_back(std::move(name), std::move(text));
   };
   if (!texts.chat_template.empty()) {
     add("default", std::string(texts.chat_template));
@@ -178,6 +190,16 @@ void read_chat_templates(const TokenizerTexts& texts, const Json& words, Vocabul
         token->is_object() ? JsonFields(*token, config.at(name)).text("content") : config.text(name);
     file->special_texts.emplace_back(name, text);
   }
+  // And those that the model has names of its own for.
+  const auto add_named = [&](const std::string& name, const Json& token) {
+    const bool is_known = std::any_of(file->special_texts.begin(), file->special_texts.end(),
+                                      [&](const auto& entry) { return entry.first == name; });
+    if (token.is_string() && !is_known) file->special_texts.emplace_back(name, token.get<std::string>());
+  };
+  for (const auto& [name, token] : words.items())
+    if (name.ends_with("_token")) add_named(name, token);
+  if (words.contains("extra_special_tokens") && words["extra_special_tokens"].is_object())
+    for (const auto& [name, token] : words["extra_special_tokens"].items()) add_named(name, token);
   const Vocabulary& vocabulary = file->vocabulary;
   const auto add_by_id = [&](const char* name, int32_t id) {
     if (id >= 0 && texts.tokenizer_config.empty())
