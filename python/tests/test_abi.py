@@ -14,6 +14,7 @@ from conftest import SOURCE
 import waveinfer
 from waveinfer._abi import ffi
 from waveinfer._library import lib
+from waveinfer._values import read, result
 
 MANIFEST = (SOURCE / "tests" / "abi" / "waveinfer-2.abi.txt").read_text().splitlines()
 
@@ -108,6 +109,41 @@ def test_options_name_every_field() -> None:
     assert set(waveinfer.SessionOptions.__annotations__) == fields - {"struct_size"}
 
 
+def documented(kind: str) -> dict[str, str]:
+    """Of a class of params.py: what is said of each field, in the string after it."""
+    source = ast.parse((Path(waveinfer.__file__).parent / "params.py").read_text())
+    body = next(each.body for each in source.body if isinstance(each, ast.ClassDef) and each.name == kind)
+    return {
+        field.target.id: str(said.value.value)
+        for field, said in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant)
+    }
+
+
+def defaults(said: dict[str, str]) -> dict[str, str]:
+    found = {name: re.search(r"\b0: (\d+(?:\.\d+)?)", text) for name, text in said.items()}
+    return {name: each[1] for name, each in found.items() if each}
+
+
+def test_defaults_of_a_policy_are_the_header_s() -> None:
+    header = (SOURCE / "include" / "waveinfer.h").read_text()
+    body = header.split("typedef struct wi_policy_params {")[1].split("} wi_policy_params;")[0]
+    field = r"^  (?:/\*((?:(?!\*/).)*)\*/\n  )?\w[\w ]*[ *]+(\w+);(?: */\*(.*?)\*/)?$"
+    found = re.findall(field, body, re.DOTALL | re.MULTILINE)
+    said = {name: above or beside for above, name, beside in found}
+    assert said.keys() == {name for name, _ in ffi.typeof("wi_policy_params").fields}
+    assert len(defaults(said)) == 8
+    assert defaults(documented("Policy")) == defaults(said)
+
+
+def test_defaults_of_a_session_s_options_are_zero() -> None:
+    kinds = {"kv_type": waveinfer.KvType, "prefix_reuse": waveinfer.PrefixReuse}
+    said = documented("SessionOptions")
+    for name, kind in kinds.items():
+        assert f"Default: {kind(0).name}." in said[name]
+
+
 def test_statuses_have_the_library_s_names() -> None:
     for status in waveinfer.Status:
         assert waveinfer.status_name(status) == status.name
@@ -165,3 +201,14 @@ def test_a_kind_of_event_that_is_unknown_ends_an_answer_too() -> None:
     assert kind == 99
     assert kind != waveinfer.EventKind.TOKEN
     assert kind.name == "UNKNOWN_99"
+
+
+def test_a_state_or_status_that_is_unknown_is_told_by_its_number() -> None:
+    told = result("wi_task_info")
+    told.state, told.status = 99, 98
+    info = read(told, waveinfer.TaskInfo)
+    assert (info.state, info.status) == (99, 98)
+    told.state, told.status = waveinfer.TaskState.FAILED, waveinfer.Status.BUDGET
+    info = read(told, waveinfer.TaskInfo)
+    assert info.state is waveinfer.TaskState.FAILED
+    assert info.status is waveinfer.Status.BUDGET

@@ -239,6 +239,56 @@ def test_a_process_ends_well_with_everything_open_and_running() -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), done
 
 
+IN_A_CALLBACK = """
+import sys, time
+import waveinfer
+
+class Late:
+    def __del__(self, sleep=time.sleep):
+        sleep(1)
+
+sys.late = Late() # not here: where a callback is, what it sees is never taken apart
+who, how = sys.argv[2:]
+begun = []
+
+def slow(*_):
+    begun.append(who)
+    time.sleep(0.3)
+
+log = slow if who == "log" else None
+logits = slow if who == "logits" else None
+runtime = waveinfer.Runtime(log=log, log_level=waveinfer.LogLevel.DEBUG)
+model = runtime.open(sys.argv[1])
+endless = waveinfer.Sampling(logits=logits, logit_bias={model.info.eos_token: -float("inf")})
+sessions = [model.session(), model.session(sampling=endless)]
+tasks = [sessions[0].submit([1] * 300_000), sessions[1].submit([1, 2, 3])]
+while tasks[1].info().answer_tokens == 0: # a step within a chunk of the other one, from now on
+    time.sleep(0.001)
+begun.clear()
+while log is None and not begun:
+    time.sleep(0.001)
+if how == "close":
+    for each in (*tasks, *sessions):
+        each.close()
+elif how == "drop":
+    del tasks, sessions
+"""
+
+
+@pytest.mark.parametrize(
+    ("who", "how"),
+    [("logits", "keep"), ("log", "keep"), ("logits", "close"), ("logits", "drop")],
+)
+def test_a_process_ends_well_while_the_engine_is_in_a_callback(who: str, how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_CALLBACK, str(MODEL), who, how],
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), done
+
+
 IN_MEMORY = """
 import mmap, sys, time
 import waveinfer

@@ -1,5 +1,6 @@
 """Sessions: reading, writing, forks, files, sampling, batches."""
 
+import gc
 import io
 from pathlib import Path
 
@@ -157,6 +158,18 @@ def test_a_fork_under_another_policy_reads_the_same_past(session: Session) -> No
         session.fork_as(kv_type=KvType.F32)
     with pytest.raises(waveinfer.UnsupportedError, match="psychic"):
         session.fork_as(policy=Policy("psychic"))
+
+
+def test_a_fork_that_is_given_no_sampling_has_its_parent_s_callback(model: Model) -> None:
+    called: list[bool] = []
+    session = model.session(sampling=Sampling(logits=lambda _: called.append(True)))
+    session.prefill(some_tokens(10))
+    with session.fork_as(sampling=None) as fork:  # type: ignore[arg-type]
+        session.close()
+        del session
+        gc.collect()
+        assert fork.decode().kind is EventKind.TOKEN
+    assert called == [True]
 
 
 def test_a_saved_session_goes_on_where_it_was(model: Model, session: Session, tmp_path: Path) -> None:

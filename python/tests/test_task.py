@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -286,6 +287,47 @@ def test_a_task_that_fails_raises_what_a_call_would_have_raised(model: Model) ->
         with session.submit(some_tokens(20_000)) as task, pytest.raises(waveinfer.BudgetError):
             list(task)
         assert task.closed
+
+
+def test_a_task_that_fails_before_its_sampling_took_effect_leaves_the_session_its_own(model: Model) -> None:
+    called: list[bool] = []
+    with model.session(sampling=Sampling(logits=lambda _: called.append(True))) as session:
+        session.prefill(some_tokens(10))
+        for _ in range(3):
+            own = Sampling(logits=fail)
+            with session.submit(max_tokens=2**40, sampling=own) as task, pytest.raises(waveinfer.BudgetError):
+                list(task)
+            del own, task
+            gc.collect()
+        assert session.decode().kind is EventKind.TOKEN
+        assert called == [True]
+        with session.submit(max_tokens=2) as task:  # its failure is the sampler's that is in force
+            assert len(list(task)) == 3
+        with session.fork() as fork:
+            session.close()
+            gc.collect()
+            fork.decode()
+        assert called == [True] * 4
+
+
+def test_a_session_keeps_no_callback_that_is_not_in_force_any_more(session: Session) -> None:
+    class Callback:
+        def __call__(self, _: object) -> None:
+            pass
+
+    session.prefill(some_tokens(10))
+    past: list[weakref.ref[Callback]] = []
+    for fetched in (True, False) * 4:
+        callback = Callback()
+        past.append(weakref.ref(callback))
+        with session.submit(max_tokens=2, sampling=Sampling(logits=callback)) as task:
+            while task.info().state < TaskState.DONE:
+                time.sleep(0.001)
+            if fetched:
+                list(task)
+        del callback, task
+    gc.collect()
+    assert [each() is None for each in past] == [True] * 6 + [False] * 2
 
 
 def test_an_empty_session_needs_a_prompt(session: Session) -> None:

@@ -520,6 +520,11 @@ def keep_log(target: Target) -> None:
     _logs[int(ffi.cast("uintptr_t", target.user))] = target
 
 
+def has_log() -> bool:
+    """Whether a runtime may call one."""
+    return bool(_logs)
+
+
 @callback("wi_task_callback")
 def on_task(user: Any) -> None:
     notify = _target(user)

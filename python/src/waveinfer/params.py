@@ -120,7 +120,7 @@ class Policy:
     segment_tokens: int = 0
     """Tokens of the longest segments, a multiple of 64 in [64, 1048576]. 0: 8192."""
     decode_segment_tokens: int = 0
-    """Tokens of the shortest ones, and of those that are sealed while decoding. 0: 1024."""
+    """Tokens of the shortest ones, and of those that are sealed while decoding. 0: 256."""
     tokens_per_centroid: int = 0
     """Mean cluster size, 1 to 1024. 0: 16."""
     kmeans_iterations: int = 0
@@ -210,7 +210,7 @@ class SessionOptions(TypedDict, total=False):
     sparse_read_tokens: int
     """Appended chunks of at most so many tokens read the past through the policy. Default: none do."""
     prefix_reuse: PrefixReuse
-    """Take over segments of another session's prompt that begins likewise. Default: ON."""
+    """Take over segments of another session's prompt that begins likewise. Default: AUTO."""
     kv_fast_share: float
     """With a slow tier: the share of the sealed keys and values that may stay in fast memory, in (0, 1]."""
 

@@ -299,7 +299,7 @@ class Session(Exclusive):
         """
         session, arguments = self._use_alone(), Arguments()
         params, keeps = session_struct(arguments, options)
-        kept = (session.keeps[0], keeps) if "sampling" in options else session.keeps
+        kept = (session.keeps[0], keeps) if options.get("sampling") is not None else session.keeps
         handle = Handle("wi_session", lib.wi_session_release, *kept)
         with self._lock:
             call(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import enum
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._abi import ffi
-from ._calls import Handle, Owner, Target, call, is_engine, on_task
+from ._calls import Handle, Owner, Target, call, has_log, is_engine, on_task
 from ._library import lib
 from ._values import Arguments, Text, Tokens, encoded, int32_pointer, read, result, token_array
 from .errors import ArgumentError, StateError, Status, error_of
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _EVENTS = 64  # fetched at a time
 _WAIT_NS = 50_000_000  # a wait is cut in pieces, between which signals are handled
+_END_S = 10.0  # the end of the process waits for callbacks no longer
+
+Number = TypeVar("Number", bound=enum.IntEnum)
 
 
 class TaskState(enum.IntEnum):
@@ -44,7 +47,7 @@ class TaskState(enum.IntEnum):
     """status and message say why."""
 
 
-_LAST = {
+_LAST: dict[int, EventKind] = {
     TaskState.DONE: EventKind.END,
     TaskState.CANCELLED: EventKind.CANCELLED,
     TaskState.FAILED: EventKind.FAILED,
@@ -55,10 +58,10 @@ _LAST = {
 class TaskInfo:
     """How far a task is (wi_task_info)."""
 
-    state: TaskState
-    """Where it is."""
-    status: Status
-    """Of a failed task."""
+    state: TaskState | int
+    """Where it is; a plain number is one that this package does not know."""
+    status: Status | int
+    """Of a failed task; a plain number as in state."""
     prompt_tokens: int
     """0 while a text is not tokenised yet."""
     prompt_done: int
@@ -73,8 +76,15 @@ class TaskInfo:
     """Of a failed task: what a call would have said."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "state", TaskState(self.state))
-        object.__setattr__(self, "status", Status(self.status))
+        object.__setattr__(self, "state", _known(TaskState, self.state))
+        object.__setattr__(self, "status", _known(Status, self.status))
+
+
+def _known(kind: type[Number], number: int) -> Number | int:
+    try:
+        return kind(number)
+    except ValueError:  # of a newer library
+        return number
 
 
 class Task(Owner):
@@ -84,10 +94,11 @@ class Task(Owner):
     selector: it has a `fileno`, which is readable while there are events. Any thread, one at a time.
     """
 
-    def __init__(self, handle: Handle, failures: _Failures) -> None:
+    def __init__(self, handle: Handle, failures: _Failures, own: _OwnSampling | None) -> None:
         super().__init__(handle)
         self._lock = threading.Lock()
         self._failures = failures
+        self._own = own
         self._ended = False
         self._last: Event | None = None
         self._events = ffi.new("wi_event[]", _EVENTS)
@@ -101,10 +112,12 @@ class Task(Owner):
         handle = self._handle
         if handle is not None:
             lib.wi_task_cancel(handle.cell[0])  # now: who waits for it holds the handle
+            self._look_at_sampling()
         super().close()
-        if isinstance(handle, _Borrower) and not is_engine():
-            handle.loan.wait()
-            _take_back()
+        if isinstance(handle, _Borrower):
+            if handle.loan.memory and not is_engine():
+                handle.loan.wait()
+            handle.loan.take_back()
 
     @property
     def ended(self) -> bool:
@@ -121,6 +134,7 @@ class Task(Owner):
             self.cancel()
         if events and events[-1].kind != EventKind.TOKEN:
             self._ended = True
+            self._look_at_sampling()
             if events[-1].kind == EventKind.FAILED or self._failures.notified:
                 if len(events) > 1:
                     # What was written is not lost: the end comes with the next call.
@@ -130,6 +144,13 @@ class Task(Owner):
         elif not events and self._ended and self._last is not None:
             self._raise()
         return events
+
+    def _look_at_sampling(self) -> None:
+        task = self._handle
+        if self._own is not None and task is not None:
+            info = result("wi_task_info")
+            if not lib.wi_task_get_info(task.cell[0], info, ffi.NULL) and info.queued_ns:
+                self._own.in_force = True
 
     def _take(self) -> list[Event]:
         task, count = self._use(), ffi.new("uint64_t*")
@@ -142,7 +163,7 @@ class Task(Owner):
         if self._ended or (state := self.info().state) < TaskState.DONE:
             return []
         # What came between the two.
-        return self._take() or [Event(_LAST[state], -1, "", 0.0, ())]
+        return self._take() or [Event(_LAST.get(state, EventKind.FAILED), -1, "", 0.0, ())]
 
     def _raise(self) -> None:
         self._last = None
@@ -254,16 +275,27 @@ class _Failures:
         self.samplers: list[Sampler] = []
 
 
-# ------------------------------------------ Memory of the host's ------------------------------------------
+class _OwnSampling:
+    """What the sampling that a task was given may call. If the task ends before it is admitted, the session may
+    still have the one before.
+    """
+
+    def __init__(self, keeps: tuple[object, ...]) -> None:
+        self.keeps = keeps
+        self.in_force = False  # as far as is known
+
+
+# ------------------------------------------ What is the host's ------------------------------------------
 # A task that is dropped is cancelled, but the engine may be within a step: what the weights lie in must stay
-# until that is over. Nothing of Python's runs when an object goes (see Handle), so the memory is kept here, with a
-# second reference to the task, which is looked at when another one comes or goes.
+# until that is over, and so must Python, if the step calls it. Nothing of Python's runs when an object goes (see
+# Handle), so the memory is kept here, with a second reference to the task, which is looked at when another one
+# comes, or this one goes, or the process ends.
 
 
 class _Loan:
-    """Memory that weights lie in, and the task that reads them."""
+    """What a task uses of the host's: memory that weights lie in, if any, and callbacks."""
 
-    def __init__(self, memory: object) -> None:
+    def __init__(self, memory: tuple[object, ...]) -> None:
         self.memory = memory
         self.task: Any = None
 
@@ -274,13 +306,17 @@ class _Loan:
         info = result("wi_task_info")
         return bool(lib.wi_task_get_info(self.task, info, ffi.NULL)) or info.state >= TaskState.DONE
 
-    def wait(self) -> None:
-        while self.task is not None and not self.over():
+    def wait(self, until: float = math.inf) -> None:
+        while self.task is not None and not self.over() and time.monotonic() < until:
             time.sleep(0.0002)
+
+    def take_back(self) -> None:
+        if self.over():
+            _loans.discard(self)
 
 
 class _Borrower(Handle):
-    """The handle of a task whose model's weights lie in memory of the host's."""
+    """The handle of a task that uses what is the host's."""
 
     __slots__ = ("loan",)
 
@@ -295,24 +331,27 @@ class _Borrower(Handle):
             self._owned = ffi.gc(ffi.gc(self.cell[0], lib.wi_task_release), lib.wi_task_cancel)
 
 
-_loans: list[_Loan] = []
+_loans: set[_Loan] = set()
 
 
 def _take_back() -> None:
-    """Gives memory back that the engine has left."""
+    """All that the engine has left."""
     for loan in tuple(_loans):
-        if loan.over():
-            with contextlib.suppress(ValueError):  # another thread has
-                _loans.remove(loan)
+        loan.take_back()
 
 
 @atexit.register
 def _end_all() -> None:
-    """The engine must not be in such memory when Python gives everything back."""
-    for loan in tuple(_loans):  # of which threads that are left may take some
+    """The engine must not be in such memory when Python gives everything back. Nor may it call then: a Python that
+    ends unwinds a thread that asks for its turn (up to 3.13), and one within the library ends the process so.
+    """
+    loans, end = tuple(_loans), time.monotonic() + _END_S  # of which threads that are left may take some
+    for loan in loans:
         if loan.task is not None:
             lib.wi_task_cancel(loan.task)
-            loan.wait()
+    for loan in loans:
+        loan.wait(math.inf if loan.memory else end)
+    _take_back()  # who releases a task waits for its notify
 
 
 def submit(
@@ -355,24 +394,25 @@ def submit(
 
         target = Target(notified)
         params.notify, params.notify_user = on_task, target.user
-    kept = session.keeps if sampling is None else (session.keeps[0], keeps, session.keeps[1])
-    failures.samplers = _samplers(kept[:2])
-    model = session.keeps[0]
+    own = None if sampling is None else _OwnSampling(keeps)
+    model, before = session.keeps[0], _may_be_in_force(session.keeps[1:])
+    kept = (model, *before) if own is None else (model, own, *before)
+    failures.samplers = _samplers(before if own is None else keeps)
     assert isinstance(model, Handle)
-    if not model.keeps:
+    if not (model.keeps or _samplers(kept) or has_log()):
         handle = Handle("wi_task", lib.wi_task_release, session, kept, target)
         _submit(owner, session, params, handle, kept)
-        return Task(handle, failures)
+        return Task(handle, failures, own)
     _take_back()
     loan = _Loan(model.keeps)
     handle = _Borrower(loan, session, kept, target)
-    _loans.append(loan)
+    _loans.add(loan)
     try:
         _submit(owner, session, params, handle, kept)
     finally:
         if not handle.cell[0]:
-            _loans.remove(loan)
-    return Task(handle, failures)
+            _loans.discard(loan)
+    return Task(handle, failures, own)
 
 
 def _submit(owner: Session, session: Handle, params: Any, handle: Handle, kept: tuple[object, ...]) -> None:
@@ -381,7 +421,17 @@ def _submit(owner: Session, session: Handle, params: Any, handle: Handle, kept: 
         session.keeps = kept
 
 
+def _may_be_in_force(samplings: tuple[object, ...]) -> tuple[object, ...]:
+    """Of those that a session was given, newest first: none behind one that is known to have been in force."""
+    for count, each in enumerate(samplings, 1):
+        if isinstance(each, _OwnSampling) and each.in_force:
+            return samplings[:count]
+    return samplings
+
+
 def _samplers(keeps: object) -> list[Sampler]:
     if isinstance(keeps, Sampler):
         return [keeps]
+    if isinstance(keeps, _OwnSampling):
+        return _samplers(keeps.keeps)
     return [found for each in keeps for found in _samplers(each)] if isinstance(keeps, tuple) else []

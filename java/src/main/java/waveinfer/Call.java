@@ -79,6 +79,16 @@ final class Call implements AutoCloseable {
     return call;
   }
 
+  /**
+   * Makes an interrupt end this thread's call again, after something that may have taken the hook
+   * away: another call, or what reads or writes an interruptible channel. One that came meanwhile
+   * ends it now.
+   */
+  static void rearm() {
+    Call call = current();
+    if (call != null && call.armed) call.hook.arm();
+  }
+
   /** The innermost one of this thread; null: none. */
   static Call current() {
     return current.get();
@@ -97,7 +107,7 @@ final class Call implements AutoCloseable {
     thrown = null;
     logitsHook = null;
     current.set(outer);
-    if (outer != null && outer.armed) outer.hook.arm();
+    rearm();
     outer = null;
     if (!idle.offer(this)) end();
   }

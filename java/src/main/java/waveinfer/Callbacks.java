@@ -91,6 +91,8 @@ final class Callbacks {
         call.threw(what);
         call.fire();
       }
+    } finally {
+      Call.rearm();
     }
   }
 
@@ -106,6 +108,8 @@ final class Callbacks {
       return GO_ON;
     } catch (Throwable what) {
       return ended(what);
+    } finally {
+      Call.rearm();
     }
   }
 
@@ -123,6 +127,7 @@ final class Callbacks {
       return ended(what);
     } finally {
       if (onEngine) engine.remove();
+      Call.rearm();
     }
   }
 
@@ -134,6 +139,8 @@ final class Callbacks {
       return GO_ON;
     } catch (Throwable what) {
       return ended(what);
+    } finally {
+      Call.rearm();
     }
   }
 
@@ -145,6 +152,8 @@ final class Callbacks {
       return GO_ON;
     } catch (Throwable what) {
       return ended(what);
+    } finally {
+      Call.rearm();
     }
   }
 

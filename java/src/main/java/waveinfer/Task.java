@@ -166,8 +166,8 @@ public final class Task extends Handle implements Iterable<Event> {
         events.remove(events.size() - 1);
         pending = thrown;
       }
-    } else if (last.isEnd() && setsSampling) {
-      hooks.set(ownHook); // nothing of the sampling before is left
+    } else if (last.isEnd() && setsSampling && info().queuedNs() > 0) {
+      hooks.set(ownHook); // admitted: nothing of the sampling before is left
     }
   }
 

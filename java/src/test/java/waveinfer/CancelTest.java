@@ -1,17 +1,24 @@
 package waveinfer;
 
+import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
+import java.nio.channels.FileChannel;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.List;
 import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -90,6 +97,51 @@ class CancelTest {
       System.out.println("a prefill ended " + ms + " ms after the interrupt");
       assertTrue(ms < 2000, ms + " ms");
       assertEquals(5, session.tokenCount());
+    }
+  }
+
+  @Test
+  void anInterruptEndsACallWhoseCallbackHasWrittenToAChannel() throws Exception {
+    try (FileChannel channel =
+            FileChannel.open(
+                folder.resolve("progress"), StandardOpenOption.CREATE, StandardOpenOption.WRITE);
+        Session session = Sample.session()) {
+      CountDownLatch written = new CountDownLatch(1);
+      PrefillParams params =
+          new PrefillParams()
+              .progress(
+                  (done, total) -> {
+                    if (written.getCount() == 0) return;
+                    write(channel);
+                    written.countDown();
+                  });
+      Thread reader = Thread.currentThread();
+      long[] begun = new long[1];
+      Thread shooter =
+          new Thread(
+              () -> {
+                assertDoesNotThrow(() -> written.await());
+                LockSupport.parkNanos(50_000_000);
+                begun[0] = System.nanoTime();
+                reader.interrupt();
+              });
+      shooter.start();
+      assertThrows(
+          WaveInferException.Cancelled.class,
+          () -> session.prefill(Sample.tokens(20_000), params, null));
+      long ms = (System.nanoTime() - begun[0]) / 1_000_000;
+      assertTrue(Thread.interrupted(), "the interrupt status is gone");
+      assertTrue(ms < 2000, ms + " ms");
+      shooter.join();
+      assertEquals(5, session.tokenCount());
+    }
+  }
+
+  private static void write(FileChannel channel) {
+    try {
+      channel.write(ByteBuffer.allocate(1));
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
     }
   }
 

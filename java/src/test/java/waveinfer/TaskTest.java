@@ -322,6 +322,29 @@ class TaskTest {
   }
 
   @Test
+  void aTaskThatFailsBeforeItsSamplingTookEffectLeavesTheSessionItsOwn() {
+    AtomicInteger called = new AtomicInteger();
+    try (Session session = Sample.session()) {
+      session.setSampling(new SamplingParams().logitsProcessor(logits -> called.incrementAndGet()));
+      for (int i = 0; i < 3; i++) {
+        try (Task task = session.submit(some(1L << 40).sampling(new SamplingParams()))) {
+          assertTrue(task.await(null));
+          assertEquals(List.of(Event.Kind.FAILED), task.poll().stream().map(Event::kind).toList());
+          assertEquals(Status.BUDGET, task.info().status());
+        }
+        System.gc();
+      }
+      assertEquals(Event.Kind.TOKEN, session.decode().kind());
+      assertEquals(1, called.get());
+      try (Task task = session.submit(some(2).sampling(new SamplingParams()))) {
+        assertEquals(3, task.events().toList().size());
+      }
+      session.decode();
+      assertEquals(1, called.get());
+    }
+  }
+
+  @Test
   void aTaskHasADescriptor() {
     try (Session session = Sample.session();
         Task task = session.submit(some(1))) {
