@@ -351,11 +351,11 @@ void nor_by_a_call_that_waits_for_its_room(void**) {
 
 // The manager may be the last that has a segment, which takes a while to go.
 void what_the_manager_lets_go_of_keeps_nobody(void**) {
-  World world(1 << 20);
-  WaveBuffer& buffer = *world.runtime->buffer;
   struct Slow {
     std::atomic<bool> is_going{false}, may_go{false};
   } slow;
+  World world(1 << 20);  // whose end waits for the manager
+  WaveBuffer& buffer = *world.runtime->buffer;
   struct Held {
     Slow& slow;
     ~Held() {

@@ -8,7 +8,7 @@
 #                         tests under TSan, and the library and the samples built for 64-bit ARM
 #   tests/run.sh --devices  whole sessions on an emulated device, under ASan and UBSan
 #   tests/run.sh --arm64  a build for 64-bit ARM by Debian's cross compiler, and its tests on an emulated processor, of
-#                         which each instruction takes many: hours on two cores
+#                         which each instruction takes many: 82 minutes on two cores
 #
 # What tests ask of their environment: WI_TEST_SEED, which each of them prints, for the same random numbers again;
 # WI_TEST_ALL=1: every allocation and every call of the system is refused once, where a few by chance are
