@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"time"
@@ -21,7 +22,7 @@ func (m *message) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, (*plain)(m)); err != nil {
 		return err
 	}
-	fields := map[string]any{}
+	fields := map[string]json.RawMessage{} // what is long is not made a text of again
 	if err := json.Unmarshal(data, &fields); err != nil {
 		return err
 	}
@@ -35,16 +36,14 @@ func (m *message) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func isEmpty(value any) bool {
-	switch v := value.(type) {
-	case nil:
+func isEmpty(value json.RawMessage) bool {
+	var short bytes.Buffer
+	if json.Compact(&short, value) != nil {
+		return false
+	}
+	switch short.String() {
+	case "null", `""`, "[]", "{}":
 		return true
-	case string:
-		return v == ""
-	case []any:
-		return len(v) == 0
-	case map[string]any:
-		return len(v) == 0
 	}
 	return false
 }

@@ -1,5 +1,5 @@
-// A single pass over the pattern. What differs: \s (PCRE2 counts U+180E, Unicode no longer does), \d, \v, \h
-// and \uXXXX by name; nested classes, class intersections and {n,m}+ by structure.
+// A single pass over the pattern. What differs: \s (PCRE2 counts U+180E, Unicode no longer does), \d, \v, \h,
+// \uXXXX, scripts and [:names:] by name; nested classes, class intersections, {n,m}+ and a later (?i) by structure.
 #include "src/tokenizer/pattern_dialect.h"
 
 #include <algorithm>

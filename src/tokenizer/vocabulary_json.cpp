@@ -5,6 +5,8 @@
 #include "src/tokenizer/vocabulary_json.h"
 
 #include <algorithm>
+#include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "src/error.h"
@@ -164,11 +166,14 @@ void read_unknown(const JsonFields& model, const TokenIds& ids, Vocabulary* voca
 void read_chat_templates(const TokenizerTexts& texts, const Json& words, VocabularyFile* file) {
   const JsonFields config(words, "tokenizer_config.json");
   const Json* value = config.find("chat_template");
+  std::unordered_map<std::string, size_t> places;
   const auto add = [&](std::string name, std::string text) {
     if (text.empty()) return;
-    std::erase_if(file->chat_templates,
-                  [&](const auto& entry) { return entry.first == name; });  // the last counts
-    file->chat_templates.emplace_back(std::move(name), std::move(text));
+    const auto [place, is_new] = places.emplace(name, file->chat_templates.size());
+    if (is_new)
+      file->chat_templates.emplace_back(std::move(name), std::move(text));
+    else
+      file->chat_templates[place->second].second = std::move(text);  // the last counts
   };
   if (!texts.chat_template.empty()) {
     add("default", std::string(texts.chat_template));
@@ -191,10 +196,11 @@ void read_chat_templates(const TokenizerTexts& texts, const Json& words, Vocabul
     file->special_texts.emplace_back(name, text);
   }
   // And those that the model has names of its own for.
+  std::unordered_set<std::string> known;
+  for (const auto& [name, text] : file->special_texts) known.insert(name);
   const auto add_named = [&](const std::string& name, const Json& token) {
-    const bool is_known = std::any_of(file->special_texts.begin(), file->special_texts.end(),
-                                      [&](const auto& entry) { return entry.first == name; });
-    if (token.is_string() && !is_known) file->special_texts.emplace_back(name, token.get<std::string>());
+    if (token.is_string() && known.insert(name).second)
+      file->special_texts.emplace_back(name, token.get<std::string>());
   };
   for (const auto& [name, token] : words.items())
     if (name.ends_with("_token")) add_named(name, token);
