@@ -342,6 +342,57 @@ void nobody_waits_for_a_manager_that_stalls(void**) {
 }
 
 // Slabs follow each other without a gap; what a limit is rounded down by is a fifth of it at most.
+// What has slots from the first to the last is cleared while another thread takes frames and gives them back: it gets
+// its turns in the middle, when the first has gone and the last has not.
+template <class Clear>
+int turns_during(Clear&& clear) {
+  constexpr size_t kEntries = 30'000, kSlab = 1024 * kPageBytes;
+  Epochs epochs;
+  PageCache cache(HostPool::create(HostPool::kUnlimited, false), epochs, kPageBytes, make_lru, kSlab);
+  cache.set_limit((kEntries + 2 * 1024) * kPageBytes);
+  std::vector<EntrySlot> slots(kEntries);
+  const uint64_t step = epochs.enter();
+  for (EntrySlot& slot : slots) {
+    slot = kNoEntry;
+    assert_true(cache.publish(cache.take(1, step), slot));
+  }
+  const int32_t spare = cache.take(1, step);
+  epochs.leave(step);
+  cache.manage();
+  cache.give(spare);
+  std::atomic<bool> done{false};
+  std::thread clearing([&] {
+    clear(cache, slots);
+    done = true;
+  });
+  int turns = 0;
+  while (!done) {
+    const bool begun = slots.front() == kNoEntry;
+    const int32_t entry = cache.take(1, UINT64_MAX);
+    turns += begun && slots.back() != kNoEntry;
+    if (entry != kNoEntry) cache.give(entry);
+  }
+  clearing.join();
+  for (const EntrySlot& slot : slots) assert_int_equal(slot, kNoEntry);
+  return turns;
+}
+
+// A busy system may let nobody else run while it lasts.
+template <class Clear>
+void others_have_turns(Clear&& clear) {
+  int turns = 0;
+  for (int attempt = 0; attempt < 50 && turns == 0; ++attempt) turns = turns_during(clear);
+  assert_true(turns > 0);
+}
+
+void others_have_turns_while_a_session_ends(void**) {
+  others_have_turns([](PageCache& cache, std::span<EntrySlot> slots) { cache.forget(slots); });
+}
+
+void others_have_turns_while_a_limit_falls(void**) {
+  others_have_turns([](PageCache& cache, std::span<EntrySlot>) { cache.set_limit(0); });
+}
+
 void frames_are_numbered_slab_by_slab(void**) {
   for (size_t most : {1, 16, 100, 2048}) {
     const SlabSizes sizes(most);
@@ -368,6 +419,8 @@ int main() {
       cmocka_unit_test(what_goes_is_named_before_and_goes_when_it_must),
       cmocka_unit_test(what_is_found_again_stays),
       cmocka_unit_test(what_a_step_keeps_beyond_the_limit_goes_with_it),
+      cmocka_unit_test(others_have_turns_while_a_session_ends),
+      cmocka_unit_test(others_have_turns_while_a_limit_falls),
       cmocka_unit_test(frames_are_numbered_slab_by_slab),
       cmocka_unit_test(nobody_waits_for_a_manager_that_stalls),
   };

@@ -1,11 +1,16 @@
 #include "src/buffer/page_cache.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <utility>
 
 namespace wi {
 namespace {
+
+// Entries, or frames, that are seen to while others wait for the lock, and slabs.
+constexpr size_t kAtOnce = 4096;
+constexpr size_t kSlabsAtOnce = 16;
 
 // Never lowered: who took the entry's frames before may have been overtaken by who looks at them now.
 void raise(std::atomic<uint64_t>& seen, uint64_t step) {
@@ -90,8 +95,11 @@ bool PageCache::publish(int32_t entry, EntrySlot& slot) noexcept {
 }
 
 void PageCache::step_ended() noexcept {
-  std::lock_guard lock(mutex_);
-  reclaim();
+  {
+    std::lock_guard lock(mutex_);
+    reclaim();
+  }
+  give_slabs_back();
 }
 
 // ---- by the manager ----
@@ -129,8 +137,11 @@ void PageCache::manage() noexcept {
         replacement_->evict(wanted, UINT64_MAX, names_);
       } catch (const std::bad_alloc&) {  // names_ has room for all
       }
-      std::lock_guard lock(mutex_);
-      for (int32_t entry : names_) choose(entry);
+      for (size_t at = 0; at < names_.size();) {
+        std::lock_guard lock(mutex_);
+        const size_t end = std::min(at + kAtOnce, names_.size());
+        for (; at < end; ++at) choose(names_[at]);
+      }
     }
   }
   if (is_behind()) catch_up();
@@ -161,10 +172,15 @@ void PageCache::take_over() noexcept {
     asked = asked_;
   }
   if (asked > capacity_ || !replacement_) know_more(asked);
-  std::lock_guard lock(mutex_);
-  take_in_published();
-  bury_forgotten();
-  apply_limit();
+  for (bool more = true; more;) {
+    std::lock_guard lock(mutex_);
+    take_in_published();
+    more = bury_forgotten();
+  }
+  {
+    std::lock_guard lock(mutex_);
+    apply_limit();
+  }
   clear_above_limit();
   give_slabs_back();
 }
@@ -186,10 +202,58 @@ void PageCache::know_more(int32_t frames) noexcept {
   capacity_ = capacity;
 }
 
-void PageCache::forget(std::span<EntrySlot> slots) noexcept {
-  {
+// What has frames above the limit goes. With managing_.
+void PageCache::clear_above_limit() noexcept {
+  int64_t next = 0;
+  for (bool more = true; more;) {
     std::lock_guard lock(mutex_);
-    for (EntrySlot& slot : slots) {
+    next = std::max(next, limit_);
+    const int64_t end = std::min(next + static_cast<int64_t>(kAtOnce), frames());
+    for (; next < end; ++next) {
+      const int32_t entry = facts(static_cast<int32_t>(next)).owner;
+      if (entry == kNoEntry || facts(entry).leaving || !facts(entry).admitted || !facts(entry).slot) continue;
+      replacement_->remove(entry);
+      hide(entry);
+    }
+    more = next < frames();
+  }
+}
+
+// Those above the limit of which nothing is used, the last first. The system takes its time for each.
+void PageCache::give_slabs_back() noexcept {
+  for (bool more = true; more;) {
+    std::array<HostBuffer, kSlabsAtOnce> going;
+    uint64_t bytes = 0;
+    {
+      std::lock_guard lock(mutex_);
+      for (HostBuffer& memory : going) {
+        more = frames() > limit_ && is_unused(slab_count_ - 1);
+        if (!more) break;
+        memory = std::move(slabs_[static_cast<size_t>(--slab_count_)].load()->memory);
+        bytes += memory.bytes();
+      }
+      going_bytes_ += bytes;
+    }
+    if (!bytes) return;
+    going = {};
+    std::lock_guard lock(mutex_);
+    going_bytes_ -= bytes;
+  }
+}
+
+bool PageCache::is_unused(int32_t slab) const noexcept {
+  const Facts* const first = slabs_[static_cast<size_t>(slab)].load()->facts.get();
+  return std::none_of(first, first + sizes_.frames(slab),
+                      [](const Facts& frame) { return frame.owner != kNoEntry; });
+}
+
+void PageCache::forget(std::span<EntrySlot> slots) noexcept {
+  bool behind = false;
+  while (!slots.empty()) {
+    const auto some = slots.first(std::min(slots.size(), kAtOnce));
+    slots = slots.subspan(some.size());
+    std::lock_guard lock(mutex_);
+    for (EntrySlot& slot : some) {
       const int32_t entry = slot.exchange(kNoEntry, std::memory_order_relaxed);
       if (entry == kNoEntry) continue;
       Facts& first = facts(entry);
@@ -197,11 +261,10 @@ void PageCache::forget(std::span<EntrySlot> slots) noexcept {
       first.generation.fetch_add(1, std::memory_order_relaxed);
       if (first.chosen.exchange(0)) chosen_pages_ -= first.pages;
       if (first.admitted) first.next_published = std::exchange(forgotten_, entry);
-      behind_ = true;
+      behind_ = behind = true;
     }
-    if (!behind_) return;
   }
-  catch_up();
+  if (behind) catch_up();
 }
 
 void PageCache::set_limit(uint64_t bytes) noexcept {
@@ -217,8 +280,9 @@ void PageCache::set_limit(uint64_t bytes) noexcept {
 PageCacheStats PageCache::stats() const {
   std::lock_guard lock(mutex_);
   PageCacheStats stats = stats_;
-  stats.bytes = static_cast<uint64_t>(frames()) * page_bytes_;
-  stats.leaving_bytes = static_cast<uint64_t>(frames() - std::min(frames(), limit_)) * page_bytes_;
+  stats.leaving_bytes =
+      static_cast<uint64_t>(frames() - std::min(frames(), limit_)) * page_bytes_ + going_bytes_;
+  stats.bytes = static_cast<uint64_t>(frames()) * page_bytes_ + going_bytes_;
   return stats;
 }
 
@@ -239,13 +303,14 @@ void PageCache::take_in_published() noexcept {
   }
 }
 
-// With managing_, too.
-void PageCache::bury_forgotten() noexcept {
-  for (int32_t entry = std::exchange(forgotten_, kNoEntry), after; entry != kNoEntry; entry = after) {
-    after = facts(entry).next_published;
+// With managing_, too. True: there are more.
+bool PageCache::bury_forgotten() noexcept {
+  for (size_t left = kAtOnce; left > 0 && forgotten_ != kNoEntry; --left) {
+    const int32_t entry = std::exchange(forgotten_, facts(forgotten_).next_published);
     replacement_->remove(entry);
     free_chain(entry);
   }
+  return forgotten_ != kNoEntry;
 }
 
 void PageCache::apply_limit() noexcept {
@@ -254,16 +319,6 @@ void PageCache::apply_limit() noexcept {
   for (int64_t i = before; i < std::min(limit_, all); ++i)  // they may be used again
     if (facts(static_cast<int32_t>(i)).owner == kNoEntry) free_.push_back(static_cast<int32_t>(i));
   if (limit_ < before) std::erase_if(free_, [&](int32_t frame) { return frame >= limit_; });
-}
-
-// What has frames above the limit goes. With managing_, too.
-void PageCache::clear_above_limit() noexcept {
-  for (int64_t i = limit_; i < frames(); ++i) {
-    const int32_t entry = facts(static_cast<int32_t>(i)).owner;
-    if (entry == kNoEntry || facts(entry).leaving || !facts(entry).admitted || !facts(entry).slot) continue;
-    replacement_->remove(entry);
-    hide(entry);
-  }
 }
 
 bool PageCache::grow() noexcept {
@@ -351,17 +406,6 @@ bool PageCache::hide(int32_t entry) noexcept {
   return false;
 }
 
-// Those above the limit of which nothing is used, the last first.
-void PageCache::give_slabs_back() noexcept {
-  for (; frames() > limit_; --slab_count_) {
-    Slab& last = *slabs_[static_cast<size_t>(slab_count_ - 1)].load();
-    if (std::any_of(last.facts.get(), last.facts.get() + sizes_.frames(slab_count_ - 1),
-                    [](const Facts& frame) { return frame.owner != kNoEntry; }))
-      return;
-    last.memory = {};
-  }
-}
-
 void PageCache::free_chain(int32_t entry) noexcept {
   for (int32_t frame = entry; frame != kNoEntry;) {
     const int32_t after = facts(frame).next;
@@ -382,7 +426,6 @@ void PageCache::reclaim() noexcept {
     }
     hidden_.erase(seen, hidden_.end());
   }
-  give_slabs_back();
 }
 
 }  // namespace wi

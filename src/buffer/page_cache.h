@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "src/buffer/epochs.h"
+#include "src/buffer/fair_mutex.h"
 #include "src/buffer/replacement.h"
 #include "src/memory/host_pool.h"
 
@@ -179,9 +180,10 @@ class PageCache {
   void apply_limit() noexcept;
   void clear_above_limit() noexcept;
   void give_slabs_back() noexcept;
+  bool is_unused(int32_t slab) const noexcept;
   int64_t frames() const { return sizes_.first(slab_count_); }
   void take_in_published() noexcept;
-  void bury_forgotten() noexcept;
+  bool bury_forgotten() noexcept;
   void take_over() noexcept;
   void know_more(int32_t frames) noexcept;
   void catch_up() noexcept;
@@ -194,7 +196,7 @@ class PageCache {
   const MakeReplacement make_;
   std::unique_ptr<std::atomic<Slab*>[]> slabs_;  // (kMostSlabs)
 
-  mutable std::mutex mutex_;  // of the frames
+  mutable FairMutex mutex_;  // of the frames
   int32_t slab_count_ = 0;
   int32_t asked_ = 0;           // frames, by set_limit()
   int64_t limit_ = 0;           // frames: whole slabs; those with higher numbers are not used anew
@@ -206,6 +208,7 @@ class PageCache {
   uint64_t none_before_ = 0;    // while this is the oldest step, all that are chosen are in use
   bool refused_ = false;        // the pool has no memory for the frames that there may be
   int64_t chosen_pages_ = 0, hidden_pages_ = 0;
+  uint64_t going_bytes_ = 0;        // of slabs that are on their way back
   int64_t taken_ = 0, demand_ = 0;  // since the manager looked; lately
   PageCacheStats stats_;
 
