@@ -221,7 +221,7 @@ void wi_cancel_trigger(wi_cancel* cancel) {
 }
 
 void wi_cancel_reset(wi_cancel* cancel) {
-  if (cancel) cancel->object->reset();
+  if (cancel && cancel->of_this_process()) cancel->object->reset();
 }
 
 // ---- Model ----

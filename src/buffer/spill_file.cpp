@@ -72,10 +72,13 @@ SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose) {
   used_.store(extents_.used(), std::memory_order_relaxed);
   try {
     make_space(offset, whole, extents_.end());
-  } catch (const Error& error) {
+  } catch (const std::exception& exception) {
     extents_.give(offset, whole);
     used_.store(extents_.used(), std::memory_order_relaxed);
     return_to_disk(offset, whole);
+    const auto* const reason = dynamic_cast<const Error*>(&exception);
+    if (!reason) throw;
+    const Error& error = *reason;
     throw_error(error.code(),
                 concat("cannot reserve ", bytes, " bytes of the spill file in ", file_.folder(), " for ",
                        purpose, ": ", error.what()),

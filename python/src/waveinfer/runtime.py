@@ -42,7 +42,8 @@ def _log_function(log: Log | logging.Logger) -> Callable[[int, str], object]:
         logger = log
         return lambda level, message: logger.log(_LEVELS.get(level, logging.INFO), "%s", message)
     function = log
-    return lambda level, message: function(LogLevel(level), message)
+    known = {int(level): level for level in LogLevel}  # a newer library may have others
+    return lambda level, message: function(known.get(level, LogLevel.INFO), message)
 
 
 class Runtime(Owner):

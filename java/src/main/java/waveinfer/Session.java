@@ -274,9 +274,9 @@ public final class Session extends Handle implements Iterable<Event> {
       long session = call.alone(this);
       long how = TaskParams.write(params, call, bell);
       call.check(Native.wi_task_submit(session, how, call.out(), call.error()));
-      hooks.add(call.logitsHook);
       boolean anew = params != null && params.setsSampling();
-      return new Task(call.outLong(), kept(), hooks, anew, call.logitsHook, bell);
+      Hooks.Setting setting = anew ? hooks.add(call.logitsHook) : null;
+      return new Task(call.outLong(), kept(), hooks, setting, call.logitsHook, bell);
     } finally {
       Reference.reachabilityFence(bell);
     }

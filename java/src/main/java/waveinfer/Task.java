@@ -25,7 +25,7 @@ public final class Task extends Handle implements Iterable<Event> {
       20_000_000; // of a wait, between looks at the interrupt status
 
   private final Hooks hooks;
-  private final boolean setsSampling;
+  private final Hooks.Setting setting; // of the sampling by this task; null: none
   private final LogitsHook ownHook;
   private final Bell bell;
   private final AtomicInteger handles; // of the task
@@ -34,12 +34,17 @@ public final class Task extends Handle implements Iterable<Event> {
   private final ArrayDeque<Event> fetched = new ArrayDeque<>(); // by the iterators, not yet given
 
   Task(
-      long address, Object keep, Hooks hooks, boolean setsSampling, LogitsHook ownHook, Bell bell) {
+      long address,
+      Object keep,
+      Hooks hooks,
+      Hooks.Setting setting,
+      LogitsHook ownHook,
+      Bell bell) {
     this(
         address,
         keep,
         hooks,
-        setsSampling,
+        setting,
         ownHook,
         bell,
         new AtomicBoolean(),
@@ -51,7 +56,7 @@ public final class Task extends Handle implements Iterable<Event> {
       long address,
       Object keep,
       Hooks hooks,
-      boolean setsSampling,
+      Hooks.Setting setting,
       LogitsHook ownHook,
       Bell bell,
       AtomicBoolean taken,
@@ -60,7 +65,7 @@ public final class Task extends Handle implements Iterable<Event> {
     super(address, release(keep, bell == null ? 0 : bell.id, handles), keep, taken);
     handles.incrementAndGet();
     this.hooks = hooks;
-    this.setsSampling = setsSampling;
+    this.setting = setting;
     this.ownHook = ownHook;
     this.bell = bell;
     this.handles = handles;
@@ -109,7 +114,7 @@ public final class Task extends Handle implements Iterable<Event> {
   public Task share() {
     try (Call call = Call.enter()) {
       long address = Native.wi_task_retain(call.use(this));
-      return new Task(address, kept(), hooks, setsSampling, ownHook, bell, taken(), handles, told);
+      return new Task(address, kept(), hooks, setting, ownHook, bell, taken(), handles, told);
     }
   }
 
@@ -160,14 +165,14 @@ public final class Task extends Handle implements Iterable<Event> {
     if (last.isEnd()) told.set(true);
     if (last.kind() == Event.Kind.FAILED && info().status() == Status.CANCELLED) {
       // By its processor, as nothing else makes a task fail so.
-      Throwable thrown = setsSampling && ownHook != null ? ownHook.thrown() : hooks.thrown();
+      Throwable thrown = setting != null && ownHook != null ? ownHook.thrown() : hooks.thrown();
       if (thrown != null) {
         if (events.size() == 1) throw Callbacks.<RuntimeException>sneaky(thrown);
         events.remove(events.size() - 1);
         pending = thrown;
       }
-    } else if (last.isEnd() && setsSampling && info().queuedNs() > 0) {
-      hooks.set(ownHook); // admitted: nothing of the sampling before is left
+    } else if (last.isEnd() && setting != null && info().queuedNs() > 0) {
+      hooks.settle(setting); // admitted
     }
   }
 
