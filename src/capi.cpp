@@ -577,6 +577,7 @@ wi_status wi_task_submit(wi_session* session, const wi_task_params* params, wi_t
     check_out(task_out, "task_out");
     TaskParams converted = to_task_params(params, of.model->config.vocab);
     auto task = std::make_unique<wi_task>(std::make_shared<Task>(of.object, std::move(converted)));
+    const auto before_notify = task->object->hold_notify();
     submit_task(task->object);
     *task_out = task.release();
   });

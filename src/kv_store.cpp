@@ -228,6 +228,7 @@ void KvStore::truncate(int64_t tokens) {
     });
   });
   std::fill(written_.begin(), written_.end(), tokens);
+  sequence_.unreserve(tokens);  // of layers that ran ahead
 }
 
 // ---- saving: save.cpp does it ----

@@ -107,7 +107,7 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   });
   session->rest();
   session->tokens_.append(image.tokens);
-  session->exact_end_ = image.exact_end;
+  session->exact_ = std::move(image.exact);
   if (!image.logits.empty()) session->logits_ = std::make_shared<std::vector<float>>(std::move(image.logits));
   if (image.prompt_end > 0) {
     session->prompt_logits_ = image.prompt_logits.empty()
@@ -151,7 +151,7 @@ SessionImage Session::image() const {
   image.vocab = model_->config.vocab;
   image.tokens.resize(static_cast<size_t>(tokens_.size()));
   tokens_.copy(0, image.tokens);
-  image.exact_end = exact_end_;
+  image.exact = exact_;
   if (logits_) image.logits = *logits_;
   if (prompt_logits_) {
     image.prompt_end = prompt_end_;

@@ -126,7 +126,8 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
                cancel);
   const TokenLog tokens_before = tokens_;
   const Sequence before = sequence_;
-  const int64_t exact_before = exact_end_, alike_before = alike_end_;
+  const ExactTokens::Mark exact_before = exact_.mark();
+  const int64_t alike_before = alike_end_;
   const std::shared_ptr<std::vector<float>> logits_before = logits_;
   logits_shared_ = true;  // with logits_before
   const SessionTotals totals_before = totals_;
@@ -135,7 +136,10 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
     StageTimer timer(elapsed_ns);
     const int64_t chunk = params.chunk_tokens > 0 ? params.chunk_tokens : prefill_chunk_step(model_->config);
     if (fresh) {
-      alike_end_ = chunk == prefill_chunk_step(model_->config) ? 0 : -1;
+      // Of a longer window a chunk finds tokens unsealed that others' have in segments.
+      const bool alike =
+          chunk == prefill_chunk_step(model_->config) && params_.policy_params.local_window <= chunk;
+      alike_end_ = alike ? 0 : -1;
       alike_final_ = final_tokens;
       // Logits of every token need every token computed.
       if (params_.prefix_reuse && params.logits.empty()) adopt_prefix(ids, chunk);
@@ -175,7 +179,7 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
   } catch (...) {
     tokens_ = tokens_before;
     sequence_ = before;
-    exact_end_ = exact_before;
+    exact_.back_to(exact_before);
     alike_end_ = alike_before;
     logits_ = logits_before;
     logits_shared_ = true;  // as they may be a fork's too, and were before
@@ -202,8 +206,7 @@ int64_t Session::chunk_from(int64_t first, int64_t chunk) const {
 // where a chunk begins, and none of it sparsely that would else be read with what was taken.
 void Session::adopt_prefix(std::span<const int32_t> ids, int64_t chunk) {
   const bool any = params_.any_prefix;
-  const bool alike =
-      alike_end_ == 0 && params_.policy_params.local_window <= chunk && params_.sparse_read_tokens < chunk;
+  const bool alike = alike_end_ == 0 && params_.sparse_read_tokens < chunk;
   const auto whole = static_cast<int64_t>(ids.size());
   const auto may_end = [&](int64_t end) {
     return any || (alike && (end - kSinkTokens) % chunk == 0 && whole - end > params_.sparse_read_tokens);
@@ -211,8 +214,8 @@ void Session::adopt_prefix(std::span<const int32_t> ids, int64_t chunk) {
   const int64_t taken = runtime_->prefixes.adopt_longest(
       prefix_root(), ids, SegmentGrid(params_.policy_params), any, may_end, sequence_);
   totals_.prefix_tokens += static_cast<uint64_t>(taken);
-  exact_end_ = taken;
-  alike_end_ = taken && any ? -1 : taken;
+  exact_.restore(taken);
+  if (alike_end_ == 0) alike_end_ = taken && any ? -1 : taken;
 }
 
 // A chunk attends exactly, unless it is short, comes after a long past and the session lets such chunks read
@@ -262,10 +265,8 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
   }
   sequence_.commit(count);
   const int64_t first = sequence_.tokens() - count;
-  if (sparse)
-    exact_end_ = std::min(exact_end_, first);
-  else if (exact_end_ >= first)
-    exact_end_ = sequence_.tokens();
+  exact_.cut(first);  // of which a pending one may be computed otherwise now
+  if (!sparse) exact_.add(first, sequence_.tokens());
   if (all) {
     if (done < skip)
       std::memcpy(params.logits.data(), room.data() + static_cast<size_t>(skip - done) * vocab,
@@ -335,7 +336,7 @@ void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_token
   std::vector<std::shared_ptr<Segment>> published;
   if (params_.prefix_reuse) {
     context.on_segment = [&](const std::shared_ptr<Segment>& segment) {
-      if (segment->end_position() > exact_end_) return;
+      if (segment->end_position() > exact_.prefix()) return;
       auto lineage = std::make_shared<Segment::Lineage>();
       lineage->parent = prefix_root();
       for (const auto& before : sequence_.segments())  // it may take the place of the last ones
@@ -385,7 +386,7 @@ std::shared_ptr<Session> Session::fork() {
   fork->tokens_ = tokens_;
   fork->sequence_ = sequence_;
   fork->sequence_.settle();
-  fork->exact_end_ = exact_end_;
+  fork->exact_ = exact_;
   fork->logits_ = logits_;
   fork->logits_shared_ = logits_shared_ = true;
   fork->prompt_logits_ = prompt_logits_;
@@ -404,7 +405,9 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
   check(params.kv == params_.kv, WI_E_ARGUMENT, "wi_session_params.kv_type is ", format_of(params.kv).name,
         ", the session has ", format_of(params_.kv).name);
   std::shared_ptr<Session> fork(new Session(runtime_, model_, params));
-  if (params.policy == params_.policy && same_index(params.policy_params, params_.policy_params)) {
+  const bool shared =
+      params.policy == params_.policy && same_index(params.policy_params, params_.policy_params);
+  if (shared) {
     fork->sequence_ = sequence_;
     fork->sequence_.set_budget(params.kv_budget_bytes);
   } else {
@@ -423,13 +426,14 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
   }
   fork->sequence_.settle();
   fork->tokens_ = tokens_;
-  fork->exact_end_ = exact_end_;
+  fork->exact_ = exact_;
   fork->logits_ = logits_;
   fork->logits_shared_ = logits_shared_ = true;
   fork->prompt_logits_ = prompt_logits_;
   fork->prompt_end_ = prompt_end_;
-  fork->prompt_sealed_end_ =
-      std::min(fork->sequence_.sealed_end(), SegmentGrid(params.policy_params).sealed_end(prompt_end_));
+  fork->prompt_sealed_end_ = shared ? prompt_sealed_end_
+                                    : std::min(fork->sequence_.sealed_end(),
+                                               SegmentGrid(params.policy_params).sealed_end(prompt_end_));
   if (!params.sampling_given) fork->sampler_ = sampler_;
   fork->text_ = text_;
   fork->rest();
@@ -465,7 +469,7 @@ void Session::truncate(int64_t tokens) {
     });
   });
   tokens_.truncate(tokens);
-  exact_end_ = std::min(exact_end_, tokens);
+  exact_.cut(tokens);
   alike_end_ = -1;
   if (tokens < prompt_end_) prompt_logits_.reset();
   logits_ = prompt ? prompt_logits_ : nullptr;

@@ -23,6 +23,7 @@
 #include "src/runtime.h"
 #include "src/sampling/sampler.h"
 #include "src/stats.h"
+#include "src/store/exact_tokens.h"
 #include "src/store/sequence.h"
 #include "src/token_log.h"
 
@@ -231,9 +232,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool room_ = true;                    // was made, when it was last wanted
   std::exception_ptr refused_;          // by the slow tier then; null: it took all that was to leave
   Making making_ = Making::whole;       // of what is sealed next
-  // Tokens below it were computed with exact attention, or are to be if pending (a cut brings such a one
-  // back). Segments below it may be reused.
-  int64_t exact_end_ = 0;
+  ExactTokens exact_;  // or that are to be computed so, if pending: a cut brings such a one back
   // While a first prompt of alike_final_ tokens is read in whole chunks of the library's own size: how far. Every session
   // that reads it so has the same bits there; each number depends on what else is in its chunk. -1: it is not read so.
   int64_t alike_end_ = -1, alike_final_ = 0;

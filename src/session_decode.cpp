@@ -7,6 +7,7 @@
 
 #include "src/batch_error.h"
 #include "src/decode.h"
+#include "src/host_call.h"
 #include "src/prefill.h"
 #include "src/repeats.h"
 #include "src/sampling/logprob.h"
@@ -208,7 +209,7 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
 // The last token that a cut left: as it was computed before, exactly, if it was one of a prompt.
 void Session::compute_exact_pending(Workspace& workspace, const CancelToken* cancel) {
   const int64_t position = sequence_.tokens();
-  if (!pending() || position >= exact_end_) return;
+  if (!pending() || !exact_.has(position)) return;
   const int32_t token = tokens_[position];
   uint64_t elapsed_ns = 0;
   {
@@ -276,6 +277,7 @@ Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch) {
     const int64_t window = std::min(tokens_.size(), sampler_.looks_back());
     scratch.recent.resize(static_cast<size_t>(window));
     tokens_.copy(tokens_.size() - window, scratch.recent);
+    const HostCall host;  // the host's callback may be within
     const Sampler::Choice choice = sampler_.sample(*logits_, scratch);
     event.token = choice.token;
     next_state_ = choice.state;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "src/host_call.h"
 #include "src/session.h"
 
 namespace wi {
@@ -61,7 +62,8 @@ class Session::Use {
       refuse_unless_free(*session);
       while (session->busy_.exchange(true, std::memory_order_acquire)) {
         // Its owner may meet somebody who is about to be refused.
-        if (session->owner_.load(std::memory_order_relaxed) != std::this_thread::get_id())
+        if (!EngineCall::here() ||
+            session->owner_.load(std::memory_order_relaxed) != std::this_thread::get_id())
           refuse("session is in use by another thread");
         std::this_thread::yield();
       }
@@ -80,8 +82,8 @@ class Session::Use {
   }
   void refuse_unless_free(const Session& session) {
     const std::thread::id owner = session.owner_.load(std::memory_order_relaxed);
-    if (owner != std::thread::id() && owner != std::this_thread::get_id())
-      refuse("session is in use by a task");
+    if (owner == std::thread::id() || (EngineCall::here() && owner == std::this_thread::get_id())) return;
+    refuse("session is in use by a task");
   }
   [[noreturn]] void refuse(const char* reason) {
     const size_t refused = place_;

@@ -213,6 +213,37 @@ void over_budget_append_changes_nothing(void**) {
   assert_true(error_of(store, data, 0, 220) < kF32);
 }
 
+// Though no token goes: what only some layers have does.
+void a_cut_to_what_all_layers_have_gives_back_the_rest(void**) {
+  const Data data(5000);
+  KvStore store(runtime(), store_params("wave", 1));
+  data.append(store, 0, 100);
+  const uint64_t before = runtime()->pool->used();
+  store.append(0, 4900, data.keys[0].data() + 100 * kWidth, data.values[0].data() + 100 * kWidth);
+  assert_true(runtime()->pool->used() > before);
+  store.truncate(100);
+  assert_int_equal(runtime()->pool->used(), before);
+  data.append(store, 100, 200);
+  assert_true(error_of(store, data, 0, 300) < kF32);
+}
+
+// Of many rows over a long tail some at a time: each has a list of all blocks of it.
+void lists_of_what_is_not_sealed_are_bounded(void**) {
+  constexpr int64_t kTokens = 32'000, kRows = 2700;
+  KvStoreParams store_of = store_params("wave", 1);
+  store_of.shape = {1, 4, 16, DType::f32};
+  store_of.query_heads = 4;
+  RuntimeParams params;
+  params.threads = 2;
+  const auto own = Runtime::create(params);
+  KvStore store(own, store_of);
+  const std::vector<float> zeros(kTokens * 4 * 16);
+  store.append(0, kTokens, zeros.data(), zeros.data());
+  std::vector<float> out(kRows * 4 * 16), lse(kRows * 4);
+  store.attend(0, kRows, zeros.data(), nullptr, out.data(), lse.data());
+  assert_in_range(own->scratch_bytes(), 1, uint64_t{100} << 20);
+}
+
 // Of the runtime's budget, which others wait for.
 void a_failed_append_gives_its_room_back(void**) {
   RuntimeParams small;
@@ -244,6 +275,8 @@ int main() {
       cmocka_unit_test(layers_may_run_ahead_of_each_other),
       cmocka_unit_test(forks_diverge_and_cuts_go_back),
       cmocka_unit_test(over_budget_append_changes_nothing),
+      cmocka_unit_test(a_cut_to_what_all_layers_have_gives_back_the_rest),
+      cmocka_unit_test(lists_of_what_is_not_sealed_are_bounded),
       cmocka_unit_test(a_failed_append_gives_its_room_back),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

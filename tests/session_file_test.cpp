@@ -210,6 +210,24 @@ void loading_keeps_to_the_budget(void**) {
   assert_int_equal(runtime()->pool->used(), used);
 }
 
+// Nothing is counted twice on the way.
+void a_session_within_its_budget_loads_within_it(void**) {
+  const auto session = filled(900);
+  SessionParams params = wave();
+  params.kv_budget_bytes = session->sequence().bytes();
+  const auto loaded = load_as(saved(*session), params);
+  assert_int_equal(loaded->sequence().bytes(), params.kv_budget_bytes);
+}
+
+void a_bias_of_any_length_comes_back(void**) {
+  SessionParams params = wave();
+  for (int32_t i = 0; i < 150'000; ++i)
+    params.sampling.logit_bias.push_back({i % 100, 0.001f * static_cast<float>(i % 7)});
+  const auto session = filled(30, params);
+  const auto loaded = load(saved(*session));
+  assert_same_future(*session, *loaded, 3);
+}
+
 void another_models_or_policys_file_is_refused(void**) {
   Folder folder;
   const std::string bytes = saved(*filled(700));
@@ -795,6 +813,8 @@ int main(int argc, char** argv) {
       cmocka_unit_test(the_length_is_known_beforehand),
       cmocka_unit_test(a_file_holds_nothing_but_the_session),
       cmocka_unit_test(loading_keeps_to_the_budget),
+      cmocka_unit_test(a_session_within_its_budget_loads_within_it),
+      cmocka_unit_test(a_bias_of_any_length_comes_back),
       cmocka_unit_test(another_models_or_policys_file_is_refused),
       cmocka_unit_test(what_does_not_shape_the_index_is_the_loaders_choice),
       cmocka_unit_test(damaged_files_are_refused_with_a_reason),

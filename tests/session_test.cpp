@@ -257,6 +257,29 @@ void fork_under_another_budget_shares_what_is_sealed(void**) {
   assert_error(WI_E_ARGUMENT, "kv_type is bf16", origin->fork_as(params, nullptr));
 }
 
+// Also where that is not where the grid has it, behind a cut.
+void a_fork_under_another_budget_goes_back_to_the_prompt_as_its_origin(void**) {
+  auto rt = runtime();
+  auto params = session_params(rt, "wave");
+  params.policy_params.segment_tokens = 8192;
+  params.policy_params.decode_segment_tokens = 256;
+  params.prefix_reuse = false;
+  auto origin = Session::create(rt, model(), params);
+  const auto ids = prompt(1090);
+  origin->prefill({ids.data(), 1000}, {}, nullptr);
+  origin->truncate(775);
+  origin->prefill({ids.data() + 775, 1090 - 775}, {}, nullptr);
+  const int64_t sealed = origin->sequence().sealed_end();
+  decode_tokens(*origin, 390);
+  assert_true(origin->sequence().sealed_end() > sealed);
+  params.policy_params.budget = 0.05f;
+  auto fork = origin->fork_as(params, nullptr);
+  for (Session* one : {origin.get(), fork.get()}) {
+    one->truncate(1090);
+    assert_int_equal(one->sequence().sealed_end(), sealed);
+  }
+}
+
 void two_forks_decode_at_once_on_two_threads(void**) {
   auto rt = runtime();
   auto origin = Session::create(rt, model(), session_params(rt, "wave"));
@@ -398,6 +421,28 @@ void shared_segments_change_no_bit(void**) {
       }
     }
   }
+}
+
+// Of chunks of another size each number is another one, and so it is where a chunk found more of its past unsealed.
+void what_was_read_otherwise_is_not_taken_for_alike(void**) {
+  const auto ids = prompt(4600);
+  const auto logits_beside = [&](int32_t chunk_tokens, int32_t local_window) {
+    const auto rt = runtime();
+    SessionParams params = session_params(rt, "wave");
+    params.policy_params.segment_tokens = 1024;
+    auto others = params;
+    others.policy_params.local_window = local_window;
+    const auto other = Session::create(rt, model(), others);
+    PrefillParams chunks;
+    chunks.chunk_tokens = chunk_tokens;
+    if (chunk_tokens >= 0) other->prefill(ids, chunks, nullptr);
+    const auto session = Session::create(rt, model(), params);
+    session->prefill(ids, {}, nullptr);
+    return logits_of(*session);
+  };
+  const auto wanted = logits_beside(-1, 64);
+  assert_true(logits_beside(512, 64) == wanted);
+  assert_true(logits_beside(0, 2100) == wanted);
 }
 
 void equal_prompts_share_segments(void**) {
@@ -606,11 +651,13 @@ int main() {
       cmocka_unit_test(fork_diverges_and_leaves_its_origin_alone),
       cmocka_unit_test(fork_under_another_policy_goes_on_as_if_read_under_it),
       cmocka_unit_test(fork_under_another_budget_shares_what_is_sealed),
+      cmocka_unit_test(a_fork_under_another_budget_goes_back_to_the_prompt_as_its_origin),
       cmocka_unit_test(two_forks_decode_at_once_on_two_threads),
       cmocka_unit_test(truncate_into_a_segment_goes_back_exactly),
       cmocka_unit_test(a_cut_brings_back_the_bits_that_were_there),
       cmocka_unit_test(nearly_equal_models_share_nothing),
       cmocka_unit_test(shared_segments_change_no_bit),
+      cmocka_unit_test(what_was_read_otherwise_is_not_taken_for_alike),
       cmocka_unit_test(equal_prompts_share_segments),
       cmocka_unit_test(equal_prompts_of_other_precision_share_nothing),
       cmocka_unit_test(over_budget_changes_nothing),

@@ -180,6 +180,48 @@ void a_prompt_that_is_given_up_half_way_goes_on_as_in_memory(void**) {
   }
 }
 
+// A cut that takes tokens out of a segment puts them before those of the tail, which may lie on the disk.
+void a_cut_brings_tokens_back_beside_blocks_on_the_disk(void**) {
+  const TiersWorld world = world_of({.kv_budget_bytes = budget()}), fast = world_of({.slow = false});
+  const std::vector<int32_t> ids = random_prompt(kPrompt);
+  std::vector<float> logits[2];
+  for (const TiersWorld* in : {&world, &fast}) {
+    SessionParams params = params_of(*in);
+    params.policy_params.local_window = 256;
+    const auto session = Session::create(in->runtime, in->model, params);
+    for (size_t done = 0; done < 3900;)
+      done += static_cast<size_t>(
+          session->prefill_chunk_of({ids.data() + done, ids.size() - done}, chunks_of(kChunk), nullptr));
+    const int64_t sealed = session->sequence().sealed_end();
+    if (in == &world) assert_true(session->sequence().slow_blocks() > 4);
+    session->truncate(sealed + 200);
+    assert_true(session->sequence().sealed_end() < sealed);
+    step(*session, 5, logits[in == &fast]);
+  }
+  assert_true(logits[0] == logits[1]);
+  assert_in_range(world.runtime->pool->peak(), 1, budget());
+}
+
+// Another's segments are more than the session may have in memory: what it does not take over it computes.
+void a_prefix_beyond_the_sessions_budget_is_computed(void**) {
+  const TiersWorld world = world_of({}), alone = world_of({.slow = false});
+  const std::vector<int32_t> ids = random_prompt(kPrompt);
+  std::vector<float> logits[2];
+  SessionParams params = params_of(world);
+  params.prefix_reuse = true;
+  const auto other = Session::create(world.runtime, world.model, params);
+  other->prefill(ids, {}, nullptr);
+  assert_int_equal(other->sequence().slow_segments(), 0);
+  params.kv_budget_bytes = segment_bytes() * 8 / 5;
+  const auto session = Session::create(world.runtime, world.model, params);
+  session->prefill(ids, {}, nullptr);
+  step(*session, 3, logits[0]);
+  const auto expected = session_of(alone);
+  expected->prefill(ids, {}, nullptr);
+  step(*expected, 3, logits[1]);
+  assert_true(logits[0] == logits[1]);
+}
+
 // Short prompts may be read through the index, as steps are; those look at the tail in memory.
 void a_short_prompt_behind_a_long_one_may_be_read_through_the_index(void**) {
   const TiersWorld world = world_of({.kv_budget_bytes = 2 * segment_bytes()}),
@@ -304,6 +346,8 @@ int main() {
       cmocka_unit_test(whatever_the_budget_all_that_a_host_does_says_the_same),
       cmocka_unit_test(a_sessions_own_budget_may_be_less_than_a_segment),
       cmocka_unit_test(a_prompt_that_is_given_up_half_way_goes_on_as_in_memory),
+      cmocka_unit_test(a_cut_brings_tokens_back_beside_blocks_on_the_disk),
+      cmocka_unit_test(a_prefix_beyond_the_sessions_budget_is_computed),
       cmocka_unit_test(a_short_prompt_behind_a_long_one_may_be_read_through_the_index),
       cmocka_unit_test(a_disk_that_fails_leaves_the_session_as_it_was),
       cmocka_unit_test(the_planned_part_is_enough_and_less_than_a_segment),

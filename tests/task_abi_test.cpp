@@ -445,6 +445,86 @@ void a_callback_rings_for_every_event_and_not_after_release(void**) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
+// Whatever a callback calls on the engine's thread, sessions that have tasks are in use.
+void a_callback_finds_the_sessions_of_tasks_busy(void**) {
+  struct Caller {
+    wi_session* own = nullptr;
+    wi_session* other = nullptr;
+    int calls = 0, busy = 0;
+    static int32_t call(void* user, float*, uint64_t) {
+      auto* const self = static_cast<Caller*>(user);
+      for (wi_session* session : {self->own, self->other}) {
+        wi_error why = {};
+        why.struct_size = sizeof why;
+        uint64_t count = 0;
+        wi_task* task = nullptr;
+        const wi_status statuses[] = {wi_session_tokens(session, nullptr, 0, &count, &why),
+                                      wi_session_truncate(session, 0, &why),
+                                      wi_task_submit(session, nullptr, &task, &why)};
+        for (const wi_status status : statuses) ++self->calls, self->busy += status == WI_E_BUSY;
+      }
+      return 0;
+    }
+  } caller;
+  auto sampling = sized<wi_sampling_params>();
+  sampling.logits_callback = Caller::call;
+  sampling.logits_user = &caller;
+  auto params = sized<wi_session_params>();
+  params.sampling = &sampling;
+  Session first = create_session(world->model.get(), &params), second = create_session(world->model.get());
+  caller.own = first.get();
+  caller.other = second.get();
+  const std::vector<int32_t> prompt = some_tokens(30), more = some_tokens(length(3000));
+  const wi_task_params answer = prompt_of(prompt, 10), longer = prompt_of(more, 200);
+  const Task other = submit(second.get(), &longer), own = submit(first.get(), &answer);
+  assert_int_equal(take_all(own.get()).tokens.size(), 10);
+  assert_int_equal(caller.calls, 60);
+  assert_int_equal(caller.busy, 60);
+  wi_task_cancel(other.get());
+  take_all(other.get());
+}
+
+// Also of a task that fails at once.
+void a_callback_finds_the_handle_of_its_task(void**) {
+  struct Looker {
+    wi_task* task = nullptr;
+    std::atomic<int> rings{0}, without{0};
+    static void ring(void* user) {
+      auto* const self = static_cast<Looker*>(user);
+      self->without += self->task == nullptr;
+      self->rings++;
+    }
+  };
+  const Session session = create_session(world->model.get());
+  const std::vector<int32_t> prompt = some_tokens(30);
+  for (int i = 0; i < emulated_or(20, 300); ++i) {
+    Looker looker;
+    wi_task_params params = prompt_of(prompt, UINT64_MAX);  // never has room
+    params.notify = Looker::ring;
+    params.notify_user = &looker;
+    assert_works(wi_task_submit(session.get(), &params, &looker.task, error));
+    while (looker.rings == 0) std::this_thread::yield();
+    assert_int_equal(looker.without, 0);
+    wi_task_release(looker.task);
+  }
+}
+
+// Chunks lie within each other on the engine's thread: one that is cancelled ends those within it, which are read again.
+void a_cancelled_prompt_ends_within_the_chunks_of_others(void**) {
+  const std::vector<int32_t> prompt = some_tokens(length(9000)), others = some_tokens(length(8000), 2);
+  const Answer wanted = alone(others, 10, nullptr);
+  for (int i = 0; i < 6; ++i) {
+    const Session first = create_session(world->model.get()), second = create_session(world->model.get());
+    const wi_task_params reads = prompt_of(prompt, 10), reads_too = prompt_of(others, 10);
+    const Task task = submit(first.get(), &reads), other = submit(second.get(), &reads_too);
+    std::this_thread::sleep_for(std::chrono::milliseconds(60 + 40 * i));
+    wi_task_cancel(task.get());
+    take_all(task.get());
+    const Answer got = take_all(other.get());
+    assert_true(got.tokens == wanted.tokens && got.text == wanted.text);
+  }
+}
+
 // One callback, which forks share: what it says of one task's step is that task's alone, and is not asked again.
 void a_callback_ends_one_task_of_the_forks_that_share_it(void**) {
   struct Asked {
@@ -757,6 +837,9 @@ int main() {
       cmocka_unit_test(polling_never_waits),
       cmocka_unit_test(a_descriptor_is_readable_while_there_are_events),
       cmocka_unit_test(a_callback_rings_for_every_event_and_not_after_release),
+      cmocka_unit_test(a_callback_finds_the_sessions_of_tasks_busy),
+      cmocka_unit_test(a_callback_finds_the_handle_of_its_task),
+      cmocka_unit_test(a_cancelled_prompt_ends_within_the_chunks_of_others),
       cmocka_unit_test(a_callback_ends_one_task_of_the_forks_that_share_it),
       cmocka_unit_test(tasks_wait_for_memory_instead_of_failing),
       cmocka_unit_test(tasks_wait_for_the_slow_tier_instead_of_failing),

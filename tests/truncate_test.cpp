@@ -1,11 +1,13 @@
 // What cutting a session back promises: the logits it had there, and work in proportion to what is new.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <vector>
 
 #include "src/pipeline/building.h"
 #include "src/session.h"
+#include "src/store/byte_stream.h"
 #include "tests/support/emulated.h"
 #include "tests/support/random_model.h"
 #include "tests/support/runtime.h"
@@ -70,6 +72,42 @@ void logits_come_back_exact_under_wave(void**) {
     const auto fork = session->fork();
     assert_true(difference(logits_of(*session), logits_of(*fresh)) < kRounding);
     assert_true(difference(logits_of(*fork), logits_of(*fresh)) < kRounding);
+  }
+}
+
+struct Saved final : ByteSink, ByteSource {
+  std::string of;
+  void write(const void* data, size_t count) override { of.append(static_cast<const char*>(data), count); }
+  uint64_t bytes() const override { return of.size(); }
+  void read(uint64_t offset, void* to, size_t count) override { std::memcpy(to, of.data() + offset, count); }
+};
+
+// Prompts that come after answers: turns of a conversation. Also in a fork, and saved.
+void logits_of_a_later_prompt_come_back_exact_too(void**) {
+  const auto ids = prompt(1500);
+  const auto turns = [&](Session& session, size_t second) {
+    session.prefill({ids.data(), 700}, {}, nullptr);
+    decoded(session, 5);
+    session.prefill({ids.data() + 700, second}, {}, nullptr);
+  };
+  for (const size_t kept : test::some_of<size_t>({599, 300, 1})) {
+    const auto fresh = wave_session(), session = wave_session();
+    turns(*fresh, kept);
+    turns(*session, 600);
+    const auto after = static_cast<int64_t>(700 + 5 + kept);
+    decoded(*session, 30);
+    session->prefill({ids.data() + 1300, 200}, {}, nullptr);
+    decoded(*session, 5);
+    const auto fork = session->fork();
+    Saved saved;
+    session->save(saved, nullptr);
+    const auto loaded = Session::load(
+        runtime(), model(), saved, [](const SessionParams& params) { return params; }, nullptr);
+    const auto wanted = logits_of(*fresh);
+    for (Session* one : {session.get(), fork.get(), loaded.get()}) {
+      one->truncate(after);
+      assert_true(difference(logits_of(*one), wanted) < kRounding);
+    }
   }
 }
 
@@ -160,6 +198,7 @@ void a_cut_leaves_the_local_window_exact(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(logits_come_back_exact_under_wave),
+      cmocka_unit_test(logits_of_a_later_prompt_come_back_exact_too),
       cmocka_unit_test(a_batch_brings_exact_logits_back),
       cmocka_unit_test(another_answer_to_a_prompt_starts_from_the_bits_of_the_first),
       cmocka_unit_test(an_edit_clusters_no_more_than_what_comes_after_it),

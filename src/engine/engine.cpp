@@ -15,6 +15,7 @@
 
 #include "src/batch_error.h"
 #include "src/engine/scheduler.h"
+#include "src/host_call.h"
 #include "src/host_process.h"
 #include "src/memory/breaks.h"
 #include "src/memory_plan.h"
@@ -62,6 +63,9 @@ Outcome attempt(Work&& work) noexcept {
 }
 
 uint64_t now_ns() { return static_cast<uint64_t>(Clock::now().time_since_epoch().count()); }
+
+// Ends a chunk that another's was interrupted for, which is to end: it is read once more.
+class MakeWay final : public std::exception {};
 
 // What the thread works on. It outlives the engine if the engine goes on this very thread. Its lists have room
 // for a task before they have the task: what is refused memory is one task, or its submission, and the loop itself
@@ -119,6 +123,7 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   void read_chunk();
   void charge_reader();
   bool is_reading(const Task& task) const;
+  bool ends_below(size_t depth) const;
   void fail_task(const std::shared_ptr<Task>& task, const Outcome& outcome) noexcept;
   void finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last, wi_status status,
               const char* message) noexcept;
@@ -127,7 +132,7 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   bool due() override {
     const bool alone =
         tasks_.size() == reading_.size() && texts_.empty() && !has_news_.load(std::memory_order_relaxed);
-    return !alone && now_ns() - last_step_ns_ >= wait_ns_;
+    return ends_below(reading_.size() - 1) || (!alone && now_ns() - last_step_ns_ >= wait_ns_);
   }
   void take() override;
 
@@ -311,6 +316,7 @@ void Loop::prepare(const std::shared_ptr<Task>& task) {
     check(task->least.fast_bytes <= budget, WI_E_BUDGET, "the task may need ", task->least.fast_bytes,
           session.has_slow_tier() ? " bytes of fast memory for " : " bytes of KV for ", tokens,
           " tokens, the runtime's kv_budget_bytes is ", budget);
+    const EngineCall own;
     if (task->params().sampling) task->session().set_sampling(*task->params().sampling);
     tasks_.emplace(task->id, task);
     scheduler_.submit(task->id, task->params().priority, now_ns());
@@ -410,6 +416,7 @@ void Loop::write_batch(std::span<const std::shared_ptr<Task>> batch) {
   events_.assign(batch.size(), Event{});
   try {
     for (const auto& task : batch) task->reserve_event();
+    const EngineCall own;
     Session::decode_batch(sessions_, nullptr, events_.data());
   } catch (const BatchError& error) {
     const size_t ended = error.code() == WI_E_CANCELLED ? error.place() : batch.size();
@@ -432,7 +439,10 @@ void Loop::write_one(const std::shared_ptr<Task>& task) {
   const uint64_t start = now_ns();
   const Outcome outcome = attempt([&] {
     task->reserve_event();
-    const Event event = task->session().decode(nullptr);
+    const Event event = [&] {
+      const EngineCall own;
+      return task->session().decode(nullptr);
+    }();
     scheduler_.charge(task->id, now_ns() - start);
     tell(task, event);
   });
@@ -466,7 +476,7 @@ void Loop::tell(const std::shared_ptr<Task>& task, const Event& event) {
 
 // The next chunk of the reader that is furthest behind, unless that is one whose chunk is being read.
 void Loop::read_chunk() {
-  if (reading_.size() == kMostReading) return;
+  if (reading_.size() == kMostReading || ends_below(reading_.size())) return;
   const auto may = [&](Scheduler::Id id) {
     return std::find(reading_.begin(), reading_.end(), id) == reading_.end() || id == reading_.back();
   };
@@ -478,16 +488,23 @@ void Loop::read_chunk() {
   PrefillParams params;
   params.breaks = this;
   int64_t count = 0;
+  bool made_way = false;
 
   reading_.push_back(id);
   charged_until_ns_ = now_ns();
   const Outcome outcome = attempt([&] {
     const std::span<const int32_t> left{prompt.data() + done, prompt.size() - done};
-    count = task->session().prefill_chunk_of(left, params, task->cancel_token());
+    const EngineCall own;
+    try {
+      count = task->session().prefill_chunk_of(left, params, task->cancel_token());
+    } catch (const MakeWay&) {
+      made_way = true;
+    }
   });
   charge_reader();
   reading_.pop_back();
 
+  if (made_way) return;
   if (outcome.status == WI_E_CANCELLED) return cancel(task);
   if (outcome.status != WI_OK) {
     if (!needs_end_of_chunk(outcome)) fail_task(task, outcome);
@@ -510,9 +527,16 @@ bool Loop::is_reading(const Task& task) const {
   return std::find(reading_.begin(), reading_.end(), task.id) != reading_.end();
 }
 
+// Whether one of the first so many whose chunks are being read is cancelled: it ends when those after it have.
+bool Loop::ends_below(size_t depth) const {
+  return std::any_of(reading_.begin(), reading_.begin() + static_cast<std::ptrdiff_t>(depth),
+                     [&](Scheduler::Id id) { return tasks_.at(id)->cancelled(); });
+}
+
 // Between two tasks of a chunk's loops: a short text, the writers' next step, and a chunk of a reader that has
 // had less.
 void Loop::take() {
+  if (ends_below(reading_.size() - 1)) throw MakeWay();
   if (now_ns() - last_step_ns_ < wait_ns_) return;
   charge_reader();
   take_in();

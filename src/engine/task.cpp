@@ -5,6 +5,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "src/host_call.h"
+
 namespace wi {
 namespace {
 
@@ -157,6 +159,7 @@ bool Task::ended() const {
 
 void Task::notify() {
   if (!params_.notify) return;
+  const HostCall host;
   std::lock_guard lock(notify_mutex_);
   if (!abandoned_) params_.notify(params_.notify_user);
 }

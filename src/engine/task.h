@@ -53,6 +53,8 @@ class Task {
   void cancel() { cancel_.flag.store(true, std::memory_order_relaxed); }
   TaskInfo info() const;
   void abandon();  // cancels; nobody is notified any more
+  // While it lives nobody is notified: what the host calls then is to have the task's handle.
+  std::unique_lock<std::recursive_mutex> hold_notify() { return std::unique_lock(notify_mutex_); }
 
   // ---- the engine's side ----
   const TaskParams& params() const { return params_; }

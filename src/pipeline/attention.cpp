@@ -32,6 +32,7 @@ void Attention::begin(std::span<const Row> rows, int32_t group, Retrieval* retri
   head_dim_ = shape.head_dim;
   passes_.clear();
   next_ = 0;
+  left_from_ = rows.size();
   staged_ = 0;
   wanted_there_ = nullptr;
   counters_.assign(rows.size() * static_cast<size_t>(kv_heads_), LookupCounters{});
@@ -52,12 +53,13 @@ void Attention::open(int32_t layer, const float* queries, float* out, float* lse
   const Activations here{queries, out, lse};
   if (next_ == passes_.size() || passes_[next_].layer != layer || activations_ != here) {
     activations_ = here;
-    prepare(layer, layers_at_once(layer));
+    prepare(layer, layers_at_once(layer), 0);
   }
   layer_ = layer;
 }
 
 bool Attention::next_pass() {
+  if (next_ == passes_.size() && left_from_ < rows_.size()) prepare(layer_, 1, left_from_);
   if (next_ == passes_.size() || passes_[next_].layer != layer_) return false;
   pass_ = passes_[next_++];
   if (queue_ && pass_.pinned && retrieval_)
@@ -73,16 +75,21 @@ int32_t Attention::layers_at_once(int32_t layer) const {
   return layer > 0 ? kLayersAhead : 1;
 }
 
-// Lays out the passes of `count` layers from this one on, in order; their lists are in the same room, for a pass begins
-// when the one before has ended.
-void Attention::prepare(int32_t layer, int32_t count) {
+// Lays out the passes of `count` layers from this one on, in order, and of its rows from `from` on; their lists are in the
+// same room, for a pass begins when the one before has ended. On a host passes with many lists wait for those before.
+void Attention::prepare(int32_t layer, int32_t count, size_t from) {
   passes_.clear();
   next_ = 0;
   const int32_t end = std::min(layer + count, std::max(rows_.front().sequence->shape().layers, layer + 1));
   size_t lookups = 0, steady = 0, room = 0, runs = 0;
   const auto staged_bytes = [&] { return lookups * sizeof(Lookup) + steady * sizeof(KvRun); };
+  left_from_ = rows_.size();
   for (int32_t l = layer; l < end && (l == layer || staged_bytes() < kListsAhead); ++l)
-    for (size_t first = 0; first < rows_.size();) {
+    for (size_t first = from; first < rows_.size();) {
+      if (!queue_ && staged_bytes() > kListsAhead) {
+        left_from_ = first;
+        break;
+      }
       const Needs needs = plan(l, first);
       lookups += passes_.back().count * static_cast<size_t>(kv_heads_);
       steady += needs.steady;
@@ -313,8 +320,9 @@ size_t Attention::list_bytes(int32_t layer, const Row& row) const {
     room += static_cast<size_t>(own);
     runs += static_cast<size_t>(run_room(row, own));
   }
+  const size_t steady = static_cast<size_t>(steady_room(layer, row)) * static_cast<size_t>(kv_heads_);
   return room * (2 * sizeof(PartitionRef) + static_cast<size_t>(group_) * sizeof(float)) +
-         runs * sizeof(KvRun);
+         (runs + steady) * sizeof(KvRun) + static_cast<size_t>(kv_heads_) * sizeof(Lookup);
 }
 
 size_t Attention::bytes() const {

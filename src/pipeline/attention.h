@@ -99,7 +99,7 @@ class Attention {
     float* scores;
   };
   int32_t layers_at_once(int32_t layer) const;
-  void prepare(int32_t layer, int32_t count);
+  void prepare(int32_t layer, int32_t count, size_t from);
   Needs plan(int32_t layer, size_t first);
   void fill(LaidOut& pass, const Lists& all, KvRun*& steady);
   int64_t exact_tokens(const Row& row, const Lookup& lookup, int32_t window) const;
@@ -123,6 +123,7 @@ class Attention {
   LookupCounters* counted_ = nullptr;           // (rows, kv_heads) where stages count
   std::vector<LaidOut> passes_;                 // of this layer and some after it
   size_t next_ = 0;                             // of passes_
+  size_t left_from_ = 0;                        // of the layer's rows, the first without a pass yet
   size_t staged_ = 0;                           // bytes of lists that the queue has, and of these:
   const WantedTokens* wanted_there_ = nullptr;  // (rows, kMostWanted); null: no row's policy looks at them
   LaidOut pass_;                                // this one

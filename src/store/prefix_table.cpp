@@ -15,7 +15,13 @@ int64_t PrefixTable::adopt_longest(uint64_t root, std::span<const int32_t> ids, 
     if (!segment || !(any || segment->lineage->alike)) break;
     chain.push_back(std::move(segment));
   }
-  while (!chain.empty() && !may_end(chain.back()->end_position())) chain.pop_back();
+  // What is not taken is computed, and may go straight to a slow tier then.
+  const auto fits = [&] {
+    size_t bytes = 0;
+    for (const auto& segment : chain) bytes += segment->bytes();
+    return sequence.within_budget(bytes);
+  };
+  while (!chain.empty() && !(may_end(chain.back()->end_position()) && fits())) chain.pop_back();
   for (const auto& segment : chain) sequence.adopt(segment, segment->lineage->sink);
   std::lock_guard lock(trie_->mutex);
   trie_->hits += chain.size();

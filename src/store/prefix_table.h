@@ -23,8 +23,8 @@ class PrefixTable {
 
   // segment->lineage must be set.
   void publish(const std::shared_ptr<Segment>& segment);
-  // Adopts the longest chain of published segments that `ids` starts with and that ends where `may_end` allows; root
-  // identifies model, KV type and policy parameters. Only such segments are taken as this prompt would be cut into, and
+  // Adopts the longest chain of published segments that `ids` starts with and that ends where `may_end` allows, as
+  // far as the sequence's budget holds it; root identifies model, KV type and policy parameters. Only such segments are taken as this prompt would be cut into, and
   // unless `any`, such as it would have, bit for bit. Returns the tokens taken over.
   using MayEnd = std::function<bool(int64_t end)>;
   int64_t adopt_longest(uint64_t root, std::span<const int32_t> ids, const SegmentGrid& grid, bool any,

@@ -15,8 +15,8 @@ constexpr unsigned char kMagic[8] = {'W', 'I', 'S', 'E', 'S', 'S', '\r', '\n'};
 constexpr uint32_t kOptional = 1, kAligned = 2;  // flags
 
 // What this version knows, in any order. Others are a later version's.
-constexpr std::string_view kTags[] = {"MODL", "SHAP", "POLI", "OPTS", "SMPL", "TEXT", "STAT", "TOKN",
-                                      "LOGT", "SINK", "SEGM", "INDX", "PAGE", "SUMS", "TAIL", "PRMT"};
+constexpr std::string_view kTags[] = {"MODL", "SHAP", "POLI", "OPTS", "SMPL", "TEXT", "STAT", "TOKN", "LOGT",
+                                      "SINK", "SEGM", "INDX", "PAGE", "SUMS", "TAIL", "PRMT", "EXCT"};
 
 uint64_t number_at(const unsigned char* from, size_t bytes) {
   uint64_t value = 0;
@@ -214,14 +214,21 @@ bool SectionReader::next_known() {
   return false;
 }
 
+// The next one's header is read, and stays so until somebody opens it.
+bool SectionReader::has_next() {
+  if (!ahead_) ahead_ = next_known();
+  return ahead_;
+}
+
 void SectionReader::open(std::string_view tag) {
-  check(open_if_any(tag), WI_E_FORMAT, "section \"", tag, "\" is missing at byte ", offset_);
+  check(has_next(), WI_E_FORMAT, "section \"", tag, "\" is missing at byte ", offset_);
+  check(open_if_any(tag), WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " stands where \"", tag,
+        "\" should be");
 }
 
 bool SectionReader::open_if_any(std::string_view tag) {
-  if (!next_known()) return false;
-  check(tag_ == tag, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " stands where \"", tag,
-        "\" should be");
+  if (!has_next() || tag_ != tag) return false;
+  ahead_ = false;
   check(!aligned_, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " has no checksums");
   return true;
 }
@@ -254,7 +261,8 @@ void SectionReader::pass() {
 }
 
 uint64_t SectionReader::open_aligned(std::string_view tag) {
-  check(next_known(), WI_E_FORMAT, "section \"", tag, "\" is missing at byte ", offset_);
+  check(has_next(), WI_E_FORMAT, "section \"", tag, "\" is missing at byte ", offset_);
+  ahead_ = false;
   check(tag_ == tag && aligned_, WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_, " stands where \"",
         tag, "\" should be");
   skip_zeros();
@@ -290,7 +298,7 @@ void SectionReader::skip_zeros() {
 }
 
 void SectionReader::end() {
-  check(!next_known(), WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_,
+  check(!has_next(), WI_E_FORMAT, "section \"", tag_, "\" at byte ", start_,
         " stands where the file should end");
 }
 

@@ -205,6 +205,7 @@ class SectionReader final : public FieldReader {
  private:
   bool next_header();  // false at the end of the file
   bool next_known();
+  bool has_next();
   void pass();
   void check_left(uint64_t bytes, const char* field) const;
   std::span<const unsigned char> next(uint64_t most_bytes, const char* field);  // at least one
@@ -220,7 +221,8 @@ class SectionReader final : public FieldReader {
   std::string tag_;      // its tag, printable
   uint32_t version_ = 0;
   bool optional_ = false, aligned_ = false;
-  uint64_t left_ = 0;  // payload bytes after piece_
+  bool ahead_ = false;  // its header is read, and nobody has opened it
+  uint64_t left_ = 0;   // payload bytes after piece_
   std::vector<unsigned char> piece_;
   size_t at_ = 0;  // in piece_
 };

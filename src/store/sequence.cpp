@@ -255,17 +255,25 @@ void Sequence::truncate(int64_t tokens, int64_t sealed_end, std::shared_ptr<cons
   // First what was sealed, then of the old tail what stays; borders of segments are borders of blocks.
   const int64_t unsealed_end = std::min(tokens, sealed_end_);
   const size_t unsealed = blocks_of(unsealed_end - next.sealed_end_);
+  const size_t kept = std::min(blocks_of(tokens - sealed_end_), tail_.size());
+  const size_t brought_back =
+      unsealed ? std::min(kept, slow_blocks()) : 0;  // slow ones come before all others
   next.tail_.clear();
   if (unsealed) {
-    next.check_budget(unsealed * kBlockTokens * shape_.token_bytes(), "truncation into a segment");
+    next.check_budget((unsealed + brought_back) * kBlockTokens * shape_.token_bytes(),
+                      "truncation into a segment");
     for (size_t i = 0; i < unsealed; ++i)
       next.tail_.push_back(
           BlockRef(new TokenBlock(*pools_.pages, shape_, kBlockTokens)));  // never without an owner
     for (const auto& segment : segments_)
       if (segment->end_position() > next.sealed_end_) next.copy_to_tail(*segment, unsealed_end);
   }
-  const size_t kept = std::min(blocks_of(tokens - sealed_end_), tail_.size());
-  next.tail_.insert(next.tail_.end(), tail_.begin(), tail_.begin() + static_cast<std::ptrdiff_t>(kept));
+  for (size_t i = 0; i < brought_back; ++i) {
+    next.tail_.push_back(BlockRef(new TokenBlock(*pools_.pages, shape_, kBlockTokens)));
+    next.tail_.back()->copy_from(*tail_[i]);
+  }
+  next.tail_.insert(next.tail_.end(), tail_.begin() + static_cast<std::ptrdiff_t>(brought_back),
+                    tail_.begin() + static_cast<std::ptrdiff_t>(kept));
   next.rebuild_views();
   next.settle();
   *this = std::move(next);
@@ -308,8 +316,12 @@ size_t Sequence::index_bytes() const {
   return total;
 }
 
+bool Sequence::within_budget(size_t more_bytes) const {
+  return !budget_bytes_ || !more_bytes || bytes() + more_bytes <= budget_bytes_;
+}
+
 void Sequence::check_budget(size_t more_bytes, const char* purpose) const {
-  if (!budget_bytes_ || !more_bytes) return;
+  if (within_budget(more_bytes)) return;
   const size_t used = bytes();
   check(used + more_bytes <= budget_bytes_, WI_E_BUDGET, purpose, " need ", more_bytes,
         " bytes, the session uses ", used, " of kv_budget_bytes ", budget_bytes_);

@@ -102,6 +102,7 @@ class Sequence {
   // there, follows them (null: none), and all else becomes tail. Settles. Throws WI_E_BUDGET or WI_E_MEMORY
   // and then changes nothing.
   void truncate(int64_t tokens, int64_t sealed_end, std::shared_ptr<const Segment> cut);
+  bool within_budget(size_t more_bytes) const;
   void check_budget(size_t more_bytes, const char* purpose) const;
   void set_budget(uint64_t bytes);  // throws WI_E_BUDGET if more is held already; 0: none
 

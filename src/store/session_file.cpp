@@ -23,6 +23,7 @@
 //   PRMT*  may be passed over, and is missing in older files: where the last prefill ended, how far all was
 //          sealed then, i64; logits of that time, f32, or nothing if they are those of LOGT. A truncate to there
 //          brings them back
+//   EXCT*  likewise: of tokens from exact_end on, which were computed exactly: from and up to, i64 each, in order
 //
 // Version 2, which is read as well, has of a segment only SEGM (first position, tokens, keys and values
 // (layers, kv_heads, {K, V}, tokens, head_dim), each place's position (layers, kv_heads, tokens) i32) and INDX.
@@ -38,7 +39,7 @@
 namespace wi {
 namespace {
 
-constexpr uint32_t kMostNameBytes = 64, kMostSamplerBytes = 1 << 20, kMostTextBytes = 4096;
+constexpr uint32_t kMostNameBytes = 64, kMostTextBytes = 4096;
 constexpr int64_t kMostTokens = int64_t{1} << 31;
 constexpr int32_t kMostTokensOfSegment = 1 << 24;
 
@@ -290,7 +291,7 @@ void write_sections(SectionWriter& to, const SavedParams& params, const Sequence
     fields.i64(image ? static_cast<int64_t>(image->tokens.size()) : sequence.tokens());
     fields.i64(sequence.tokens());
     fields.i64(sequence.sealed_end());
-    fields.i64(image ? image->exact_end : 0);
+    fields.i64(image ? image->exact.prefix() : 0);
     fields.u32(static_cast<uint32_t>(sequence.segments().size()));
     fields.i64(sequence.settled_end());
   });
@@ -313,13 +314,20 @@ void write_sections(SectionWriter& to, const SavedParams& params, const Sequence
       write_block(fields, shape, *sequence.tail()[static_cast<size_t>(i)],
                   sequence.tail_tokens() - i * kBlockTokens);
   });
-  if (!image || image->prompt_end == 0) return;
+  if (!image) return;
+  const auto write_exact = [&](FieldWriter& fields) {
+    for (const ExactTokens::Range& range : image->exact.later()) {
+      fields.i64(range.begin);
+      fields.i64(range.end);
+    }
+  };
   const auto write_prompt = [&](FieldWriter& fields) {
     fields.i64(image->prompt_end);
     fields.i64(image->prompt_sealed_end);
     fields.raw(image->prompt_logits.data(), image->prompt_logits.size() * sizeof(float));
   };
-  to.section("PRMT", write_prompt, SectionWriter::Need::optional);
+  if (image->prompt_end > 0) to.section("PRMT", write_prompt, SectionWriter::Need::optional);
+  if (!image->exact.later().empty()) to.section("EXCT", write_exact, SectionWriter::Need::optional);
 }
 
 }  // namespace
@@ -354,9 +362,12 @@ SessionFile::SessionFile(ByteSource& from, FileKind kind, const Backend& backend
   read_params(backend);
   if (kind_ == FileKind::session) {
     reader_.open("SMPL");
-    reader_.require(reader_.left() <= kMostSamplerBytes, "sampler", " has ", reader_.left(), " bytes");
-    image_.sampler.resize(static_cast<size_t>(reader_.left()));
-    reader_.raw(image_.sampler.data(), image_.sampler.size(), "sampler");
+    while (reader_.left() > 0) {  // as pieces are verified
+      const size_t done = image_.sampler.size();
+      const auto more = static_cast<size_t>(std::min<uint64_t>(reader_.left(), kPieceBytes));
+      image_.sampler.resize(done + more);
+      reader_.raw(image_.sampler.data() + done, more, "sampler");
+    }
     reader_.open("TEXT");
     image_.pending_bytes = reader_.text("pending text", kMostTextBytes);
     reader_.close();
@@ -411,15 +422,15 @@ void SessionFile::read_state() {
   tokens_ = reader_.i64("tokens");
   computed_ = reader_.i64("computed_tokens");
   sealed_end_ = reader_.i64("sealed_end");
-  image_.exact_end = reader_.i64("exact_end");
+  const int64_t exact_end = reader_.i64("exact_end");
   segments_ = reader_.u32("segments");
   settled_end_ = reader_.i64("settled_end");
   reader_.require(tokens_ >= 0 && tokens_ < kMostTokens, "tokens", " is ", tokens_);
   const int64_t pending = tokens_ - computed_;
   reader_.require(computed_ >= 0 && (pending == 0 || (pending == 1 && kind_ == FileKind::session)),
                   "computed_tokens", " is ", computed_, ", tokens is ", tokens_);
-  reader_.require(image_.exact_end >= 0 && image_.exact_end <= tokens_, "exact_end", " is ",
-                  image_.exact_end);
+  reader_.require(exact_end >= 0 && exact_end <= tokens_, "exact_end", " is ", exact_end);
+  image_.exact.restore(exact_end);
   reader_.require(sealed_end_ >= kSinkTokens && sealed_end_ <= std::max<int64_t>(computed_, kSinkTokens) &&
                       (segments_ > 0) == (sealed_end_ > kSinkTokens),
                   "sealed_end", " is ", sealed_end_, " with ", segments_, " segments and ", computed_,
@@ -473,6 +484,7 @@ bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const 
     loaded.restore_settled_end(settled_end_);
   }
   if (kind_ == FileKind::session && reader_.open_if_any("PRMT")) read_prompt();
+  if (kind_ == FileKind::session && reader_.open_if_any("EXCT")) read_exact();
   reader_.end();
   if (reader_.version() > 2) verify_segments(loaded, stream);
   sequence = std::move(loaded);
@@ -523,6 +535,19 @@ void SessionFile::read_prompt() {
     read_array(reader_, "prompt logits", static_cast<uint64_t>(image_.vocab), image_.prompt_logits);
   else
     reader_.require(!image_.logits.empty(), "prompt logits", " are missing, as those of \"LOGT\"");
+}
+
+void SessionFile::read_exact() {
+  std::vector<ExactTokens::Range> later;
+  for (int64_t before = image_.exact.prefix(); reader_.left() > 0; before = later.back().end) {
+    ExactTokens::Range range;
+    range.begin = reader_.i64("exact tokens");
+    range.end = reader_.i64("exact tokens");
+    reader_.require(range.begin > before && range.end > range.begin && range.end <= tokens_, "exact tokens",
+                    ": ", range.begin, " to ", range.end, " of ", tokens_, " come after ", before);
+    later.push_back(range);
+  }
+  image_.exact.restore(image_.exact.prefix(), std::move(later));
 }
 
 // What of a segment shapes all that follows; returns its tokens.
@@ -613,7 +638,7 @@ void SessionFile::read_pages(const Sequence& sequence, Segment& segment, size_t 
   if (place_.buffer) {
     reader_.leave();
   } else {
-    sequence.check_budget(segment.bytes() + segment.kv_bytes(), "a session file's segment");
+    sequence.check_budget(segment.bytes(), "a session file's segment");
     segment.allocate_kv();
     found = unpack_pages(segment, slots);
   }
@@ -803,7 +828,8 @@ HostBuffer SessionFile::read_index(const Sequence& sequence, const Segment& segm
   }
   HostBuffer index;
   if (index_bytes) {
-    sequence.check_budget(segment.bytes() + index_bytes, "a session file's segment");
+    const size_t own = place_.buffer ? segment.index_bytes() + segment.staying_bytes() : segment.bytes();
+    sequence.check_budget(own + index_bytes, "a session file's segment");
     index = sequence.pools().host->allocate(index_bytes, "a segment's index");
     reader_.raw(index.data(), index_bytes, "index");
   }

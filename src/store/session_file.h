@@ -12,6 +12,7 @@
 
 #include "kernels/ops.h"
 #include "src/buffer/wave_buffer.h"
+#include "src/store/exact_tokens.h"
 #include "src/store/input_file.h"
 #include "src/store/sections.h"
 #include "src/store/sequence.h"
@@ -40,7 +41,7 @@ struct SessionImage {
   ModelIdentity model;
   int32_t vocab = 0;
   std::vector<int32_t> tokens;
-  int64_t exact_end = 0;
+  ExactTokens exact;
   std::vector<float> logits;  // of the last computed token; may be empty
   // Where the last prefill ended, and up to where the sequence was sealed then; 0: there is nothing to go back to.
   int64_t prompt_end = 0, prompt_sealed_end = 0;
@@ -86,6 +87,7 @@ class SessionFile {
   void read_state();
   void read_tokens();
   void read_prompt();
+  void read_exact();
   int64_t next_first(const Sequence& sequence) const;
   int32_t read_span(const Sequence& sequence);
   void read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before);
