@@ -149,6 +149,11 @@ every_failure_is_status_1_and_one_line() {
   fails "--tokens needs" "${ask[@]}" --model "$model" --tokens
   fails "--budget" "${ask[@]}" --model "$model" --budget 1.5
   fails "--kv" "${ask[@]}" --model "$model" --kv f8
+  fails "--kv-fast wants --spill" "${ask[@]}" --model "$model" --kv-fast 0.5
+  fails "no-such-device" "${ask[@]}" --model "$model" --kv-fast 0.5 --device no-such-device
+  fails "--temperature" "${ask[@]}" --model "$model" --temperature 101
+  fails "--threads" "${ask[@]}" --model "$model" --threads 1025
+  fails "--threads" "$bin/wi_logits" --model "$model" --text hello --threads 1025
   fails "--load" "${ask[@]}" --model "$model" --load moved
   fails "--precision" "${ask[@]}" --model "$model" --precision low
   fails "no-such-file.gguf" "$bin/wi_tokens" --model no-such-file.gguf
