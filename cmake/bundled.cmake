@@ -1,10 +1,12 @@
 # A libwaveinfer.so that needs nothing but the C library: the same objects, linked with static libraries in
 # place of shared ones, with run-time dispatch of our own in place of libhwy's; and a libwaveinfer.a of the same
-# objects. Every build folder whose system has the static libraries has both, in bundled/lib, as the targets
-# waveinfer_bundled and waveinfer_static; with WAVEINFER_BUNDLED that shared library is the only one, in lib.
+# objects. Every build folder whose system has the static libraries, from packages that say their licences, has both,
+# in bundled/lib, as the targets waveinfer_bundled and waveinfer_static; with WAVEINFER_BUNDLED that shared library is
+# the only one, in lib.
 set(WI_BUNDLED OFF)
 
-# Sets WI_STATIC_LIBRARIES, or why there is none of them to WI_NOT_BUNDLED.
+# Sets WI_STATIC_LIBRARIES and WI_LICENSED_FILES, all that the licences are asked for of, or why there is no bundled
+# library to WI_NOT_BUNDLED.
 function(wi_find_static_libraries)
   set(WI_NOT_BUNDLED "" PARENT_SCOPE)
   set(libraries)
@@ -40,7 +42,33 @@ function(wi_find_static_libraries)
     endif()
     set(WI_STATIC_LIBRARIES_LINKED "${libraries}" CACHE INTERNAL "")
   endif()
+
+  # Nothing leaves the house without its licences, which are the packages': what was built by hand or came with another
+  # distribution has none here, and that is better known now than in the midst of the build.
+  set(licensed ${libraries})
+  foreach(header hwy/highway.h nlohmann/json.hpp)
+    string(MAKE_C_IDENTIFIER WI_HEADER_${header} found)
+    find_file(${found} ${header} HINTS ${HWY_INCLUDE_DIRS})
+    mark_as_advanced(${found})
+    if(NOT ${found})
+      set(WI_NOT_BUNDLED "there is no ${header}" PARENT_SCOPE)
+      return()
+    endif()
+    list(APPEND licensed ${${found}})
+  endforeach()
+  if(NOT WI_LICENSES_FOUND STREQUAL "${CMAKE_CXX_COMPILER};${licensed}")
+    set(probe ${CMAKE_BINARY_DIR}/CMakeFiles/wi_licenses)
+    execute_process(RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said ERROR_STRIP_TRAILING_WHITESPACE
+      COMMAND ${CMAKE_SOURCE_DIR}/cmake/licenses.sh ${probe} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${licensed})
+    file(REMOVE ${probe})
+    if(NOT failed STREQUAL 0)
+      set(WI_NOT_BUNDLED "the licences of what is inside are not known: ${said}" PARENT_SCOPE)
+      return()
+    endif()
+    set(WI_LICENSES_FOUND "${CMAKE_CXX_COMPILER};${licensed}" CACHE INTERNAL "")
+  endif()
   set(WI_STATIC_LIBRARIES ${libraries} PARENT_SCOPE)
+  set(WI_LICENSED_FILES ${licensed} PARENT_SCOPE)
 endfunction()
 
 if(WAVEINFER_SANITIZE)
@@ -100,14 +128,8 @@ add_custom_command(OUTPUT ${WI_STATIC_ARCHIVE} VERBATIM COMMAND_EXPAND_LISTS
 
 # The licences of all that is inside.
 set(WI_LICENSES ${WI_BUNDLED_FOLDER}/LICENSES)
-foreach(header hwy/highway.h nlohmann/json.hpp)
-  string(MAKE_C_IDENTIFIER WI_HEADER_${header} found)
-  find_file(${found} ${header} HINTS ${HWY_INCLUDE_DIRS})
-  mark_as_advanced(${found})
-  list(APPEND WI_LICENSED_HEADERS ${${found}})
-endforeach()
 add_custom_command(OUTPUT ${WI_LICENSES} VERBATIM
-  COMMAND ${CMAKE_SOURCE_DIR}/cmake/licenses.sh ${WI_LICENSES} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${WI_STATIC_LIBRARIES} ${WI_LICENSED_HEADERS}
+  COMMAND ${CMAKE_SOURCE_DIR}/cmake/licenses.sh ${WI_LICENSES} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${WI_LICENSED_FILES}
   DEPENDS cmake/licenses.sh
   COMMENT "Collecting licences")
 add_custom_target(waveinfer_static ALL DEPENDS ${WI_STATIC_ARCHIVE} ${WI_LICENSES})

@@ -8,8 +8,11 @@ build=$1
 cmake=$2
 cpack=$3
 compiler=$4
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
+source=$(cached CMAKE_HOME_DIRECTORY)
+cpp_compiler=$(cached CMAKE_CXX_COMPILER)
 # The build's own generator: the default one may not be there.
-generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
+generator=$(cached CMAKE_GENERATOR)
 unset LD_LIBRARY_PATH PKG_CONFIG_PATH
 
 folder=$(mktemp -d)
@@ -53,6 +56,7 @@ main() {
     dpkg-deb -f "$folder"/packages/*.deb Depends | grep libc6 >/dev/null || fail "the .deb does not depend on the C library"
     checked="$checked and the .deb"
   fi
+  builds_without_what_has_no_licence
   echo "waveinfer $version: in a prefix, the .tar.gz$checked, found by pkg-config and by find_package, run where it lies"
 }
 
@@ -126,6 +130,18 @@ if(TARGET waveinfer::static)
   target_link_libraries(hello_static PRIVATE waveinfer::static)
 endif()
 END
+}
+
+# A static library that no package has, as in /usr/local: there is then no bundled library, and everything else.
+builds_without_what_has_no_licence() {
+  library=$(cached WI_STATIC_XXHASH)
+  [ -f "$library" ] || return 0
+  cp "$library" "$folder"
+  run "a library of no package" "$cmake" -S "$source" -B "$folder/unpackaged" -G "$generator" \
+    -DCMAKE_C_COMPILER="$compiler" -DCMAKE_CXX_COMPILER="$cpp_compiler" -DWAVEINFER_CUDA=OFF -DWAVEINFER_SAMPLES=OFF \
+    -DBUILD_TESTING=OFF -DWI_STATIC_XXHASH="$folder/${library##*/}"
+  grep "Bundled library: not built.*${library##*/}" "$folder/log" >/dev/null ||
+    fail "a library of no package: $(cat "$folder/log")"
 }
 
 says_its_version() {
