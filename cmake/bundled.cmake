@@ -30,10 +30,10 @@ function(wi_find_static_libraries)
 
   # Whether they are position-independent shows in linking all of them into a shared library.
   if(NOT WI_STATIC_LIBRARIES_LINKED STREQUAL "${libraries}")
-    set(probe ${CMAKE_BINARY_DIR}/CMakeFiles/wi_static_libraries.so)
+    set(probe ${PROJECT_BINARY_DIR}/CMakeFiles/wi_static_libraries.so)
     execute_process(RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said
       COMMAND ${CMAKE_CXX_COMPILER} -shared -static-libstdc++ -static-libgcc -o ${probe}
-        -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/waveinfer.map -Wl,--whole-archive ${libraries}
+        -Wl,--version-script=${PROJECT_SOURCE_DIR}/src/waveinfer.map -Wl,--whole-archive ${libraries}
         -Wl,--no-whole-archive)
     file(REMOVE ${probe})
     if(failed)
@@ -57,9 +57,9 @@ function(wi_find_static_libraries)
     list(APPEND licensed ${${found}})
   endforeach()
   if(NOT WI_LICENSES_FOUND STREQUAL "${CMAKE_CXX_COMPILER};${licensed}")
-    set(probe ${CMAKE_BINARY_DIR}/CMakeFiles/wi_licenses)
+    set(probe ${PROJECT_BINARY_DIR}/CMakeFiles/wi_licenses)
     execute_process(RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said ERROR_STRIP_TRAILING_WHITESPACE
-      COMMAND ${CMAKE_SOURCE_DIR}/cmake/licenses.sh ${probe} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${licensed})
+      COMMAND ${PROJECT_SOURCE_DIR}/cmake/licenses.sh ${probe} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${licensed})
     file(REMOVE ${probe})
     if(NOT failed STREQUAL 0)
       set(WI_NOT_BUNDLED "the licences of what is inside are not known: ${said}" PARENT_SCOPE)
@@ -73,6 +73,8 @@ endfunction()
 
 if(WAVEINFER_SANITIZE)
   set(WI_NOT_BUNDLED "it is built with sanitizers")
+elseif(NOT PROJECT_IS_TOP_LEVEL AND NOT WAVEINFER_BUNDLED)
+  set(WI_NOT_BUNDLED "another project has this one in it, and did not ask for it by WAVEINFER_BUNDLED")
 elseif(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   set(WI_NOT_BUNDLED "it is made on Linux only")
 else()
@@ -89,7 +91,7 @@ set(WI_BUNDLED ON)
 
 # What a bundled library has instead of libhwy. As an object, which the linker takes before it looks for the same
 # functions in the archives.
-add_library(wi_own_targets OBJECT ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/targets.cpp)
+add_library(wi_own_targets OBJECT ${PROJECT_SOURCE_DIR}/kernels/cpu/bundled/targets.cpp)
 target_link_libraries(wi_own_targets PRIVATE wi_kernels)
 set(WI_BUNDLED_OBJECTS $<TARGET_OBJECTS:wi_own_targets>)
 
@@ -109,7 +111,7 @@ if(WAVEINFER_BUNDLED)
 else()
   wi_shared_library(waveinfer_bundled)
   set(bundled waveinfer_bundled)
-  set(WI_BUNDLED_FOLDER ${CMAKE_BINARY_DIR}/bundled/lib)
+  set(WI_BUNDLED_FOLDER ${PROJECT_BINARY_DIR}/bundled/lib)
   set_target_properties(waveinfer_bundled PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${WI_BUNDLED_FOLDER})
 endif()
 target_sources(${bundled} PRIVATE ${WI_BUNDLED_OBJECTS})
@@ -121,7 +123,7 @@ add_dependencies(${bundled} ${components})
 # meets a host's own copy of a library. It is C++: who links it in C adds -lstdc++ -lm.
 set(WI_STATIC_ARCHIVE ${WI_BUNDLED_FOLDER}/${CMAKE_STATIC_LIBRARY_PREFIX}waveinfer${CMAKE_STATIC_LIBRARY_SUFFIX})
 add_custom_command(OUTPUT ${WI_STATIC_ARCHIVE} VERBATIM COMMAND_EXPAND_LISTS
-  COMMAND ${CMAKE_SOURCE_DIR}/cmake/static_library.sh ${WI_STATIC_ARCHIVE} ${CMAKE_SOURCE_DIR}/src/waveinfer.map
+  COMMAND ${PROJECT_SOURCE_DIR}/cmake/static_library.sh ${WI_STATIC_ARCHIVE} ${PROJECT_SOURCE_DIR}/src/waveinfer.map
     ${CMAKE_CXX_COMPILER} ${CMAKE_OBJCOPY} ${CMAKE_AR} $<TARGET_OBJECTS:wi_capi> ${WI_BUNDLED_OBJECTS} ${WI_BUNDLED_ARCHIVES}
   DEPENDS cmake/static_library.sh src/waveinfer.map wi_capi $<TARGET_OBJECTS:wi_capi> ${WI_BUNDLED_OBJECTS} ${components} ${component_files}
   COMMENT "Linking static library ${WI_STATIC_ARCHIVE}")
@@ -129,7 +131,7 @@ add_custom_command(OUTPUT ${WI_STATIC_ARCHIVE} VERBATIM COMMAND_EXPAND_LISTS
 # The licences of all that is inside.
 set(WI_LICENSES ${WI_BUNDLED_FOLDER}/LICENSES)
 add_custom_command(OUTPUT ${WI_LICENSES} VERBATIM
-  COMMAND ${CMAKE_SOURCE_DIR}/cmake/licenses.sh ${WI_LICENSES} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${WI_LICENSED_FILES}
+  COMMAND ${PROJECT_SOURCE_DIR}/cmake/licenses.sh ${WI_LICENSES} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${WI_LICENSED_FILES}
   DEPENDS cmake/licenses.sh
   COMMENT "Collecting licences")
 add_custom_target(waveinfer_static ALL DEPENDS ${WI_STATIC_ARCHIVE} ${WI_LICENSES})
