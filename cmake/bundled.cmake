@@ -1,10 +1,12 @@
 # A libwaveinfer.so that needs nothing but the C library: the same objects, linked with static libraries in
 # place of shared ones, with run-time dispatch of our own in place of libhwy's; and a libwaveinfer.a of the same
-# objects. Every build folder whose system has the static libraries has both, in bundled/lib, as the targets
-# waveinfer_bundled and waveinfer_static; with WAVEINFER_BUNDLED that shared library is the only one, in lib.
+# objects. Every build folder whose system has the static libraries, from packages that say their licences, has both,
+# in bundled/lib, as the targets waveinfer_bundled and waveinfer_static; with WAVEINFER_BUNDLED that shared library is
+# the only one, in lib.
 set(WI_BUNDLED OFF)
 
-# Sets WI_STATIC_LIBRARIES, or why there is none of them to WI_NOT_BUNDLED.
+# Sets WI_STATIC_LIBRARIES and WI_LICENSED_FILES, all that the licences are asked for of, or why there is no bundled
+# library to WI_NOT_BUNDLED.
 function(wi_find_static_libraries)
   set(WI_NOT_BUNDLED "" PARENT_SCOPE)
   set(libraries)
@@ -28,10 +30,10 @@ function(wi_find_static_libraries)
 
   # Whether they are position-independent shows in linking all of them into a shared library.
   if(NOT WI_STATIC_LIBRARIES_LINKED STREQUAL "${libraries}")
-    set(probe ${CMAKE_BINARY_DIR}/CMakeFiles/wi_static_libraries.so)
+    set(probe ${PROJECT_BINARY_DIR}/CMakeFiles/wi_static_libraries.so)
     execute_process(RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said
       COMMAND ${CMAKE_CXX_COMPILER} -shared -static-libstdc++ -static-libgcc -o ${probe}
-        -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/waveinfer.map -Wl,--whole-archive ${libraries}
+        -Wl,--version-script=${PROJECT_SOURCE_DIR}/src/waveinfer.map -Wl,--whole-archive ${libraries}
         -Wl,--no-whole-archive)
     file(REMOVE ${probe})
     if(failed)
@@ -40,11 +42,39 @@ function(wi_find_static_libraries)
     endif()
     set(WI_STATIC_LIBRARIES_LINKED "${libraries}" CACHE INTERNAL "")
   endif()
+
+  # Nothing leaves the house without its licences, which are the packages': what was built by hand or came with another
+  # distribution has none here, and that is better known now than in the midst of the build.
+  set(licensed ${libraries})
+  foreach(header hwy/highway.h nlohmann/json.hpp)
+    string(MAKE_C_IDENTIFIER WI_HEADER_${header} found)
+    find_file(${found} ${header} HINTS ${HWY_INCLUDE_DIRS})
+    mark_as_advanced(${found})
+    if(NOT ${found})
+      set(WI_NOT_BUNDLED "there is no ${header}" PARENT_SCOPE)
+      return()
+    endif()
+    list(APPEND licensed ${${found}})
+  endforeach()
+  if(NOT WI_LICENSES_FOUND STREQUAL "${CMAKE_CXX_COMPILER};${licensed}")
+    set(probe ${PROJECT_BINARY_DIR}/CMakeFiles/wi_licenses)
+    execute_process(RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said ERROR_STRIP_TRAILING_WHITESPACE
+      COMMAND ${PROJECT_SOURCE_DIR}/cmake/licenses.sh ${probe} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${licensed})
+    file(REMOVE ${probe})
+    if(NOT failed STREQUAL 0)
+      set(WI_NOT_BUNDLED "the licences of what is inside are not known: ${said}" PARENT_SCOPE)
+      return()
+    endif()
+    set(WI_LICENSES_FOUND "${CMAKE_CXX_COMPILER};${licensed}" CACHE INTERNAL "")
+  endif()
   set(WI_STATIC_LIBRARIES ${libraries} PARENT_SCOPE)
+  set(WI_LICENSED_FILES ${licensed} PARENT_SCOPE)
 endfunction()
 
 if(WAVEINFER_SANITIZE)
   set(WI_NOT_BUNDLED "it is built with sanitizers")
+elseif(NOT PROJECT_IS_TOP_LEVEL AND NOT WAVEINFER_BUNDLED)
+  set(WI_NOT_BUNDLED "another project has this one in it, and did not ask for it by WAVEINFER_BUNDLED")
 elseif(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   set(WI_NOT_BUNDLED "it is made on Linux only")
 else()
@@ -61,7 +91,7 @@ set(WI_BUNDLED ON)
 
 # What a bundled library has instead of libhwy. As an object, which the linker takes before it looks for the same
 # functions in the archives.
-add_library(wi_own_targets OBJECT ${CMAKE_SOURCE_DIR}/kernels/cpu/bundled/targets.cpp)
+add_library(wi_own_targets OBJECT ${PROJECT_SOURCE_DIR}/kernels/cpu/bundled/targets.cpp)
 target_link_libraries(wi_own_targets PRIVATE wi_kernels)
 set(WI_BUNDLED_OBJECTS $<TARGET_OBJECTS:wi_own_targets>)
 
@@ -81,7 +111,7 @@ if(WAVEINFER_BUNDLED)
 else()
   wi_shared_library(waveinfer_bundled)
   set(bundled waveinfer_bundled)
-  set(WI_BUNDLED_FOLDER ${CMAKE_BINARY_DIR}/bundled/lib)
+  set(WI_BUNDLED_FOLDER ${PROJECT_BINARY_DIR}/bundled/lib)
   set_target_properties(waveinfer_bundled PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${WI_BUNDLED_FOLDER})
 endif()
 target_sources(${bundled} PRIVATE ${WI_BUNDLED_OBJECTS})
@@ -93,21 +123,15 @@ add_dependencies(${bundled} ${components})
 # meets a host's own copy of a library. It is C++: who links it in C adds -lstdc++ -lm.
 set(WI_STATIC_ARCHIVE ${WI_BUNDLED_FOLDER}/${CMAKE_STATIC_LIBRARY_PREFIX}waveinfer${CMAKE_STATIC_LIBRARY_SUFFIX})
 add_custom_command(OUTPUT ${WI_STATIC_ARCHIVE} VERBATIM COMMAND_EXPAND_LISTS
-  COMMAND ${CMAKE_SOURCE_DIR}/cmake/static_library.sh ${WI_STATIC_ARCHIVE} ${CMAKE_SOURCE_DIR}/src/waveinfer.map
+  COMMAND ${PROJECT_SOURCE_DIR}/cmake/static_library.sh ${WI_STATIC_ARCHIVE} ${PROJECT_SOURCE_DIR}/src/waveinfer.map
     ${CMAKE_CXX_COMPILER} ${CMAKE_OBJCOPY} ${CMAKE_AR} $<TARGET_OBJECTS:wi_capi> ${WI_BUNDLED_OBJECTS} ${WI_BUNDLED_ARCHIVES}
   DEPENDS cmake/static_library.sh src/waveinfer.map wi_capi $<TARGET_OBJECTS:wi_capi> ${WI_BUNDLED_OBJECTS} ${components} ${component_files}
   COMMENT "Linking static library ${WI_STATIC_ARCHIVE}")
 
 # The licences of all that is inside.
 set(WI_LICENSES ${WI_BUNDLED_FOLDER}/LICENSES)
-foreach(header hwy/highway.h nlohmann/json.hpp)
-  string(MAKE_C_IDENTIFIER WI_HEADER_${header} found)
-  find_file(${found} ${header} HINTS ${HWY_INCLUDE_DIRS})
-  mark_as_advanced(${found})
-  list(APPEND WI_LICENSED_HEADERS ${${found}})
-endforeach()
 add_custom_command(OUTPUT ${WI_LICENSES} VERBATIM
-  COMMAND ${CMAKE_SOURCE_DIR}/cmake/licenses.sh ${WI_LICENSES} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${WI_STATIC_LIBRARIES} ${WI_LICENSED_HEADERS}
+  COMMAND ${PROJECT_SOURCE_DIR}/cmake/licenses.sh ${WI_LICENSES} "${WI_SYSROOT}" ${CMAKE_CXX_COMPILER} ${WI_LICENSED_FILES}
   DEPENDS cmake/licenses.sh
   COMMENT "Collecting licences")
 add_custom_target(waveinfer_static ALL DEPENDS ${WI_STATIC_ARCHIVE} ${WI_LICENSES})

@@ -1,6 +1,6 @@
 # What a library with a backend in it has to have been built with: these headers, and this version.
-file(GLOB WI_INTERFACE CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.h)
-set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${WI_INTERFACE})
+file(GLOB WI_INTERFACE CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.h)
+set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${WI_INTERFACE})
 set(WI_BACKEND_BUILD "")
 foreach(header ${WI_INTERFACE})
   file(SHA256 ${header} hash)
@@ -15,16 +15,16 @@ set(WI_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <c
 
 # One static library per folder; a folder links only what stands below it.
 function(wi_component name folder)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   if(name STREQUAL wi_core)
     list(FILTER sources EXCLUDE REGEX "/src/(capi|error|host_process|text_hash)\\.cpp$")
   endif()
   if(name STREQUAL wi_kernels)
-    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cpu/*.cpp)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
     list(FILTER sources EXCLUDE REGEX /kernels/cpu/bundled/)
   endif()
   add_library(${name} STATIC ${sources})
-  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PUBLIC ${ARGN})
   set_property(GLOBAL APPEND PROPERTY WI_COMPONENTS ${name})
   # Half of what a source takes to compile are these. Not everywhere, so that one that forgets to ask for them is found.
@@ -33,9 +33,9 @@ function(wi_component name folder)
   endif()
 endfunction()
 
-add_library(wi_base STATIC ${CMAKE_SOURCE_DIR}/src/error.cpp ${CMAKE_SOURCE_DIR}/src/host_process.cpp
-  ${CMAKE_SOURCE_DIR}/src/text_hash.cpp)
-target_include_directories(wi_base PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+add_library(wi_base STATIC ${PROJECT_SOURCE_DIR}/src/error.cpp ${PROJECT_SOURCE_DIR}/src/host_process.cpp
+  ${PROJECT_SOURCE_DIR}/src/text_hash.cpp)
+target_include_directories(wi_base PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_link_libraries(wi_base PUBLIC PkgConfig::XXHASH)
 
 wi_component(wi_kernels kernels/cpu PkgConfig::HWY)
@@ -99,12 +99,12 @@ wi_component(wi_store src/store wi_base wi_buffer wi_memory wi_kernels PkgConfig
 wi_component(wi_pipeline src/pipeline wi_base wi_store wi_buffer wi_memory wi_kernels)
 wi_component(wi_core src wi_pipeline wi_model wi_sampling wi_store wi_buffer wi_memory wi_kernels wi_base)
 
-set_source_files_properties(${CMAKE_SOURCE_DIR}/src/devices.cpp PROPERTIES COMPILE_DEFINITIONS WI_BACKEND_BUILD="${WI_BACKEND_BUILD}")
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/devices.cpp PROPERTIES COMPILE_DEFINITIONS WI_BACKEND_BUILD="${WI_BACKEND_BUILD}")
 
 wi_component(wi_engine src/engine wi_core)
 
 # The C interface, for every kind of libwaveinfer.
-add_library(wi_capi OBJECT ${CMAKE_SOURCE_DIR}/src/capi.cpp)
+add_library(wi_capi OBJECT ${PROJECT_SOURCE_DIR}/src/capi.cpp)
 target_link_libraries(wi_capi PRIVATE wi_engine)
 target_compile_definitions(wi_capi PRIVATE WI_BUILD)
 
@@ -112,11 +112,11 @@ target_compile_definitions(wi_capi PRIVATE WI_BUILD)
 function(wi_shared_library name)
   add_library(${name} SHARED $<TARGET_OBJECTS:wi_capi>)
   set_target_properties(${name} PROPERTIES OUTPUT_NAME waveinfer LINKER_LANGUAGE CXX
-    VERSION ${PROJECT_VERSION} SOVERSION 2 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/waveinfer.map)
-  target_include_directories(${name} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
+    VERSION ${PROJECT_VERSION} SOVERSION 2 LINK_DEPENDS ${PROJECT_SOURCE_DIR}/src/waveinfer.map)
+  target_include_directories(${name} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   # now: what a call needs of other libraries is looked up when this one is loaded, not by the frame that makes it first.
-  target_link_options(${name} PRIVATE "LINKER:--version-script=${CMAKE_SOURCE_DIR}/src/waveinfer.map"
+  target_link_options(${name} PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/waveinfer.map"
     "LINKER:--exclude-libs,ALL" "LINKER:-z,nodelete" "LINKER:-z,relro" "LINKER:-z,now")
   # clang leaves what its sanitizers call to the program.
   if(NOT (WAVEINFER_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES "Clang"))

@@ -31,19 +31,19 @@ set(CMAKE_CUDA_EXTENSIONS OFF)
 set(WI_CUDA ON)
 message(STATUS "CUDA backend: built with ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}")
 
-file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
-list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/kernels/cuda/plugin.cu)
+file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/kernels/cuda/plugin.cu)
 add_library(wi_cuda STATIC ${sources})
-target_include_directories(wi_cuda PUBLIC ${CMAKE_SOURCE_DIR})
+target_include_directories(wi_cuda PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(wi_cuda PUBLIC CUDA::cudart_static)
 # -Xptxas -v: what each kernel takes, kept beside its object for tests/cuda_resources_test.sh.
 # Kernels of every type and size are alike: packed as well as can be they are a sixth as large.
 target_compile_options(wi_cuda PRIVATE --expt-relaxed-constexpr --extended-lambda -Xptxas -v --compress-mode=size)
 set_target_properties(wi_cuda PROPERTIES CUDA_VISIBILITY_PRESET hidden CUDA_COMPILER_LAUNCHER
-  "${CMAKE_SOURCE_DIR}/cmake/keep_resource_report.sh" POSITION_INDEPENDENT_CODE ON)
+  "${PROJECT_SOURCE_DIR}/cmake/keep_resource_report.sh" POSITION_INDEPENDENT_CODE ON)
 
 # Opened at run time: nothing links it, and it needs nothing that a machine with a driver lacks.
-add_library(waveinfer_cuda MODULE ${CMAKE_SOURCE_DIR}/kernels/cuda/plugin.cu)
+add_library(waveinfer_cuda MODULE ${PROJECT_SOURCE_DIR}/kernels/cuda/plugin.cu)
 target_link_libraries(waveinfer_cuda PRIVATE wi_cuda)
 target_compile_definitions(waveinfer_cuda PRIVATE WI_BACKEND_BUILD="${WI_BACKEND_BUILD}")
 target_link_options(waveinfer_cuda PRIVATE -static-libstdc++ -static-libgcc

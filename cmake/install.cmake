@@ -10,11 +10,11 @@ add_library(waveinfer::waveinfer ALIAS waveinfer)
 set(WI_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/waveinfer)
 set(WI_PKGCONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/waveinferConfig.cmake.in
-  ${CMAKE_BINARY_DIR}/waveinferConfig.cmake INSTALL_DESTINATION ${WI_CMAKE_DIR} NO_SET_AND_CHECK_MACRO
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/waveinferConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/waveinferConfig.cmake INSTALL_DESTINATION ${WI_CMAKE_DIR} NO_SET_AND_CHECK_MACRO
   PATH_VARS CMAKE_INSTALL_FULL_LIBDIR CMAKE_INSTALL_FULL_INCLUDEDIR)
 # Until 1.0 a new minor version may break.
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/waveinferConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/waveinferConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 
 # The prefix as seen from the .pc file; folders given as absolute paths stay as they are.
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
@@ -30,7 +30,7 @@ foreach(folder LIBDIR INCLUDEDIR)
     set(WI_PC_${folder} "\${prefix}/${CMAKE_INSTALL_${folder}}")
   endif()
 endforeach()
-configure_file(${CMAKE_SOURCE_DIR}/cmake/waveinfer.pc.in ${CMAKE_BINARY_DIR}/waveinfer.pc @ONLY)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/waveinfer.pc.in ${PROJECT_BINARY_DIR}/waveinfer.pc @ONLY)
 
 # wi_install(COMPONENT TARGET [EXCLUDE_FROM_ALL])
 function(wi_install component target)
@@ -38,11 +38,11 @@ function(wi_install component target)
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${component} NAMELINK_COMPONENT ${component} ${ARGN})
   install(EXPORT ${component}Targets FILE waveinferTargets.cmake NAMESPACE waveinfer:: DESTINATION ${WI_CMAKE_DIR}
     COMPONENT ${component} ${ARGN})
-  install(FILES ${CMAKE_SOURCE_DIR}/include/waveinfer.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT ${component} ${ARGN})
-  install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT ${component} ${ARGN})
-  install(FILES ${CMAKE_BINARY_DIR}/waveinferConfig.cmake ${CMAKE_BINARY_DIR}/waveinferConfigVersion.cmake
+  install(FILES ${PROJECT_SOURCE_DIR}/include/waveinfer.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT ${component} ${ARGN})
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT ${component} ${ARGN})
+  install(FILES ${PROJECT_BINARY_DIR}/waveinferConfig.cmake ${PROJECT_BINARY_DIR}/waveinferConfigVersion.cmake
     DESTINATION ${WI_CMAKE_DIR} COMPONENT ${component} ${ARGN})
-  install(FILES ${CMAKE_BINARY_DIR}/waveinfer.pc DESTINATION ${WI_PKGCONFIG_DIR} COMPONENT ${component} ${ARGN})
+  install(FILES ${PROJECT_BINARY_DIR}/waveinfer.pc DESTINATION ${WI_PKGCONFIG_DIR} COMPONENT ${component} ${ARGN})
 endfunction()
 
 wi_install(waveinfer waveinfer)
@@ -52,7 +52,7 @@ if(WI_BUNDLED AND NOT WAVEINFER_BUNDLED)
   set_target_properties(waveinfer_bundled PROPERTIES EXPORT_NAME waveinfer)
   wi_install(bundled waveinfer_bundled EXCLUDE_FROM_ALL)
   set(excluded EXCLUDE_FROM_ALL)
-else()
+elseif(PROJECT_IS_TOP_LEVEL)
   # Who asks for a component that is not there would get nothing, and be told nothing.
   if(WAVEINFER_BUNDLED)
     set(instead "It is the library of this build folder, component waveinfer")
@@ -87,9 +87,9 @@ foreach(program wi_ask wi_chat wi_logits wi_tokens)
     if(CMAKE_CROSSCOMPILING AND NOT CMAKE_CROSSCOMPILING_EMULATOR)
       continue()
     endif()
-    set(page ${CMAKE_BINARY_DIR}/man/${program}.1)
+    set(page ${PROJECT_BINARY_DIR}/man/${program}.1)
     add_custom_command(OUTPUT ${page} VERBATIM DEPENDS ${program} cmake/man_page.sh
-      COMMAND ${CMAKE_SOURCE_DIR}/cmake/man_page.sh ${page} ${PROJECT_VERSION} ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:${program}>
+      COMMAND ${PROJECT_SOURCE_DIR}/cmake/man_page.sh ${page} ${PROJECT_VERSION} ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:${program}>
       COMMENT "Writing ${program}.1")
     list(APPEND man_pages ${page})
   endif()
@@ -100,18 +100,21 @@ if(man_pages)
 endif()
 
 # Packages: `cpack` in the build folder makes a .tar.gz and a .deb of the bundled library and the programs; where
-# there is no bundled library, of the other one.
-set(CPACK_GENERATOR TGZ DEB)
-set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};waveinfer;${WI_PACKAGED};/")
-if(man_pages)
-  list(APPEND CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};waveinfer;programs;/")
+# there is no bundled library, of the other one. A project around this one has packages of its own.
+if(NOT PROJECT_IS_TOP_LEVEL)
+  return()
 endif()
-set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/packages)
+set(CPACK_GENERATOR TGZ DEB)
+set(CPACK_INSTALL_CMAKE_PROJECTS "${PROJECT_BINARY_DIR};waveinfer;${WI_PACKAGED};/")
+if(man_pages)
+  list(APPEND CPACK_INSTALL_CMAKE_PROJECTS "${PROJECT_BINARY_DIR};waveinfer;programs;/")
+endif()
+set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_PACKAGE_VENDOR "waveinfer")
 set(CPACK_PACKAGE_CONTACT "The waveinfer developers")
-set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 string(TOLOWER "${CMAKE_PROJECT_NAME}-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}" CPACK_PACKAGE_FILE_NAME)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)

@@ -6,6 +6,10 @@ set -eu
 out=$1 sysroot=$2 compiler=$3
 shift 3
 trap 'rm -f "$out.part"' EXIT
+refuse() {
+  echo "$*" >&2
+  exit 1
+}
 mkdir -p "${out%/*}"
 {
   echo "libwaveinfer is under the Apache License 2.0 (LICENSE). What follows are the licences of the libraries"
@@ -14,8 +18,10 @@ mkdir -p "${out%/*}"
   for file in "$@" "$("$compiler" -print-file-name=libstdc++.a)" "$("$compiler" -print-libgcc-file-name)"; do
     file=$(realpath "$file") root= list=
     [ -z "$sysroot" ] || [ "${file#"$sysroot"/}" = "$file" ] || root=$sysroot list=--admindir=$sysroot/../dpkg
-    package=$(dpkg-query ${list:+"$list"} -S "${file#"$root"}" | sed 's/:.*//;q')
+    package=$(dpkg-query ${list:+"$list"} -S "${file#"$root"}" 2>/dev/null | sed 's/:.*//;q')
+    [ -n "$package" ] || refuse "no Debian package has $file"
     copyright=$(realpath "$root/usr/share/doc/$package/copyright")
+    [ -f "$copyright" ] || refuse "there is no $copyright"
     case "$seen" in *" $copyright "*) continue ;; esac
     seen="$seen $copyright "
     printf '\n\n==== %s, from %s (%s)\n\n' "$(basename "$file")" "$package" \

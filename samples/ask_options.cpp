@@ -21,7 +21,7 @@ constexpr const char* kUsage =
     "  --sparse-read N      questions of at most N tokens read the document through the policy\n"
     "  --kv f16|bf16|f32    type of the KV cache (default f16)\n"
     "  --spill FOLDER       on a local disk, for what of the KV cache memory has no room for\n"
-    "  --kv-fast R          with --spill: share of the KV cache that stays in memory\n"
+    "  --kv-fast R          with --spill or on a device: share of the KV cache in fast memory\n"
     "  --kv-budget MB       most memory for the KV cache (default: 80 % of what there is)\n"
     "  --load mapped|copied weights lie in the file (default), or in memory\n"
     "  --precision P        of the products: fast (default), high, f32 or int8 (WI_PRECISION_*)\n"
@@ -69,9 +69,9 @@ bool parse_ask_options(int argument_count, char** arguments, AskOptions& options
       .number("--kv-fast", &options.kv_fast, 0, 1)
       .integer("--kv-budget", &options.kv_budget_mb, 1, INT64_MAX >> 20)
       .integer("--max-tokens", &options.max_tokens, 1)
-      .number("--temperature", &options.temperature, 0, 1000)
+      .number("--temperature", &options.temperature, 0, 100)
       .integer("--seed", &options.seed, 0, INT64_MAX)
-      .integer("--threads", &options.threads, 0, 4096)
+      .integer("--threads", &options.threads, 0, 1024)
       .flag("--raw", &options.raw)
       .flag("--json", &options.json);
   if (!line.parse(argument_count, arguments)) return false;
@@ -86,7 +86,8 @@ void check_complete(const AskOptions& options) {
   if (options.model.empty()) throw std::runtime_error("--model FILE is missing (--help lists the options)");
   if (options.document.empty())
     throw std::runtime_error("--document FILE is missing (--help lists the options)");
-  if (options.kv_fast > 0 && options.spill.empty())
+  // A device has a slow tier of its own, and refuses a folder.
+  if (options.kv_fast > 0 && options.spill.empty() && options.device == "cpu")
     throw std::runtime_error("--kv-fast wants --spill FOLDER (--help lists the options)");
   if (options.questions.empty())
     throw std::runtime_error("--question TEXT is missing (--help lists the options)");

@@ -153,6 +153,7 @@ int main(int argc, char** argv) {
   wi_session_release(document);
   wi_model_release(model);
   wi_runtime_release(runtime);
+  signal(SIGINT, SIG_DFL); /* what the handler would trigger is no more */
   wi_cancel_release(interrupted);
   return 0;
 }

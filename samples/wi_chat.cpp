@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <iostream>
 #include <stdexcept>
@@ -19,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::string model, system, policy = "wave", kv_type = "f16", variables;
-  int64_t threads = 0, max_tokens = 1024, seed = 0;
+  int64_t threads = 0, max_tokens = 1024, seed = 0, kv_budget_mb = 0;
   double temperature = 0.7, top_p = 0.95, budget = 0;
 };
 
@@ -30,6 +31,7 @@ constexpr const char* kUsage =
     "  --policy P         wave (default) or full\n"
     "  --budget R         share of the indexed tokens that wave reads exactly (default 0.018)\n"
     "  --kv f16|bf16|f32  type of the KV cache (default f16)\n"
+    "  --kv-budget MB     most memory for the KV cache (default: 80 % of what there is)\n"
     "  --temperature T    0.7; 0 takes the likeliest token\n"
     "  --top-p P          of the sampler (0.95)\n"
     "  --seed N           of the sampler (0)\n"
@@ -59,7 +61,7 @@ class Chat {
   void answer(const std::string& words);
   std::vector<int32_t> render() const;
   void read(const std::vector<int32_t>& wanted, wi_cancel* cancel);
-  std::string write(wi_cancel* cancel);
+  bool write(wi_cancel* cancel, std::string* text);
   void save(const std::string& path) const;
   void load(const std::string& path);
   void print_stats() const;
@@ -78,7 +80,8 @@ class Chat {
 
 Chat::Chat(const Options& options)
     : options_(options),
-      runtime_(create_runtime(static_cast<int>(options.threads), "cpu")),
+      runtime_(create_runtime(static_cast<int>(options.threads), "cpu", "",
+                              static_cast<uint64_t>(options.kv_budget_mb) << 20)),
       model_(open_model(runtime_, options.model)) {
   sampling_.temperature = static_cast<float>(options.temperature);
   sampling_.top_p = static_cast<float>(options.top_p);
@@ -134,17 +137,25 @@ void Chat::start() {
   if (!options_.system.empty()) messages_.push_back({"system", options_.system});
 }
 
-// A turn that fails or is cut off before its first word leaves the conversation as it was.
+// A turn that fails or is cut off before its first word leaves the conversation as it was; after that, what was written
+// stays as the answer. So roles alternate whatever happens, as some templates insist.
 void Chat::answer(const std::string& words) {
   Interrupt interrupt;
   messages_.push_back({"user", words});
+  std::string text;
+  bool whole = false;
+  std::exception_ptr failure;
   try {
     read(render(), interrupt.cancel());
+    whole = write(interrupt.cancel(), &text);
   } catch (...) {
-    messages_.pop_back();
-    throw;
+    failure = std::current_exception();
   }
-  messages_.push_back({"assistant", write(interrupt.cancel())});
+  if (whole || !text.empty())
+    messages_.push_back({"assistant", text});
+  else
+    messages_.pop_back();
+  if (failure) std::rethrow_exception(failure);
 }
 
 std::vector<int32_t> Chat::render() const {
@@ -180,25 +191,25 @@ void Chat::read(const std::vector<int32_t>& wanted, wi_cancel* cancel) {
   read_tokens_ = wanted.size() - same;
 }
 
-std::string Chat::write(wi_cancel* cancel) {
-  std::string text;
+// Adds to the text as it comes. Whether the answer is whole: Ctrl-C ends it, too.
+bool Chat::write(wi_cancel* cancel, std::string* text) {
   written_tokens_ = 0;
   const auto start = Clock::now();
   auto event = sized<wi_event>();
+  auto error = sized<wi_error>();
+  wi_status status = WI_OK;
   while (event.kind == WI_EVENT_TOKEN && static_cast<int64_t>(written_tokens_) < options_.max_tokens) {
-    wi_error error = sized<wi_error>();
-    if (const wi_status status = wi_session_decode(session_.get(), cancel, &event, &error)) {
-      if (status == WI_E_CANCELLED) break;
-      throw_call_error(error);
-    }
+    status = wi_session_decode(session_.get(), cancel, &event, &error);
+    if (status != WI_OK) break;
     ++written_tokens_;
-    text.append(event.text, event.text_length);
+    text->append(event.text, event.text_length);
     std::fwrite(event.text, 1, event.text_length, stdout);
     std::fflush(stdout);
   }
   write_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
   std::fputs("\n", stdout);
-  return text;
+  if (status != WI_OK && status != WI_E_CANCELLED) throw_call_error(error);
+  return status == WI_OK;
 }
 
 // Two files: the session, and beside it the words, each with its role and length, so that they can be
@@ -263,6 +274,7 @@ bool parse_options(int argument_count, char** arguments, Options& options) {
       .number("--budget", &options.budget, 0, 1)
       .number("--temperature", &options.temperature, 0, 100)
       .number("--top-p", &options.top_p, 0, 1)
+      .integer("--kv-budget", &options.kv_budget_mb, 1, INT64_MAX >> 20)
       .integer("--seed", &options.seed, 0, INT64_MAX)
       .integer("--max-tokens", &options.max_tokens, 1)
       .integer("--threads", &options.threads, 0, 1024);

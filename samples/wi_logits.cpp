@@ -126,7 +126,7 @@ bool parse_options(int argument_count, char** arguments, Options& options) {
       .text("--load", &options.load)
       .text("--precision", &options.precision)
       .text("--device", &options.device)
-      .integer("--threads", &options.threads, 0, 4096);
+      .integer("--threads", &options.threads, 0, 1024);
   if (!line.parse(argument_count, arguments)) return false;
   if (options.model.empty()) throw std::runtime_error("--model FILE is missing (--help lists the options)");
   if (options.tokens_file.empty() == options.text.empty()) {

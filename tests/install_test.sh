@@ -1,15 +1,19 @@
 #!/bin/sh
 # The library as a stranger gets it: installed into an empty prefix, out of the .tar.gz and out of the .deb. Each tree
 # lies at another place than it was made for, and a C program is built against it from there, with pkg-config
-# and with find_package, and run at once, without a word about where the library is.
+# and with find_package, and run at once, without a word about where the library is. And its sources as a part of another
+# project.
 # usage: install_test.sh BUILD_DIR CMAKE CPACK C_COMPILER
 set -eu
 build=$1
 cmake=$2
 cpack=$3
 compiler=$4
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
+source=$(cached CMAKE_HOME_DIRECTORY)
+cpp_compiler=$(cached CMAKE_CXX_COMPILER)
 # The build's own generator: the default one may not be there.
-generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
+generator=$(cached CMAKE_GENERATOR)
 unset LD_LIBRARY_PATH PKG_CONFIG_PATH
 
 folder=$(mktemp -d)
@@ -53,7 +57,9 @@ main() {
     dpkg-deb -f "$folder"/packages/*.deb Depends | grep libc6 >/dev/null || fail "the .deb does not depend on the C library"
     checked="$checked and the .deb"
   fi
-  echo "waveinfer $version: in a prefix, the .tar.gz$checked, found by pkg-config and by find_package, run where it lies"
+  builds_without_what_has_no_licence
+  is_a_part_of_another_project
+  echo "waveinfer $version: in a prefix, the .tar.gz$checked, found by pkg-config and by find_package, run where it lies; and by add_subdirectory"
 }
 
 # check_tree NAME ROOT
@@ -126,6 +132,49 @@ if(TARGET waveinfer::static)
   target_link_libraries(hello_static PRIVATE waveinfer::static)
 endif()
 END
+}
+
+# A static library that no package has, as in /usr/local: there is then no bundled library, and everything else.
+builds_without_what_has_no_licence() {
+  library=$(cached WI_STATIC_XXHASH)
+  [ -f "$library" ] || return 0
+  cp "$library" "$folder"
+  run "a library of no package" "$cmake" -S "$source" -B "$folder/unpackaged" -G "$generator" \
+    -DCMAKE_C_COMPILER="$compiler" -DCMAKE_CXX_COMPILER="$cpp_compiler" -DWAVEINFER_CUDA=OFF -DWAVEINFER_SAMPLES=OFF \
+    -DBUILD_TESTING=OFF -DWI_STATIC_XXHASH="$folder/${library##*/}"
+  grep "Bundled library: not built.*${library##*/}" "$folder/log" >/dev/null ||
+    fail "a library of no package: $(cat "$folder/log")"
+}
+
+# Configured, and of the library the few files of its lowest part built: all of them once more would take minutes, and
+# what they are compiled with is the same for all.
+is_a_part_of_another_project() {
+  mkdir "$folder/host"
+  cp "$folder/hello/hello.c" "$folder/host"
+  cat >"$folder/host/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.24)
+project(host C)
+set(CMAKE_C_STANDARD 11)
+add_subdirectory([==[$source]==] waveinfer)
+add_executable(hello hello.c)
+target_link_libraries(hello PRIVATE waveinfer::waveinfer)
+get_directory_property(own BUILDSYSTEM_TARGETS)
+get_directory_property(folders DIRECTORY [==[$source]==] SUBDIRECTORIES)
+file(GENERATE OUTPUT \${CMAKE_BINARY_DIR}/seen CONTENT "targets '\${own}', folders of the library's '\${folders}'
+the program \$<TARGET_FILE:hello>, type of build '\${CMAKE_BUILD_TYPE}', standard \${CMAKE_C_STANDARD}
+the header in \$<TARGET_PROPERTY:waveinfer::waveinfer,INTERFACE_INCLUDE_DIRECTORIES>
+")
+END
+  run "a part of another project" "$cmake" -S "$folder/host" -B "$folder/host/build" -G "$generator" \
+    -DCMAKE_C_COMPILER="$compiler" -DCMAKE_CXX_COMPILER="$cpp_compiler" -DWAVEINFER_CUDA=OFF -DBUILD_TESTING=ON \
+    -DCMAKE_BUILD_TYPE=
+  cat >"$folder/expected" <<END
+targets 'hello', folders of the library's ''
+the program $folder/host/build/hello, type of build '', standard 11
+the header in $source/include
+END
+  diff "$folder/expected" "$folder/host/build/seen" >&2 || fail "a part of another project is seen there otherwise than expected"
+  run "a part of another project" "$cmake" --build "$folder/host/build" --target wi_base
 }
 
 says_its_version() {

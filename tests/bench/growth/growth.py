@@ -57,7 +57,7 @@ def measure(args, log, key):
 # ---- first token ----
 
 def start(args, log):
-    """From the program's start to the first byte of its answer (samples/embed), the model's file in the page cache or not"""
+    """From the program's start to the first byte of its answer (build/bin/embed), the model's file in the page cache or not"""
     path = model_file(args)
     times = {"cold": [], "warm": []}
     for _ in range(args.starts):
@@ -182,7 +182,7 @@ def table_over(name, position, lines, title, text):
 
 
 def start_section(entry):
-    text = (f"## Start\n\nFrom the start of `samples/embed` to the first byte of its answer, a model of {entry['file_bytes'] / 1e6:.0f} MB. Cold: the "
+    text = (f"## Start\n\nFrom the start of `build/bin/embed` to the first byte of its answer, a model of {entry['file_bytes'] / 1e6:.0f} MB. Cold: the "
             "model's file is not in the page cache (checked with mincore; a virtual machine's host may still have it). Seconds.\n\n")
     rows = [[name, str(results.Spread(values)) if values else "not measured: dropping the page cache needs root here"]
             for name, values in entry["seconds"].items()]
