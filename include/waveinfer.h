@@ -49,7 +49,8 @@
  *   and a KV store are used by one thread at a time, not always the same one: a call that finds another
  *   one inside returns WI_E_BUSY and changes nothing. Statistics may be read from any thread at any time.
  *   Work is spread over the calling thread and the runtime's own, which are made and ended with it; the
- *   host's others are left alone. Different sessions of one runtime may run at once and share its threads.
+ *   host's others are left alone. What reading a model's files took is freed by one that ends by itself, or
+ *   with the library. Different sessions of one runtime may run at once and share its threads.
  *   A thread that the system refuses is one less, with a warning in the log; wi_device_info says how many
  *   work.
  * The host's surroundings. Whatever rounding mode, flushing of denormals or trap a calling thread has set, a
@@ -165,8 +166,8 @@ typedef int32_t (*wi_progress_callback)(void* user, uint64_t done, uint64_t tota
  * before penalty and temperature; -INFINITY forbids a token. The model's own logits, those that
  * wi_session_logits gives and log-probabilities come from, stay as they are. Other than 0 ends the call with
  * WI_E_CANCELLED. It may be called again for the same token if the call fails after it; what was taken is
- * what events say. A task is asked a second time before it is WI_TASK_FAILED with that status: what the
- * callback returns then counts. Since 0.2. */
+ * what events say. A task whose callback ends a step so is WI_TASK_FAILED with that status, and is not asked
+ * again. Since 0.2. */
 typedef int32_t (*wi_logits_callback)(void* user, float* logits, uint64_t vocab);
 
 enum wi_log_level {
@@ -228,8 +229,9 @@ typedef struct wi_runtime_params {
   wi_log_callback log; /* NULL: no log */
   void* log_user;      /* first argument of log; must live until log_release is called */
   /* NULL, or called once, with log_user, when nothing can log any more: on the thread that releases the last
-   * of the runtime and all that was made of it, before that release returns. A wi_runtime_create that
-   * fails does not call it. Since 0.2 */
+   * of the runtime and all that was made of it, before that release returns; where a task had not ended by
+   * then, on the engine's thread, within a step of it. A wi_runtime_create that fails does not call it. Since
+   * 0.2 */
   wi_release_callback log_release;
   /* Tasks that write wait at most so many milliseconds for prompts that other tasks read, as nearly as one
    * piece of an operation allows; 1 to 60000. 0: 50 */
@@ -322,8 +324,8 @@ WI_API wi_status wi_device_get_info(int32_t index, wi_device_info* info_out, wi_
 /* Makes a runtime: reads the machine's topology, starts threads, allocates nothing large.
  *   params       NULL: all defaults
  *   runtime_out  out: a new handle
- * Errors: WI_E_UNSUPPORTED for a name that no device has; WI_E_DEVICE, with the reason, for one that cannot be
- * used; WI_E_IO for a spill_folder in which no file can be made. Thread-safe. */
+ * Errors: WI_E_UNSUPPORTED for what is no name of a device; WI_E_DEVICE, with the reason, for one that is not there
+ * or cannot be used; WI_E_IO for a spill_folder in which no file can be made. Thread-safe. */
 WI_API wi_status wi_runtime_create(const wi_runtime_params* params, wi_runtime** runtime_out,
                                    wi_error* error);
 WI_API wi_runtime* wi_runtime_retain(wi_runtime* runtime);
@@ -553,7 +555,8 @@ WI_API wi_status wi_model_get_metadata(wi_model* model, const char* key, char* t
 /* How many keys there are. Any thread. Since 0.2. */
 WI_API wi_status wi_model_metadata_count(wi_model* model, uint64_t* count_out, wi_error* error);
 
-/* One of them, to list them all: index in [0, count), in the order of the file.
+/* One of them, to list them all: index in [0, count), of a GGUF file in its order, of a folder in
+ * that of the alphabet.
  *   text, capacity, length_out  as for wi_model_get_metadata
  * Errors: none of its own. Any thread. Since 0.2. */
 WI_API wi_status wi_model_metadata_key(wi_model* model, uint64_t index, char* text, uint64_t capacity,
@@ -1145,7 +1148,8 @@ enum wi_task_state {
 };
 
 /* Tells that a task has new events or has ended. Runs on the engine's thread, for which every task waits: it
- * should only wake somebody. It may call wi_task_poll and wi_task_release. */
+ * should only wake somebody. It may call wi_task_poll and wi_task_release. Releasing a task's last handle waits
+ * for a callback of it that is running: hold no lock then that it takes. */
 typedef void (*wi_task_callback)(void* user);
 
 typedef struct wi_task_params {

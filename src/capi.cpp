@@ -247,6 +247,9 @@ wi_status wi_model_open_memory(wi_runtime* runtime, const void* data, uint64_t b
     open_model(runtime, params, cancel, model_out,
                [&](const Progress& progress, Precision precision, HostPool* copy_into) {
                  const uint64_t beside = reinterpret_cast<uintptr_t>(data) % 8;
+                 // On a device, from where they lie; if they lie so, from a copy.
+                 if (beside && wants_copied_weights(read_struct(params, "wi_model_params")))
+                   copy_into = runtime->object->weights_pool.get();
                  check(copy_into || beside == 0, WI_E_ARGUMENT, "data lies ", beside,
                        " bytes behind a multiple of 8, which only weights that are copied may");
                  return Model::open_memory({static_cast<const std::byte*>(data), bytes}, progress, precision,
@@ -336,7 +339,7 @@ wi_status wi_model_tokenize(wi_model* model, const char* text, uint64_t length, 
                             int32_t* tokens, uint64_t capacity, uint64_t* count_out, wi_error* error) {
   return guard(error, [&] {
     const Tokenizer& tokenizer = *unwrap(model, "model").tokenizer;
-    check_flags(flags, WI_TOKENIZE_ADD_BOS | WI_TOKENIZE_PARSE_SPECIAL);
+    check_flags("flags", flags, WI_TOKENIZE_ADD_BOS | WI_TOKENIZE_PARSE_SPECIAL);
     check_list_out(tokens, capacity, count_out, "tokens", "count_out");
     const std::vector<int32_t> ids = tokenizer.encode(
         to_text(text, length, "text"), flags & WI_TOKENIZE_ADD_BOS, flags & WI_TOKENIZE_PARSE_SPECIAL);
@@ -348,10 +351,10 @@ wi_status wi_model_detokenize(wi_model* model, const int32_t* tokens, uint64_t c
                               char* text, uint64_t capacity, uint64_t* length_out, wi_error* error) {
   return guard(error, [&] {
     const Model& of = unwrap(model, "model");
-    check_flags(flags, WI_DETOKENIZE_KEEP_SPECIAL);
+    check_flags("flags", flags, WI_DETOKENIZE_KEEP_SPECIAL);
     check_list_out(text, capacity, length_out, "text", "length_out");
     const std::span<const int32_t> ids = to_span(tokens, count, "tokens");
-    check_tokens(ids, of.config.vocab);
+    check_tokens("tokens", ids, of.config.vocab);
     write_list<char>(of.tokenizer->decode(ids, flags & WI_DETOKENIZE_KEEP_SPECIAL), text, capacity,
                      length_out, "text");
   });
@@ -413,7 +416,7 @@ wi_status wi_session_prefill(wi_session* session, const int32_t* tokens, uint64_
   return guard(error, [&] {
     const wi_session& of = required(session, "session");
     const std::span<const int32_t> ids = to_span(tokens, count, "tokens");
-    check_tokens(ids, of.model->config.vocab);
+    check_tokens("tokens", ids, of.model->config.vocab);
     of.object->prefill(ids, to_prefill_params(params), token_of(cancel));
   });
 }
@@ -421,7 +424,7 @@ wi_status wi_session_prefill(wi_session* session, const int32_t* tokens, uint64_
 wi_status wi_session_append_text(wi_session* session, const char* text, uint64_t length, uint32_t flags,
                                  const wi_prefill_params* params, wi_cancel* cancel, wi_error* error) {
   return guard(error, [&] {
-    check_flags(flags, WI_TOKENIZE_ADD_BOS | WI_TOKENIZE_PARSE_SPECIAL);
+    check_flags("flags", flags, WI_TOKENIZE_ADD_BOS | WI_TOKENIZE_PARSE_SPECIAL);
     unwrap(session, "session")
         .append_text(to_text(text, length, "text"), flags, to_prefill_params(params), token_of(cancel));
   });
@@ -452,9 +455,10 @@ wi_status wi_session_logits(wi_session* session, wi_cancel* cancel, float* logit
     const wi_session& of = required(session, "session");
     check_list_out(logits, capacity, count_out, "logits", "count_out");
     const auto vocab = static_cast<uint64_t>(of.model->config.vocab);
-    report_list_size(logits, vocab, capacity, count_out, "logits");
+    if (!logits || capacity < vocab) return report_list_size(logits, vocab, capacity, count_out, "logits");
     const ResettableCancel::Use token = token_of(cancel);
-    if (logits) of.object->copy_logits(token, {logits, static_cast<size_t>(vocab)});
+    of.object->copy_logits(token, {logits, static_cast<size_t>(vocab)});
+    *count_out = vocab;
   });
 }
 
@@ -749,6 +753,8 @@ wi_status report(wi_error* error, wi_status code, int64_t native_code, const cha
   const size_t header = sizeof error->struct_size, size = std::min<size_t>(error->struct_size, sizeof ours);
   std::memcpy(reinterpret_cast<std::byte*>(error) + header,
               reinterpret_cast<const std::byte*>(&ours) + header, size - header);
+  if (error->struct_size > sizeof ours && error->struct_size <= kLargestStruct)  // of a newer header
+    std::memset(reinterpret_cast<std::byte*>(error) + sizeof ours, 0, error->struct_size - sizeof ours);
   return code;
 }
 

@@ -195,13 +195,14 @@ PrefillParams to_prefill_params(const wi_prefill_params* params) {
 TaskParams to_task_params(const wi_task_params* params, int32_t vocab) {
   const wi_task_params p = read_struct(params, "wi_task_params");
   check_range("wi_task_params.priority", p.priority, kLowestPriority, kHighestPriority);
-  check_flags(p.tokenize_flags, WI_TOKENIZE_ADD_BOS | WI_TOKENIZE_PARSE_SPECIAL);
+  check_flags("wi_task_params.tokenize_flags", p.tokenize_flags,
+              WI_TOKENIZE_ADD_BOS | WI_TOKENIZE_PARSE_SPECIAL);
   check_reserved("wi_task_params.reserved", p.reserved);
   const std::span<const int32_t> tokens = to_span(p.tokens, p.token_count, "wi_task_params.tokens");
   const std::string_view text = to_text(p.text, p.text_length, "wi_task_params.text");
   check(tokens.empty() || text.empty(), WI_E_ARGUMENT, "wi_task_params has ", tokens.size(), " tokens and ",
         text.size(), " bytes of text, only one of the two can be the prompt");
-  check_tokens(tokens, vocab);
+  check_tokens("wi_task_params.tokens", tokens, vocab);
   TaskParams out;
   out.tokens.assign(tokens.begin(), tokens.end());
   out.text = text;
@@ -284,7 +285,7 @@ std::vector<ChatMessage> to_chat_messages(const wi_chat_message* messages, uint6
 
 ChatRequest to_chat_request(std::span<const ChatMessage> messages, const wi_chat_params* params) {
   const wi_chat_params p = read_struct(params, "wi_chat_params");
-  check_flags(p.flags, WI_CHAT_ADD_GENERATION_PROMPT);
+  check_flags("wi_chat_params.flags", p.flags, WI_CHAT_ADD_GENERATION_PROMPT);
   check_range("wi_chat_params.now", p.now, 0, int64_t{1} << 36);
   ChatRequest out;
   out.messages = messages;
@@ -449,15 +450,15 @@ wi_task_info to_task_info(const TaskInfo& info) {
   return out;
 }
 
-void check_tokens(std::span<const int32_t> tokens, int32_t vocab) {
+void check_tokens(const char* name, std::span<const int32_t> tokens, int32_t vocab) {
   for (size_t i = 0; i < tokens.size(); ++i) {
-    check(tokens[i] >= 0 && tokens[i] < vocab, WI_E_ARGUMENT, "tokens[", i, "] is ", tokens[i],
+    check(tokens[i] >= 0 && tokens[i] < vocab, WI_E_ARGUMENT, name, "[", i, "] is ", tokens[i],
           ", must be in [0, ", vocab, ")");
   }
 }
 
-void check_flags(uint32_t flags, uint32_t known) {
-  check((flags & ~known) == 0, WI_E_ARGUMENT, "flags is ", flags, ", and the bits ", flags & ~known,
+void check_flags(const char* name, uint32_t flags, uint32_t known) {
+  check((flags & ~known) == 0, WI_E_ARGUMENT, name, " is ", flags, ", and the bits ", flags & ~known,
         " mean nothing here");
 }
 

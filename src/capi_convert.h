@@ -48,8 +48,8 @@ wi_event to_event(const Event& event);
 wi_task_info to_task_info(const TaskInfo& info);
 
 // Argument checks that several calls share.
-void check_tokens(std::span<const int32_t> tokens, int32_t vocab);
-void check_flags(uint32_t flags, uint32_t known);
+void check_tokens(const char* name, std::span<const int32_t> tokens, int32_t vocab);
+void check_flags(const char* name, uint32_t flags, uint32_t known);
 // Text or an array of a length: NULL only if it is empty, and no longer than memory can be.
 template <class T>
 std::span<const T> to_span(const T* values, uint64_t count, const char* name) {

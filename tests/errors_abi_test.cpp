@@ -343,6 +343,16 @@ void token_ids_flags_and_layers_are_checked(void**) {
                wi_model_tokenize(world->model.get(), "a", 1, 9, nullptr, 0, &count, error));
   assert_fails(WI_E_ARGUMENT, "flags is 4",
                wi_session_append_text(session.get(), "a", 1, 4, nullptr, nullptr, error));
+  auto task_of = sized<wi_task_params>();
+  wi_task* task = nullptr;
+  task_of.tokenize_flags = 8;
+  assert_fails(WI_E_ARGUMENT, "wi_task_params.tokenize_flags is 8",
+               wi_task_submit(session.get(), &task_of, &task, error));
+  task_of = sized<wi_task_params>();
+  task_of.tokens = negative;
+  task_of.token_count = 3;
+  assert_fails(WI_E_ARGUMENT, "wi_task_params.tokens[2] is -5" + range,
+               wi_task_submit(session.get(), &task_of, &task, error));
   assert_fails(WI_E_ARGUMENT, "tokens is 4", wi_session_truncate(session.get(), 4, error));
   assert_fails(WI_E_ARGUMENT, "tokens is 18446744073709551615",
                wi_session_truncate(session.get(), UINT64_MAX, error));
@@ -447,11 +457,12 @@ void failed_calls_change_nothing(void**) {
 void an_empty_session_says_so(void**) {
   Session session = create_session(world->model.get());
   auto event = sized<wi_event>();
-  uint64_t count = 0;
+  uint64_t count = 77;
   std::vector<float> logits(1 << 20);
   assert_fails(WI_E_STATE, "empty", wi_session_decode(session.get(), nullptr, &event, error));
   assert_fails(WI_E_STATE, "empty",
                wi_session_logits(session.get(), nullptr, logits.data(), logits.size(), &count, error));
+  assert_int_equal(count, 77);
   assert_works(wi_session_prefill(session.get(), nullptr, 0, nullptr, nullptr, error));
   assert_works(wi_batch_decode(nullptr, 0, nullptr, nullptr, error));
   assert_works(wi_session_tokens(session.get(), nullptr, 0, &count, error));

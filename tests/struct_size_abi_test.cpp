@@ -265,6 +265,9 @@ void an_error_is_filled_up_to_its_size(void**) {
     assert_true(
         std::all_of(bytes.at + size, bytes.at + kRoom, [](unsigned char byte) { return byte == 0xAB; }));
   }
+  Bytes newer(528 + 40, 0xAB);  // what it has beyond us is zeroed
+  assert_int_equal(wi_runtime_create(nullptr, nullptr, newer.as<wi_error>()), WI_E_ARGUMENT);
+  assert_true(std::all_of(newer.at + 528, newer.at + 528 + 40, [](unsigned char byte) { return byte == 0; }));
   Bytes untouched(0, 0xAB);
   untouched.set_size(0);
   assert_int_equal(wi_runtime_create(nullptr, nullptr, untouched.as<wi_error>()), WI_E_ARGUMENT);

@@ -2,13 +2,16 @@
 // against a text that grows far beyond its length when it is read.
 #include "src/files/json_file.h"
 
+#include <atomic>
 #include <cmath>
 #include <exception>
+#include <mutex>
 #include <new>
 #include <thread>
 #include <unordered_set>
 
 #include "src/error.h"
+#include "src/host_process.h"
 #include "src/no_signals.h"
 #include "src/text_hash.h"
 
@@ -152,6 +155,65 @@ void parse_json_entries(std::string_view text, const std::string& file, Watch* w
   parse(text, file, kMostEntryMemory, watch, &entry);
 }
 
+namespace {
+
+// Frees one large tree at a time beside the calls that go on. It ends with the library, whose code its thread runs: where
+// the program has it from a plugin, that may be unloaded.
+class Cleaner {
+ public:
+  void end() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    await_last();
+  }
+  // False: it is at another one, or there is no thread to be had.
+  template <class Work>
+  bool run(Work&& work) noexcept {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || ended_ || busy_.load(std::memory_order_acquire)) return false;
+    try {
+      await_last();
+      const NoSignals none;
+      busy_.store(true, std::memory_order_relaxed);
+      made_after_forks_ = fork_count();
+      thread_ = std::thread([this, work = std::forward<Work>(work)] {
+        work();
+        busy_.store(false, std::memory_order_release);
+      });
+      return true;
+    } catch (const std::exception&) {
+      busy_.store(false, std::memory_order_relaxed);
+      return false;
+    }
+  }
+
+ private:
+  void await_last() {
+    if (!thread_.joinable()) return;
+    if (fork_count() == made_after_forks_)
+      thread_.join();
+    else
+      thread_.detach();  // a child has no such thread
+  }
+
+  std::mutex mutex_;
+  std::thread thread_;  // the last one
+  uint32_t made_after_forks_ = 0;
+  bool ended_ = false;
+  std::atomic<bool> busy_{false};
+};
+
+// Never destroyed: others' calls may go on while the process ends.
+Cleaner& cleaner() {
+  static Cleaner* const one = new Cleaner;
+  static const struct End {
+    ~End() { one->end(); }
+  } end;
+  return *one;
+}
+
+}  // namespace
+
 // An empty array or object destroys itself without memory.
 void JsonTree::clear(Json& value) noexcept {
   if (value.is_structured())
@@ -168,18 +230,14 @@ bool JsonTree::clear_beside(Json& value) noexcept {
   Json* const parts = new (std::nothrow) Json();
   if (!parts) return false;
   parts->swap(value);
-  try {
-    const NoSignals none;
-    std::thread([parts] {
-      clear(*parts);
-      delete parts;
-    }).detach();
-    return true;
-  } catch (const std::exception&) {
-    parts->swap(value);
+  const bool taken = cleaner().run([parts] {
+    clear(*parts);
     delete parts;
-    return false;
-  }
+  });
+  if (taken) return true;
+  parts->swap(value);
+  delete parts;
+  return false;
 }
 
 void JsonTree::merge(JsonTree other) {
