@@ -467,6 +467,25 @@ void where_nothing_can_be_reserved_zeros_are_written(void**) {
   }
 }
 
+// Which takes as long as a disk does.
+void zeros_end_soon_after_a_cancel(void**) {
+  for (const Way& way : kWays) {
+    Folder folder;
+    arm(kFallocate, EOPNOTSUPP);
+    const auto file = open_in(folder, way.options);
+    const SpillExtent first = file->reserve(100000, "a piece");
+    const uint64_t used = file->used();
+    int polls = 0;
+    const std::function<void()> stop = [&] {
+      if (++polls == 2) fail(WI_E_CANCELLED, "enough");
+    };
+    assert_error(WI_E_CANCELLED, "enough", file->reserve(3000000, "a long one", stop));
+    assert_int_equal(file->used(), used);
+    assert_int_equal(file->reserve(3000000, "a long one").bytes(), 3000000);
+    disarm();
+  }
+}
+
 // The default of SIGXFSZ ends the process.
 void a_limit_on_lengths_is_an_error_and_no_signal(void**) {
   Folder folder;
@@ -722,6 +741,7 @@ int main() {
       cmocka_unit_test(freed_space_is_reused_and_goes_back_to_the_disk),
       cmocka_unit_test(without_holes_the_files_length_is_held_to_the_limit),
       cmocka_unit_test(where_nothing_can_be_reserved_zeros_are_written),
+      cmocka_unit_test(zeros_end_soon_after_a_cancel),
       cmocka_unit_test(a_limit_on_lengths_is_an_error_and_no_signal),
       cmocka_unit_test(each_call_of_the_system_may_fail_once),
       cmocka_unit_test(a_disk_that_reads_no_more_is_an_error_that_says_so),

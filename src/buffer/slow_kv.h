@@ -45,7 +45,7 @@ class SlowKv {
                                        std::vector<Plane> planes, int32_t tokens, size_t row_bytes,
                                        Read&& read, const std::function<void()>& poll = {}) {
     SpillExtent extent =
-        file->reserve(planes.size() * 2 * static_cast<size_t>(tokens) * row_bytes, "a cold segment");
+        file->reserve(planes.size() * 2 * static_cast<size_t>(tokens) * row_bytes, "a cold segment", poll);
     std::shared_ptr<SlowKv> slow(new SlowKv(std::move(file), std::move(cache), std::move(extent), {},
                                             std::move(planes), tokens, row_bytes));
     std::vector<std::byte> stored(slow->plane_bytes()), packed(slow->plane_bytes());

@@ -55,11 +55,11 @@ void SpillFile::check_process() const {
 
 // ---- space ----
 
-SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose) {
+SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose, const std::function<void()>& poll) {
   check_process();
   if (bytes == 0) return {};
   const std::shared_ptr<SpillFile> self = shared_from_this();
-  std::lock_guard lock(space_);
+  const std::unique_lock lock = lock_patiently(space_, poll);
   const uint64_t used = extents_.used();
   const auto refuse = [&](const char* why) {
     fail(WI_E_BUDGET, purpose, " wants ", bytes, " bytes of the spill file in ", file_.folder(), ", ", used,
@@ -70,24 +70,28 @@ SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose) {
   const uint64_t offset = extents_.take(whole, punches_ ? kMostBytes : most_bytes_);
   if (offset == Extents::kNowhere) refuse(", and what is free between them is in smaller pieces");
   used_.store(extents_.used(), std::memory_order_relaxed);
-  try {
-    make_space(offset, whole, extents_.end());
-  } catch (const std::exception& exception) {
+  const auto give_up = [&] {
     extents_.give(offset, whole);
     used_.store(extents_.used(), std::memory_order_relaxed);
     return_to_disk(offset, whole);
-    const auto* const reason = dynamic_cast<const Error*>(&exception);
-    if (!reason) throw;
-    const Error& error = *reason;
+  };
+  try {
+    make_space(offset, whole, extents_.end(), poll);
+  } catch (const Error& error) {
+    give_up();
+    if (error.code() == WI_E_CANCELLED) throw;
     throw_error(error.code(),
                 concat("cannot reserve ", bytes, " bytes of the spill file in ", file_.folder(), " for ",
                        purpose, ": ", error.what()),
                 error.native_code());
+  } catch (...) {
+    give_up();
+    throw;
   }
   return {self, offset, bytes};
 }
 
-void SpillFile::make_space(uint64_t offset, uint64_t bytes, uint64_t end) {
+void SpillFile::make_space(uint64_t offset, uint64_t bytes, uint64_t end, const std::function<void()>& poll) {
   if (reserves_) {
     const int reason = change_space(file_.number(), 0, offset, bytes);
     if (reason != 0 && !is_not_supported(reason)) throw_error(WI_E_IO, error_text(reason), reason);
@@ -95,7 +99,7 @@ void SpillFile::make_space(uint64_t offset, uint64_t bytes, uint64_t end) {
   }
   // What is in the file already stays there: where nothing can be reserved, nothing is punched.
   if (!reserves_ && end > file_bytes_)
-    write_zeros(std::max(offset, file_bytes_), end - std::max(offset, file_bytes_));
+    write_zeros(std::max(offset, file_bytes_), end - std::max(offset, file_bytes_), poll);
   file_bytes_ = std::max(file_bytes_, end);
 }
 
@@ -175,8 +179,8 @@ void SpillFile::read_block(uint64_t offset, std::byte* to) {
     throw_errno(WI_E_IO, "cannot write to the spill file in " + file_.folder(), read.error);
 }
 
-void SpillFile::write_zeros(uint64_t offset, uint64_t bytes) {
-  std::lock_guard lock(writing_);
+void SpillFile::write_zeros(uint64_t offset, uint64_t bytes, const std::function<void()>& poll) {
+  const std::unique_lock lock = lock_patiently(writing_, poll);
   alignas(64) static constexpr std::byte kZeros[65536]{};
   const std::byte* zeros = kZeros;
   uint64_t most = sizeof kZeros;
@@ -185,8 +189,10 @@ void SpillFile::write_zeros(uint64_t offset, uint64_t bytes) {
     zeros = block_;
     most = kBufferBytes;
   }
-  for (uint64_t done = 0; done < bytes; done += std::min(most, bytes - done))
+  for (uint64_t done = 0; done < bytes; done += std::min(most, bytes - done)) {
+    if (poll) poll();
     file_.write(offset + done, zeros, std::min(most, bytes - done));
+  }
 }
 
 void SpillFile::forget(uint64_t offset, uint64_t bytes) const noexcept {

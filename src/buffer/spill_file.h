@@ -107,7 +107,8 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   // Blocks of the disk for so many bytes, whose content is unspecified. WI_E_BUDGET names purpose, wanted,
   // used and most; WI_E_IO: the disk is full. bytes 0: an empty extent. On a file system that cannot reserve,
   // zeros are written; on one that copies on writing (btrfs, ZFS) the disk can be full later all the same.
-  SpillExtent reserve(uint64_t bytes, const char* purpose);
+  // Meanwhile `poll`, if any, is called, and what it throws ends it.
+  SpillExtent reserve(uint64_t bytes, const char* purpose, const std::function<void()>& poll = {});
 
   // All of it is in the file, or WI_E_IO: that extent's content is unspecified then, all others are as
   // before. offset: in the extent. One write at a time, others wait; poll, called meanwhile and between writes, may
@@ -138,12 +139,12 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   SpillFile(const std::string& folder, uint64_t most_bytes, std::shared_ptr<HostPool> pool,
             const SpillOptions& options);
   void check_process() const;
-  void make_space(uint64_t offset, uint64_t bytes, uint64_t end);
+  void make_space(uint64_t offset, uint64_t bytes, uint64_t end, const std::function<void()>& poll);
   void give_back(uint64_t offset, uint64_t bytes) noexcept override;
   void return_to_disk(uint64_t offset, uint64_t bytes) noexcept;
   void write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end,
                     const std::function<void()>& poll);
-  void write_zeros(uint64_t offset, uint64_t bytes);
+  void write_zeros(uint64_t offset, uint64_t bytes, const std::function<void()>& poll);
   void read_block(uint64_t offset, std::byte* to);
   std::unique_ptr<FileReads> make_reads();
 
