@@ -190,6 +190,25 @@ void refused_graphs_change_no_bit(void**) {
   assert_string_equal(cuda_emulation::report().c_str(), "");
 }
 
+// The first step asks for memory of the device's that is to begin with zeros, whichever of its launches is refused.
+void a_step_that_was_refused_says_the_same_when_it_is_repeated(void**) {
+  const Shape shape{.policy = "wave", .weights = DType::f32};
+  std::vector<float> wanted;
+  for (const int64_t nth : {-1, 0, 5}) {
+    cuda_emulation::reset(test::seed());
+    World device(cuda_backend(), shape);
+    const auto session = device.session();
+    session->prefill(prompt(300), {}, nullptr);
+    session->decode(nullptr);  // the prompt's own token, which takes no step
+    cuda_emulation::refuse_launch(nth);
+    if (nth >= 0) assert_int_equal(status_of([&] { session->decode(nullptr); }), WI_E_MEMORY);
+    const std::vector<float> logits = logits_of(*session);
+    if (nth < 0) wanted = logits;
+    assert_true(logits == wanted);
+  }
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
 // Two sessions that take turns, alone and in a batch, and one that grows past a segment: more kinds of steps than are
 // kept.
 void sessions_that_take_turns_say_what_they_say_alone(void**) {
@@ -367,6 +386,7 @@ int main() {
       cmocka_unit_test_setup(a_tail_that_gets_a_block_needs_no_other_graph, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_sessions, reset),
       cmocka_unit_test_setup(refused_graphs_change_no_bit, reset),
+      cmocka_unit_test_setup(a_step_that_was_refused_says_the_same_when_it_is_repeated, reset),
       cmocka_unit_test_setup(sessions_that_take_turns_say_what_they_say_alone, reset),
       cmocka_unit_test_setup(graphs_go_with_their_queue, reset),
       cmocka_unit_test_setup(other_data_goes_through_the_same_graph, reset),

@@ -233,7 +233,11 @@ std::byte* DeviceQueue::grown(Kept* kept, size_t bytes) {
   void* data = nullptr;
   const size_t room = kept_bytes(bytes);
   cudaError_t error = cudaMalloc(&data, room);
-  if (error == cudaSuccess) error = wi::cuda::clear(data, room, stream);
+  if (error == cudaSuccess) {
+    // Nobody uses it yet: it is cleared even if the step that is being noted fails before all of it is begun.
+    const wi::cuda::Noting at_once(nullptr);
+    error = wi::cuda::clear(data, room, stream);
+  }
   try {
     if (error == cudaSuccess && kept->data) outgrown_.push_back(kept->data);
   } catch (const std::bad_alloc&) {

@@ -2,7 +2,7 @@
 // carry the names of the toolkit's. A block's threads are fibers of one host thread and meet at
 // __syncthreads and at warp operations; who runs next, which block is next and which stream goes on is drawn
 // from a seed. What the hardware forgives now and then is a fault here each time:
-//  - device memory is closed (PROT_NONE) to all but kernels and copies, and has exact bounds;
+//  - device memory is closed (PROT_NONE) to all but kernels and copies, has exact bounds, and begins with no zeros;
 //  - shared memory is shadowed byte by byte: a race and a read of what nobody wrote are faults;
 //  - threads that wait for each other for ever, or for a lane that has returned;
 //  - streams run late, or at once, in any order that events allow.
@@ -67,6 +67,9 @@ void allow_capture(bool allowed);
 
 // From the nth launch from now on a kernel faults, as one does that follows a wild pointer. Negative: none.
 void fail_launch(int64_t nth);
+// The nth launch of a kernel from now on is refused, for want of memory, as one is whose code is loaded then; no other.
+// Negative: none.
+void refuse_launch(int64_t nth);
 
 // ---- for the headers of this folder
 

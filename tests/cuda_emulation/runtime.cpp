@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kArenaBytes = size_t{1} << 36;
 constexpr int kProcessors = 2;
+constexpr size_t kMostFilled = size_t{1} << 20;
 
 std::recursive_mutex api;
 std::string first_report;
@@ -33,7 +34,7 @@ thread_local std::vector<const void*>
     contexts;  // the driver's stack; a device's primary one is its number's address
 constexpr int kHostContext = -1, kPrimaryContexts[8] = {};
 int pin_node = -1;
-int64_t allocations_left = -1, launches_left = -1;
+int64_t allocations_left = -1, launches_left = -1, launch_calls_left = -1;
 Machine machine;
 uint64_t resets;
 
@@ -249,7 +250,7 @@ void reset(uint64_t seed) {
   sticky = last_error = cudaSuccess;
   launch_count = call_count = pin_count = graph_count = 0;
   captures = true;
-  allocations_left = launches_left = -1;
+  allocations_left = launches_left = launch_calls_left = -1;
   machine = {};
   ++resets;
   streams.clear();
@@ -282,6 +283,7 @@ void fail_allocations_from(int64_t nth) { allocations_left = nth; }
 void set_machine(const Machine& given) { machine = given; }
 size_t limit_shared(size_t bytes) { return machine.shared_bytes = std::min(bytes, kMostShared); }
 void fail_launch(int64_t nth) { launches_left = nth; }
+void refuse_launch(int64_t nth) { launch_calls_left = nth; }
 void enter_host_context() {
   contexts.push_back(&kHostContext);
   host_context_calls = 0;
@@ -304,6 +306,7 @@ cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
   const auto allowed = shared_limits.find(launch.kernel);
   const size_t most = allowed == shared_limits.end() ? kPlainShared : static_cast<size_t>(allowed->second);
   if (config.dynamicSmemBytes > most) return failed(cudaErrorInvalidValue);
+  if (launch_calls_left >= 0 && launch_calls_left-- == 0) return failed(cudaErrorMemoryAllocation);
   Operation operation;
   operation.run = [config, launch = std::make_shared<Launch>(std::move(launch))] {
     if (launches_left >= 0 && launches_left-- == 0)
@@ -447,6 +450,10 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
   std::byte* const at = arena.base + arena.used;
   arena.used += mapped + page;  // one that nobody has
   arena.pieces[at] = {bytes, mapped};
+  {
+    const Opening open;
+    std::memset(at, 0xA5, std::min(bytes, kMostFilled));  // of who had it before
+  }
   *out = at;
   return cudaSuccess;
 }
