@@ -1,5 +1,6 @@
 // What the CUDA backend asks of the runtime for memory, by the emulation's count of calls: pinned memory ahead of its
-// use and on the device's node, few copies for much that is sealed, and the context that the host has chosen left alone.
+// use and on the device's node, few copies for much that is sealed, and what the host has of its own - a context that it
+// has chosen, a stream that it captures - left alone.
 #include <cuda_runtime.h>
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>
@@ -8,6 +9,7 @@
 
 #include "src/memory/on_node.h"
 #include "src/memory/pinned_memory.h"
+#include "tests/cuda_emulation/tripling.h"
 #include "tests/support/device_world.h"
 
 using namespace wi;
@@ -121,6 +123,45 @@ void a_hosts_own_context_stays_current_and_is_not_used(void**) {
   cuda_emulation::leave_host_context();
 }
 
+// Of a host that captures a stream of its own meanwhile: neither do calls fail, of whichever thread, nor is its graph
+// spoiled by memory that is taken, or by graphs of ours.
+void what_a_host_captures_is_left_whole(void**) {
+  const auto life = [] {
+    World world(cuda_backend(), {.policy = "wave", .fast_share = 0.3f});
+    const auto session = world.session();
+    session->prefill(prompt(300), {}, nullptr);
+    leave_the_device(world, *session);
+    answer(*session, 8);
+    return logits_of(*session);
+  };
+  const std::vector<float> wanted = life();
+  reset(nullptr);
+  cudaStream_t stream = nullptr;
+  void* number = nullptr;
+  assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  assert_int_equal(cudaMalloc(&number, sizeof(unsigned)), cudaSuccess);
+  assert_int_equal(cudaMemsetAsync(number, 0, sizeof(unsigned), stream), cudaSuccess);
+  assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  assert_int_equal(cuda_test::triple_plus_one(stream, static_cast<unsigned*>(number)), cudaSuccess);
+  assert_true(life() == wanted);
+  assert_int_equal(cuda_test::triple_plus_one(stream, static_cast<unsigned*>(number)), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t whole = nullptr;
+  assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  assert_int_equal(cudaGraphInstantiate(&whole, graph, 0), cudaSuccess);
+  assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
+  assert_int_equal(cudaGraphLaunch(whole, stream), cudaSuccess);
+  unsigned out = 0;
+  assert_int_equal(cudaMemcpyAsync(&out, number, sizeof out, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+  assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+  assert_int_equal(out, 4);
+  // The host's calls are its own affair again: this one it is not to make while it captures.
+  assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  assert_int_equal(cudaFree(number), cudaErrorStreamCaptureUnsupported);
+  assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnsupported);
+  assert_int_equal(cudaGraphExecDestroy(whole), cudaSuccess);
+}
+
 }  // namespace
 
 int main() {
@@ -130,6 +171,7 @@ int main() {
       cmocka_unit_test_setup(pinned_memory_is_of_the_devices_node, reset),
       cmocka_unit_test_setup(sealing_takes_as_many_copies_for_many_tokens_as_for_few, reset),
       cmocka_unit_test_setup(a_hosts_own_context_stays_current_and_is_not_used, reset),
+      cmocka_unit_test_setup(what_a_host_captures_is_left_whole, reset),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -21,6 +21,7 @@ struct Contexts {
   CUresult (*retain_primary)(CUcontext*, CUdevice);
   CUresult (*push)(CUcontext);
   CUresult (*pop)(CUcontext*);
+  CUresult (*exchange_capture_mode)(CUstreamCaptureMode*);
   CUcontext primary[kDevices];
 
   void look() {
@@ -34,6 +35,7 @@ struct Contexts {
     find("cuDevicePrimaryCtxRetain", &retain_primary);
     find("cuCtxPushCurrent", &push);
     find("cuCtxPopCurrent", &pop);
+    find("cuThreadExchangeStreamCaptureMode", &exchange_capture_mode);
     (void)cudaGetLastError();
   }
   bool push_primary(int32_t index) {
@@ -52,12 +54,14 @@ static thread_local Contexts contexts;  // zeros
 // The runtime's calls go to the context that is current, which may be one of the host's own, with a device of the same
 // number: cudaSetDevice() alone would have the host go on in another.
 OnDevice::OnDevice(int32_t index) : index_(index), pushed_(contexts.push_primary(index)) {
+  relaxed_ = contexts.exchange_capture_mode && contexts.exchange_capture_mode(&captures_) == CUDA_SUCCESS;
   if (pushed_) return;
   if (cudaGetDevice(&before_) != cudaSuccess) before_ = index;
   if (before_ != index) (void)cudaSetDevice(index);
 }
 OnDevice::~OnDevice() {
   CUcontext popped = nullptr;
+  if (relaxed_) (void)contexts.exchange_capture_mode(&captures_);
   if (pushed_)
     (void)contexts.pop(&popped);
   else if (before_ != index_)

@@ -6,6 +6,7 @@
 // an operation asked for keeps its address until finish().
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <utility>
 #include <vector>
@@ -17,7 +18,8 @@
 namespace wi::cuda {
 
 // Has the calling thread's calls go to a device's primary context while it lives: then what the host had chosen is as
-// it was, be it a device, a context of the host's own, or none.
+// it was, be it a device, a context of the host's own, or none. And they neither fail nor spoil it where a thread of the
+// host's is capturing a stream: none of them is meant to be in its graph.
 class OnDevice {
  public:
   explicit OnDevice(int32_t index);
@@ -27,6 +29,8 @@ class OnDevice {
  private:
   int before_ = 0, index_ = 0;  // where the driver's stack of contexts is not to be had
   bool pushed_ = false;
+  CUstreamCaptureMode captures_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's own, while it has this one
+  bool relaxed_ = false;
 };
 
 // That the device gives a block of threads which asks for it; 0, and the error: it does not say.

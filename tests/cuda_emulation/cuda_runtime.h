@@ -125,7 +125,7 @@ inline constexpr unsigned cudaEventDisableTiming = 2;
 using cudaStream_t = struct CUstream_st*;
 using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
-enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal = 0, cudaStreamCaptureModeRelaxed = 2 };
 using cudaEvent_t = struct CUevent_st*;
 inline const cudaStream_t cudaStreamPerThread = reinterpret_cast<cudaStream_t>(2);
 struct cudaDeviceProp {

@@ -124,6 +124,7 @@ struct Operation {
 struct CUstream_st {
   std::deque<Operation> queue;
   bool capturing = false, spoiled = false;  // by something that no graph holds
+  bool captures_globally = false;           // while capturing
   std::vector<Operation> captured;
   bool ready() const {
     return !queue.empty() && (!queue.front().waits || queue.front().waits->done >= queue.front().until);
@@ -153,6 +154,20 @@ void use_context() {
 cudaError_t failed(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
+}
+
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+// Of a call that could be meant for a graph and is for none, or waits for one, while a stream is captured globally, by
+// whatever thread: it fails, and what is captured is of no use. But where the calling thread has said that it knows.
+bool unsafe() {
+  if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+  bool any = false;
+  for (const auto& stream : streams) {
+    if (!stream->capturing || !stream->captures_globally) continue;
+    any = stream->spoiled = true;
+  }
+  return any;
 }
 
 // Whether memory is to be refused now, as fail_allocations_from() said.
@@ -387,6 +402,9 @@ CUresult pop_context(CUcontext* out) {
   contexts.pop_back();
   return CUDA_SUCCESS;
 }
+CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
+  return std::swap(*mode, capture_mode), CUDA_SUCCESS;
+}
 }  // namespace
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** out, unsigned, unsigned long long,
@@ -395,7 +413,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** out, unsig
       {"cuDeviceGet", reinterpret_cast<void*>(device_of)},
       {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(retain_primary)},
       {"cuCtxPushCurrent", reinterpret_cast<void*>(push_context)},
-      {"cuCtxPopCurrent", reinterpret_cast<void*>(pop_context)}};
+      {"cuCtxPopCurrent", reinterpret_cast<void*>(pop_context)},
+      {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(exchange_capture_mode)}};
   for (const auto& [known_name, function] : known)
     if (std::strcmp(name, known_name) == 0) return *out = function, cudaSuccess;
   return cudaErrorInvalidValue;
@@ -438,6 +457,7 @@ cudaError_t cudaRuntimeGetVersion(int* out) {
 cudaError_t cudaMalloc(void** out, size_t bytes) {
   const Call call(api);
   ++call_count;
+  if (unsafe()) return failed(cudaErrorStreamCaptureUnsupported);
   use_context();
   *out = nullptr;
   if (sticky != cudaSuccess) return failed(sticky);
@@ -461,6 +481,7 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
 cudaError_t cudaFree(void* data) {
   const Call call(api);
   ++call_count;
+  if (unsafe()) return failed(cudaErrorStreamCaptureUnsupported);
   if (!data) return cudaSuccess;
   advance_until([] {  // as the device's does
     return std::all_of(streams.begin(), streams.end(), [](auto& stream) { return stream->queue.empty(); });
@@ -482,6 +503,7 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
 cudaError_t cudaMallocHost(void** out, size_t bytes) {
   const Call call(api);
   ++call_count;
+  if (unsafe()) return failed(cudaErrorStreamCaptureUnsupported);
   ++pin_count;
   pin_node = preferred_node();
   *out = nullptr;
@@ -497,6 +519,7 @@ cudaError_t cudaMallocHost(void** out, size_t bytes) {
 cudaError_t cudaFreeHost(void* data) {
   const Call call(api);
   ++call_count;
+  if (unsafe()) return failed(cudaErrorStreamCaptureUnsupported);
   if (!data) return cudaSuccess;
   if (!pinned.erase(static_cast<std::byte*>(data))) return failed(cudaErrorInvalidValue);
   std::free(data);
@@ -551,13 +574,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return failed(sticky);
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   const Call call(api);
   ++call_count;
   if (sticky != cudaSuccess) return failed(sticky);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (stream->capturing) return failed(cudaErrorStreamCaptureUnsupported);
   stream->capturing = true;
+  stream->captures_globally = mode == cudaStreamCaptureModeGlobal;
   stream->spoiled = !captures;
   return cudaSuccess;
 }
@@ -640,6 +664,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaDeviceSynchronize() {
   const Call call(api);
   ++call_count;
+  if (unsafe()) return failed(cudaErrorStreamCaptureUnsupported);
   return advance_until([] {
     return std::all_of(streams.begin(), streams.end(), [](auto& stream) { return stream->queue.empty(); });
   });
@@ -684,6 +709,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Call call(api);
   ++call_count;
+  if (unsafe()) return failed(cudaErrorStreamCaptureUnsupported);
   advance();
   if (sticky != cudaSuccess) return failed(sticky);
   return event->done >= event->recorded ? cudaSuccess : cudaErrorNotReady;
