@@ -190,6 +190,30 @@ void refused_graphs_change_no_bit(void**) {
   assert_string_equal(cuda_emulation::report().c_str(), "");
 }
 
+// Not made, but launched: the first time, or after it has served for a while. Steps go on, with no graph for some time.
+void a_graph_whose_launch_is_refused_changes_no_bit(void**) {
+  needs_padding_cleared();
+  const Shape shape{.policy = "wave"};
+  std::vector<float> wanted;
+  for (const int64_t nth : {-1, 0, 3}) {
+    cuda_emulation::reset(test::seed());
+    World device(cuda_backend(), shape);
+    const auto session = device.session();
+    session->prefill(prompt(300), {}, nullptr);
+    cuda_emulation::refuse_graph_launch(nth);
+    uint64_t graphs = 0;
+    for (const uint64_t each : steps_of(*session, 14).graphs) graphs += each;
+    if (nth >= 0)
+      assert_int_equal(graphs, nth);
+    else
+      assert_in_range(graphs, 4, 14);
+    const std::vector<float> logits = logits_of(*session);
+    if (nth < 0) wanted = logits;
+    assert_true(logits == wanted);
+  }
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
 // The first step asks for memory of the device's that is to begin with zeros, whichever of its launches is refused.
 void a_step_that_was_refused_says_the_same_when_it_is_repeated(void**) {
   const Shape shape{.policy = "wave", .weights = DType::f32};
@@ -386,6 +410,7 @@ int main() {
       cmocka_unit_test_setup(a_tail_that_gets_a_block_needs_no_other_graph, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_sessions, reset),
       cmocka_unit_test_setup(refused_graphs_change_no_bit, reset),
+      cmocka_unit_test_setup(a_graph_whose_launch_is_refused_changes_no_bit, reset),
       cmocka_unit_test_setup(a_step_that_was_refused_says_the_same_when_it_is_repeated, reset),
       cmocka_unit_test_setup(sessions_that_take_turns_say_what_they_say_alone, reset),
       cmocka_unit_test_setup(graphs_go_with_their_queue, reset),

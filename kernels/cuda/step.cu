@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/queue.h"
 
 namespace wi::cuda {
 
@@ -67,19 +68,24 @@ void RecordedStep::forget() {
 cudaError_t RecordedStep::end(cudaStream_t stream) {
   if (!std::exchange(recording_, false)) return cudaSuccess;
   ++steps_;
-  cudaError_t error = cudaSuccess;
-  const auto kept = std::find_if(std::begin(kept_), std::end(kept_),
-                                 [&](const Graph& each) { return each.graph && each.step == now_; });
-  cudaGraphExec_t graph = nullptr;
-  if (kept != std::end(kept_)) {
-    kept->used = steps_;
-    error = cudaGraphLaunch(kept->graph, stream);
-  } else if (seen_lately() && (graph = captured(stream))) {
-    keep(graph);
-    error = cudaGraphLaunch(graph, stream);
-  } else {
+  const auto found = std::find_if(std::begin(kept_), std::end(kept_),
+                                  [&](const Graph& each) { return each.graph && each.step == now_; });
+  Graph* const kept = found == std::end(kept_) ? nullptr : found;
+  cudaGraphExec_t graph = kept ? kept->graph : seen_lately() ? captured(stream) : nullptr;
+  cudaError_t error = graph ? cudaGraphLaunch(graph, stream) : cudaSuccess;
+  // The first launch of a graph brings it to the device, and may find no memory for it.
+  if (error != cudaSuccess && !loses_device(error)) {
+    (void)cudaGraphExecDestroy(std::exchange(graph, nullptr));
+    if (kept) kept->graph = nullptr;
+    do_without_graphs();
+  }
+  if (!graph) {
     error = start_all(stream);
-    std::swap(recent_[next_recent_++ % kRecent], now_);
+    if (error == cudaSuccess) std::swap(recent_[next_recent_++ % kRecent], now_);
+  } else if (kept) {
+    kept->used = steps_;
+  } else {
+    keep(graph);
   }
   now_.bytes.clear();
   now_.count = 0;
@@ -141,9 +147,13 @@ cudaGraphExec_t RecordedStep::captured(cudaStream_t stream) {
   if (error == cudaSuccess) error = cudaGraphInstantiate(&made, graph, 0);
   if (graph) (void)cudaGraphDestroy(graph);
   if (error == cudaSuccess) return made;
+  do_without_graphs();
+  return nullptr;
+}
+
+void RecordedStep::do_without_graphs() {
   (void)cudaGetLastError();  // a fault of the device's shows with what comes next
   refused_until_ = steps_ + kPatience;
-  return nullptr;
 }
 
 // In the place of the one that was used least recently.

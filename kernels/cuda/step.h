@@ -71,6 +71,7 @@ class RecordedStep {
   cudaError_t start_all(cudaStream_t stream) const;
   bool seen_lately() const;
   cudaGraphExec_t captured(cudaStream_t stream);
+  void do_without_graphs();  // for a while
   void keep(cudaGraphExec_t graph);
 
   bool recording_ = false;

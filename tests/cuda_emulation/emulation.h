@@ -70,6 +70,8 @@ void fail_launch(int64_t nth);
 // The nth launch of a kernel from now on is refused, for want of memory, as one is whose code is loaded then; no other.
 // Negative: none.
 void refuse_launch(int64_t nth);
+// The same of graphs, of which the first launch of each takes memory.
+void refuse_graph_launch(int64_t nth);
 
 // ---- for the headers of this folder
 

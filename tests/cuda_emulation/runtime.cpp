@@ -34,7 +34,7 @@ thread_local std::vector<const void*>
     contexts;  // the driver's stack; a device's primary one is its number's address
 constexpr int kHostContext = -1, kPrimaryContexts[8] = {};
 int pin_node = -1;
-int64_t allocations_left = -1, launches_left = -1, launch_calls_left = -1;
+int64_t allocations_left = -1, launches_left = -1, launch_calls_left = -1, graph_calls_left = -1;
 Machine machine;
 uint64_t resets;
 
@@ -265,7 +265,7 @@ void reset(uint64_t seed) {
   sticky = last_error = cudaSuccess;
   launch_count = call_count = pin_count = graph_count = 0;
   captures = true;
-  allocations_left = launches_left = launch_calls_left = -1;
+  allocations_left = launches_left = launch_calls_left = graph_calls_left = -1;
   machine = {};
   ++resets;
   streams.clear();
@@ -299,6 +299,7 @@ void set_machine(const Machine& given) { machine = given; }
 size_t limit_shared(size_t bytes) { return machine.shared_bytes = std::min(bytes, kMostShared); }
 void fail_launch(int64_t nth) { launches_left = nth; }
 void refuse_launch(int64_t nth) { launch_calls_left = nth; }
+void refuse_graph_launch(int64_t nth) { graph_calls_left = nth; }
 void enter_host_context() {
   contexts.push_back(&kHostContext);
   host_context_calls = 0;
@@ -625,6 +626,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   const Call call(api);
   ++call_count;
+  if (graph_calls_left >= 0 && graph_calls_left-- == 0) return failed(cudaErrorMemoryAllocation);
   ++graph_count;
   cudaError_t error = sticky;
   for (const Operation& each : graph->operations)
