@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/cuda/queue.h"
 #include "src/decode.h"
 #include "src/memory_plan.h"
 #include "src/pipeline/attention.h"
@@ -302,6 +303,16 @@ void a_plan_has_the_scratch_of_a_device(void**) {
   }
 }
 
+// The host's own work may do this to it: a reset, or a server that devices are shared by.
+void a_context_that_is_gone_is_a_device_that_is_lost(void**) {
+  for (const cudaError_t error :
+       {cudaErrorContextIsDestroyed, cudaErrorDeviceUninitialized, cudaErrorMpsRpcFailure}) {
+    DeviceError found;
+    assert_false(cuda::report(error, "asking", &found));
+    assert_int_equal(found.fault, DeviceFault::lost);
+  }
+}
+
 void a_fault_of_any_kernel_loses_the_device_and_not_the_process(void**) {
   // Of two tokens' steps and what follows each: every other launch of a step, and some of the next one's.
   for (int64_t nth = 0; nth < 120; nth += nth == 0 ? 1 : nth < 60 ? emulated_or(16, 2) : 17) {
@@ -381,6 +392,7 @@ int main() {
       cmocka_unit_test_setup(a_plan_has_the_scratch_of_a_device, reset),
       cmocka_unit_test_setup(what_a_device_does_not_do_is_refused_by_name, reset),
       cmocka_unit_test_setup(devices_that_cannot_be_used_say_why, reset),
+      cmocka_unit_test_setup(a_context_that_is_gone_is_a_device_that_is_lost, reset),
       cmocka_unit_test_setup(a_fault_of_any_kernel_loses_the_device_and_not_the_process, reset),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

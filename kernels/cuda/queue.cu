@@ -134,6 +134,9 @@ bool loses_device(cudaError_t error) {
     case cudaErrorContained:
     case cudaErrorTensorMemoryLeak:
     case cudaErrorMpsClientTerminated:
+    case cudaErrorMpsRpcFailure:
+    case cudaErrorDeviceUninitialized:
+    case cudaErrorContextIsDestroyed:
     case cudaErrorExternalDevice:
     case cudaErrorUnknown:
       return true;
