@@ -47,7 +47,7 @@ type RuntimeParams struct {
 	// "" or "cpu": the host's own processor; "cuda:N", or "cuda" for the first: a device (see Devices).
 	Device string
 	// Most bytes that KV, indexes and tails of all sessions and KV stores together may take. 0: 80 % of the
-	// memory this process may use.
+	// memory this process may use; on a device, what it has free but for a fifth, 4 GiB at most.
 	KVBudgetBytes uint64
 	HugePages     HugePages   // whether the system is asked for them; zero: for large pieces
 	BindThreads   BindThreads // whether threads are pinned to cores; zero: on machines of several NUMA nodes

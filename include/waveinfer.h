@@ -206,16 +206,17 @@ typedef struct wi_runtime_params {
   /* NUL-terminated. NULL or "cpu": the host's own processor. "cuda:N", or "cuda" for the first: a device of
    * libwaveinfer_cuda.so, which is looked for beside this library, then where the system looks for libraries.
    * wi_device_get_info says whether it can be used. On a device weights, indexes and recent tokens are in its memory,
-   * and as much of the other keys and values as kv_budget_bytes, which counts that memory, has room for (0: 80 % of
-   * what is free, less what models' weights and scratch take then); the rest is in pinned memory of the host's, on the
-   * device's own NUMA node, which is the slow tier of its sessions (kv_fast_share, spill_bytes, statistics): the device
-   * reads it there, and has copies of what "wave" looks up again and again in frames of its own memory. The device is
-   * used in its primary context; the context that is current to a host's thread is so again when a call returns.
+   * and as much of the other keys and values as kv_budget_bytes, which counts that memory, has room for (0: what is
+   * free but for a fifth of it, 4 GiB at most, less what models' weights and scratch take then); the rest is in pinned
+   * memory of the host's, on the device's own NUMA node, which is the slow tier of its sessions (kv_fast_share,
+   * spill_bytes, statistics): the device reads it there, and has copies of what "wave" looks up again and again in
+   * frames of its own memory. The device is used in its primary context; the context that is current to a host's thread
+   * is so again when a call returns.
    * Policies are "wave", without target_mass, and "full"; there is no spill_folder and no wi_kv yet, and weights are
    * f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K. */
   const char* device;
   /* Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights and
-   * scratch do not count. 0: 80 % of the memory this process may use. */
+   * scratch do not count. 0: 80 % of the memory this process may use; of a device, see there. */
   uint64_t kv_budget_bytes;
   int32_t huge_pages;   /* WI_HUGE_PAGES_*. AUTO: ask the system for them, for large pieces of KV and copied
                            weights */

@@ -1,5 +1,7 @@
 #include "src/runtime.h"
 
+#include <algorithm>
+
 #include "src/workspace.h"
 
 namespace wi {
@@ -38,8 +40,14 @@ std::shared_ptr<WaveBuffer> open_buffer(const RuntimeParams& params, const Topol
   return WaveBuffer::open(pool, buffer);
 }
 
+// What is left free on a device is for what nobody counts: modules, graphs, and what else the process does with it. That
+// grows with neither the device nor the model, and keys and values that do not fit are read over the bus in each step.
+constexpr uint64_t kMostLeftFree = uint64_t{4} << 30;
+
 uint64_t default_budget_bytes(const Topology& topology, const Device* device) {
-  return (device ? device->description.free_bytes : topology.memory_bytes) / 10 * 8;
+  if (!device) return topology.memory_bytes / 10 * 8;
+  const uint64_t free = device->description.free_bytes;
+  return free - std::min(free / 5, kMostLeftFree);
 }
 
 std::shared_ptr<const Device> open_device(const RuntimeParams& params) {

@@ -27,7 +27,7 @@ class Workspace;
 
 struct RuntimeParams {
   int32_t threads = 0;
-  uint64_t kv_budget_bytes = 0;  // 0: 80 % of the memory limit
+  uint64_t kv_budget_bytes = 0;  // 0: 80 % of the memory limit; of a device, as waveinfer.h says
   bool huge_pages = true;
   bool bind_threads = true;  // where there is more than one NUMA node
   int32_t nice = 0;          // added to the nice value that the runtime's threads inherit

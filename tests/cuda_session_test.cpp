@@ -264,7 +264,7 @@ void lists_of_any_length_change_no_bit_of_a_step(void**) {
 // Unless the host says how much keys and values may take, they have what weights and scratch leave.
 void weights_and_scratch_are_taken_off_the_default_budget(void**) {
   World device(cuda_backend(), {.budget_bytes = 0});
-  const uint64_t most = device.runtime->device->description.free_bytes / 10 * 8,
+  const uint64_t most = device.runtime->device->description.free_bytes - (uint64_t{4} << 30),
                  weights = device.runtime->device_weights_pool->used();
   assert_true(weights > 0);
   assert_int_equal(device.runtime->pool->budget(), most - weights);
@@ -278,6 +278,12 @@ void weights_and_scratch_are_taken_off_the_default_budget(void**) {
     assert_true(device.runtime->scratch_bytes() > scratch);
     assert_int_equal(device.runtime->pool->budget(), most - weights - scratch);
   }
+
+  cuda_emulation::Machine small;
+  small.free_bytes = size_t{10} << 30;
+  cuda_emulation::set_machine(small);
+  assert_int_equal(World(cuda_backend(), {.budget_bytes = 0}).runtime->pool->budget() + weights,
+                   uint64_t{8} << 30);
 
   World with_budget(cuda_backend());
   with_budget.session()->prefill(prompt(20), {}, nullptr);

@@ -54,7 +54,7 @@ class Runtime(Owner):
     threads: that work; 0: the physical cores this process may use
     device: "cpu"; "cuda:N", or "cuda" for the first: see `devices`
     kv_budget_bytes: most that KV, indexes and tails of all sessions and stores together may take; 0: 80 % of
-        the memory this process may use
+        the memory this process may use; on a device, what it has free but for a fifth, 4 GiB at most
     log: a function or a logger; an exception of it ends the call that it is raised in
     nice: 0 to 19, added to the nice value of the runtime's own threads
     task_wait_ms: tasks that write wait at most so long for prompts that others read; 0: 50

@@ -138,7 +138,8 @@ impl RuntimeOptions {
     }
 
     /// Most bytes that keys, values, indexes and tails of all sessions and KV stores together may take; weights
-    /// and scratch do not count. Default: 80 % of the memory that this process may use.
+    /// and scratch do not count. Default: 80 % of the memory that this process may use; on a device, what it has free
+    /// but for a fifth, 4 GiB at most.
     pub fn kv_budget_bytes(mut self, bytes: u64) -> Self {
         self.kv_budget_bytes = bytes;
         self

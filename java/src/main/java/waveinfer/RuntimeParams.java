@@ -50,7 +50,8 @@ public final class RuntimeParams {
    * Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights
    * and scratch do not count.
    *
-   * @param kvBudgetBytes 0: 80 % of the memory this process may use
+   * @param kvBudgetBytes 0: 80 % of the memory this process may use; on a device, what it has free
+   *     but for a fifth, 4 GiB at most
    * @return this
    */
   public RuntimeParams kvBudgetBytes(long kvBudgetBytes) {
