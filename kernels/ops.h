@@ -90,6 +90,13 @@ struct AppendArgs {
   const AppendRun* runs_there = nullptr;
 };
 
+// Rope of queries and of keys, then append of the keys as they are by then: of a decode step, whose rows are a run each,
+// in their order, and in a device's memory (runs_there).
+struct RotateAppendArgs {
+  RopeArgs queries, keys;
+  AppendArgs append;
+};
+
 // A part of a chunk's keys (AttendChunkArgs) begins at a multiple of this many tokens.
 inline constexpr int64_t kChunkKeyStep = 512;
 
@@ -128,6 +135,7 @@ struct Backend {
   void (*rope)(const Stream&, const RopeArgs&);
   void (*swiglu)(const Stream&, const SwigluArgs&);
   void (*append)(const Stream&, const AppendArgs&);
+  void (*rotate_append)(const Stream&, const RotateAppendArgs&);  // null: one after the other is no slower
   // What lookups retrieve, as runs: on a device; null where all code can read what is retrieved.
   void (*retrieve)(const Stream&, const LookupArgs&);
   void (*attend)(const Stream&, const LookupArgs&);  // exact over steady and runs: writes out and lse

@@ -9,7 +9,7 @@ namespace wi {
 namespace {
 
 void begin(const Step& step, std::span<const Row> rows);
-void append(const Step& step, std::span<const Row> rows, int32_t layer);
+void rotate_and_append(const Step& step, std::span<const Row> rows, int32_t layer);
 void emit_logits(const Step& step, std::span<const Row> rows);
 void finish(const Step& step, std::span<const Row> rows);
 
@@ -35,8 +35,7 @@ void decode_step(const Step& given, std::span<const Row> rows, StepStats& times)
     {
       StageTimer timer(times.weights_ns);
       project(step, weights, row_count);
-      rotate(step, row_count);
-      append(step, rows, layer);
+      rotate_and_append(step, rows, layer);
     }
 
     attention.open(layer, step.work.q, step.work.attended, step.work.lse);
@@ -91,14 +90,29 @@ void begin(const Step& step, std::span<const Row> rows) {
   room.runs_there = work.queue() ? sent_runs(*work.queue(), room.runs) : nullptr;
 }
 
-// Keys and values join the tail before anybody attends: a token sees itself.
-void append(const Step& step, std::span<const Row> rows, int32_t layer) {
-  const int64_t width = int64_t{step.model.config.kv_heads} * step.model.config.head_dim;
-  AppendRoom& room = step.work.append;
+// Queries and keys turn with their positions, then keys and values join the tail before anybody attends: a token sees
+// itself.
+void rotate_and_append(const Step& step, std::span<const Row> rows, int32_t layer) {
+  const ModelConfig& config = step.model.config;
+  const auto row_count = static_cast<int64_t>(rows.size());
+  Workspace& work = step.work;
+  AppendRoom& room = work.append;
   const size_t first = static_cast<size_t>(layer) * rows.size();
-  append(step.backend, step.stream, rows[0].sequence->shape(), step.work.k, step.work.v, width,
-         {room.runs.data() + first, rows.size()}, room.largest.data() + first,
-         room.runs_there ? room.runs_there + first : nullptr);
+  const AppendArgs tail{work.k,
+                        work.v,
+                        int64_t{config.kv_heads} * config.head_dim,
+                        config.kv_heads,
+                        config.head_dim,
+                        room.runs.data() + first,
+                        row_count,
+                        room.largest.data() + first,
+                        room.runs_there ? room.runs_there + first : nullptr};
+  if (step.backend.rotate_append)
+    return step.backend.rotate_append(step.stream,
+                                      {rotation(step, work.q, config.query_heads, row_count),
+                                       rotation(step, work.k, config.kv_heads, row_count), tail});
+  rotate(step, row_count);
+  step.backend.append(step.stream, tail);
 }
 
 // Runs of rows that want logits, each straight to its place where places are consecutive.

@@ -57,23 +57,22 @@ void project(const Step& step, const LayerWeights& layer, int64_t rows) {
   }
 }
 
-void rotate(const Step& step, int64_t rows) {
+RopeArgs rotation(const Step& step, float* x, int32_t heads, int64_t rows) {
   const ModelConfig& config = step.model.config;
-  const Workspace& work = step.work;
-  RopeArgs args{work.q,
-                int64_t{config.query_heads} * config.head_dim,
-                rows,
-                config.query_heads,
-                config.head_dim,
-                config.rotary,
-                work.sent.cos,
-                work.sent.sin,
-                config.rope_interleaved};
-  step.backend.rope(step.stream, args);
-  args.x = work.k;
-  args.stride = int64_t{config.kv_heads} * config.head_dim;
-  args.heads = config.kv_heads;
-  step.backend.rope(step.stream, args);
+  return {x,
+          int64_t{heads} * config.head_dim,
+          rows,
+          heads,
+          config.head_dim,
+          config.rotary,
+          step.work.sent.cos,
+          step.work.sent.sin,
+          config.rope_interleaved};
+}
+
+void rotate(const Step& step, int64_t rows) {
+  step.backend.rope(step.stream, rotation(step, step.work.q, step.model.config.query_heads, rows));
+  step.backend.rope(step.stream, rotation(step, step.work.k, step.model.config.kv_heads, rows));
 }
 
 void project_output(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows) {

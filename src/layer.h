@@ -23,7 +23,8 @@ void embed(const Step& step, int64_t rows);  // work.tokens -> work.hidden
 void rotation_tables(const Step& step, int64_t row, int64_t position,
                      int64_t count);  // cos, sin of consecutive positions
 void project(const Step& step, const LayerWeights& layer,
-             int64_t rows);                   // work.hidden -> q, k, v, normed on the way
+             int64_t rows);  // work.hidden -> q, k, v, normed on the way
+RopeArgs rotation(const Step& step, float* x, int32_t heads, int64_t rows);
 void rotate(const Step& step, int64_t rows);  // q and k, in place
 // work.attended -> work.hidden, then the feed-forward block; rows [first, first + rows).
 void project_output(const Step& step, const LayerWeights& layer, int64_t first, int64_t rows);

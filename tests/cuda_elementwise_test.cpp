@@ -183,6 +183,58 @@ void appends_as_the_cpu_to_the_bit(void**) {
   });
 }
 
+// Of a decode step, in one launch: the bits of one after the other.
+void rotates_and_appends_at_once_as_one_after_the_other(void**) {
+  for_shapes([&](std::mt19937_64& random, DeviceStream& stream) {
+    constexpr int32_t kDims[] = {64, 96, 128, 256};
+    constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+    const int32_t head_dim = kDims[random() % 4], kv_heads = static_cast<int32_t>(draw(random, 1, 8));
+    const int32_t heads = kv_heads * static_cast<int32_t>(draw(random, 1, 4));
+    const int32_t rotary = random() % 2 ? head_dim : head_dim / 2;
+    const int64_t rows = draw(random, 0, 9), width = int64_t{kv_heads} * head_dim;
+    const bool interleaved = random() % 2;
+    const DType kv = kTypes[random() % 3];
+    const auto numbers = [&](int64_t each) {
+      return random_floats(static_cast<size_t>(rows * each), random);
+    };
+    const std::vector<float> queries = numbers(int64_t{heads} * head_dim), keys = numbers(width),
+                             values = numbers(width);
+    const DeviceArray<float> cos(stream, numbers(rotary / 2)), sin(stream, numbers(rotary / 2)),
+        device_values(stream, values);
+    struct Out {
+      std::vector<float> queries, keys;
+      std::vector<std::byte> tail;
+      std::vector<uint32_t> largest;
+      bool operator==(const Out&) const = default;
+    };
+    const auto run = [&](bool at_once) {
+      const DeviceArray<float> q(stream, queries), k(stream, keys);
+      const size_t each = static_cast<size_t>(kv_heads) * row_bytes(kv, head_dim);
+      const DeviceArray<std::byte> tail(stream, std::vector<std::byte>(static_cast<size_t>(rows) * 2 * each));
+      std::vector<AppendRun> list;
+      for (int64_t row = 0; row < rows; ++row) {
+        std::byte* const to = tail.data() + static_cast<size_t>(row) * 2 * each;
+        list.push_back({row, 1, to, to + each, row_bytes(kv, head_dim), kv});
+      }
+      const DeviceArray<AppendRun> runs(stream, list);
+      const DeviceArray<uint32_t> largest(stream, list.size());
+      const RopeArgs of_queries{
+          q, int64_t{heads} * head_dim, rows, heads, head_dim, rotary, cos, sin, interleaved},
+          of_keys{k, width, rows, kv_heads, head_dim, rotary, cos, sin, interleaved};
+      const AppendArgs append{k, device_values, width, kv_heads, head_dim, runs, rows, largest};
+      if (at_once) {
+        assert_cuda(cuda::rotate_append(stream, {of_queries, of_keys, append}));
+      } else {
+        assert_cuda(cuda::rope(stream, of_queries));
+        assert_cuda(cuda::rope(stream, of_keys));
+        assert_cuda(cuda::append_short(stream, append));
+      }
+      return Out{q.to_host(), k.to_host(), tail.to_host(), largest.to_host()};
+    };
+    assert_true(run(true) == run(false));
+  });
+}
+
 }  // namespace
 
 int main() {
@@ -192,6 +244,7 @@ int main() {
       cmocka_unit_test(rotates_as_the_cpu),
       cmocka_unit_test(gates_as_the_cpu),
       cmocka_unit_test(appends_as_the_cpu_to_the_bit),
+      cmocka_unit_test(rotates_and_appends_at_once_as_one_after_the_other),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

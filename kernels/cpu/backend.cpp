@@ -20,6 +20,7 @@ const Backend table = {
     .rope = cpu::rope,
     .swiglu = cpu::swiglu,
     .append = cpu::append,
+    .rotate_append = nullptr,
     .retrieve = nullptr,
     .attend = cpu::attend,
     .attend_chunk = cpu::attend_chunk,

@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/rope.cuh"
 
 namespace wi::cuda {
 
@@ -96,6 +97,21 @@ __global__ void __launch_bounds__(kAppendThreads) append_short_kernel(AppendArgs
   append_by_block(args, args.runs[blockIdx.x]);
 }
 
+// The same after rope, of a row a run. A row's first block has its keys and values, the others have its queries.
+__global__ void __launch_bounds__(kAppendThreads) rotate_append_kernel(RotateAppendArgs args) {
+  in_turn();
+  const int64_t row = blockIdx.x;
+  if (blockIdx.y > 0) {
+    const int64_t pair = int64_t{blockIdx.y - 1} * kAppendThreads + threadIdx.x;
+    if (pair < pairs_of_row(args.queries)) rotate_pair(args.queries, row, pair);
+    return;
+  }
+  for (int64_t pair = threadIdx.x; pair < pairs_of_row(args.keys); pair += kAppendThreads)
+    rotate_pair(args.keys, row, pair);
+  __syncthreads();
+  append_by_block(args.append, args.append.runs[row]);
+}
+
 cudaError_t append_few(cudaStream_t stream, const AppendArgs& args) {
   if (args.head_dim % 8 || args.stride % 4 || args.run_count > kFewRuns) return cudaErrorInvalidValue;
   FewRuns few{args, {}};
@@ -106,6 +122,14 @@ cudaError_t append_few(cudaStream_t stream, const AppendArgs& args) {
 cudaError_t append_short(cudaStream_t stream, const AppendArgs& args) {
   if (args.head_dim % 8 || args.stride % 4) return cudaErrorInvalidValue;
   return launch(append_short_kernel, static_cast<unsigned>(args.run_count), kAppendThreads, 0, stream, args);
+}
+
+cudaError_t rotate_append(cudaStream_t stream, const RotateAppendArgs& args) {
+  if (args.append.head_dim % 8 || args.append.stride % 4) return cudaErrorInvalidValue;
+  const int64_t blocks = 1 + (pairs_of_row(args.queries) + kAppendThreads - 1) / kAppendThreads;
+  return launch(rotate_append_kernel,
+                dim3(static_cast<unsigned>(args.append.run_count), static_cast<unsigned>(blocks)),
+                kAppendThreads, 0, stream, args);
 }
 
 cudaError_t append(cudaStream_t stream, const AppendArgs& args) {

@@ -75,18 +75,32 @@ static void swiglu(const Stream& stream, const SwigluArgs& args) {
   enqueue(stream, [&](DeviceQueue& queue) { return swiglu(queue.stream, args); });
 }
 
-static void append(const Stream& stream, const AppendArgs& args) {
-  DeviceQueue& queue = *stream.queue;
-  const Asking asking(queue);
+// The same with what a device writes, and, of a step's runs, what it reads.
+static AppendArgs appended_there(DeviceQueue& queue, const AppendArgs& args) {
   const auto count = static_cast<size_t>(args.run_count);
   AppendArgs there = args;
   there.largest = reinterpret_cast<uint32_t*>(queue.left(count * sizeof(uint32_t), args.largest, count,
                                                          [](const std::byte* from, void* to, size_t numbers) {
                                                            std::memcpy(to, from, numbers * sizeof(uint32_t));
                                                          }));
+  if (args.runs_there) there.runs = args.runs_there;
+  there.runs_there = nullptr;
+  return there;
+}
+
+static void rotate_append(const Stream& stream, const RotateAppendArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) {
+    const RotateAppendArgs there = {args.queries, args.keys, appended_there(queue, args.append)};
+    return queue.failed() ? cudaSuccess : rotate_append(queue.stream, there);
+  });
+}
+
+static void append(const Stream& stream, const AppendArgs& args) {
+  DeviceQueue& queue = *stream.queue;
+  const Asking asking(queue);
+  const auto count = static_cast<size_t>(args.run_count);
+  AppendArgs there = appended_there(queue, args);
   if (args.runs_there) {
-    there.runs = args.runs_there;
-    there.runs_there = nullptr;
     if (!queue.failed()) queue.note(append_short(queue.stream, there));
     return;
   }
@@ -318,6 +332,7 @@ static const Backend table = {
     .rope = rope,
     .swiglu = swiglu,
     .append = append,
+    .rotate_append = rotate_append,
     .retrieve = retrieve,
     .attend = attend,
     .attend_chunk = attend_chunk,

@@ -42,6 +42,8 @@ constexpr int64_t kFewRuns = 32;
 [[nodiscard]] cudaError_t append_few(cudaStream_t stream, const AppendArgs& args);
 // The same of runs of few rows each, however many.
 [[nodiscard]] cudaError_t append_short(cudaStream_t stream, const AppendArgs& args);
+// The same after rope: of each row a run.
+[[nodiscard]] cudaError_t rotate_append(cudaStream_t stream, const RotateAppendArgs& args);
 
 // What the blocks of an output leave each other where many rows are shared by more of them. matmul_workspace()
 // says how large each is; `arrived` is zero before the first call, and after each.

@@ -5,10 +5,9 @@
 namespace wi {
 
 void append(const Backend& backend, const Stream& stream, const KvShape& shape, const float* keys,
-            const float* values, int64_t stride, std::span<const AppendRun> runs, uint32_t* largest,
-            const AppendRun* runs_there) {
+            const float* values, int64_t stride, std::span<const AppendRun> runs, uint32_t* largest) {
   backend.append(stream, {keys, values, stride, shape.kv_heads, shape.head_dim, runs.data(),
-                          static_cast<int64_t>(runs.size()), largest, runs_there});
+                          static_cast<int64_t>(runs.size()), largest});
 }
 
 uint32_t append(const Backend& backend, const Stream& stream, Sequence& sequence, int32_t layer,

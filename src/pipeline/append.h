@@ -19,8 +19,7 @@ struct AppendRoom {
 // keys, values: (rows, kv_heads, head_dim) f32, row i at + i * stride, where the backend reads. largest: out
 // (runs), for check_kv_range() when the step is finished.
 void append(const Backend& backend, const Stream& stream, const KvShape& shape, const float* keys,
-            const float* values, int64_t stride, std::span<const AppendRun> runs, uint32_t* largest,
-            const AppendRun* runs_there = nullptr);
+            const float* values, int64_t stride, std::span<const AppendRun> runs, uint32_t* largest);
 
 // The same of one sequence's tokens [first, first + count), on the host's processor. Returns the largest magnitude, for
 // check_kv_range().
