@@ -8,7 +8,8 @@
 
 namespace {
 
-int64_t allocations_left = -1, launches_left = -1;  // until one fails; negative: none does
+int64_t allocations_left = -1, launches_left = -1;               // until one fails; negative: none does
+int64_t launches_to_refuse = -1, graph_launches_to_refuse = -1;  // the same, and the next is taken again
 uint64_t calls, graph_calls;
 int64_t alive;
 bool captures = true;
@@ -41,6 +42,7 @@ cudaError_t __wrap_cudaMallocHost(void** out, size_t bytes) {
 }
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
                                        void** arguments) {
+  if (launches_to_refuse >= 0 && launches_to_refuse-- == 0) return cudaErrorMemoryAllocation;
   ++calls;
   if (launches_left >= 0 && launches_left-- == 0) wi::gpu_test::write_astray(config->stream);
   return __real_cudaLaunchKernelExC(config, kernel, arguments);
@@ -65,6 +67,7 @@ cudaError_t __wrap_cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph,
   return error;
 }
 cudaError_t __wrap_cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  if (graph_launches_to_refuse >= 0 && graph_launches_to_refuse-- == 0) return cudaErrorMemoryAllocation;
   ++calls, ++graph_calls;
   if (launches_left >= 0) {
     launches_left = -1;
@@ -82,7 +85,7 @@ cudaError_t __wrap_cudaGraphExecDestroy(cudaGraphExec_t graph) {
 namespace cuda_emulation {
 
 void reset(uint64_t) {
-  allocations_left = launches_left = -1;
+  allocations_left = launches_left = launches_to_refuse = graph_launches_to_refuse = -1;
   calls = graph_calls = 0;
   captures = true;
   const cudaError_t error = cudaDeviceSynchronize();
@@ -101,6 +104,8 @@ const std::string& report() {
 
 void fail_allocations_from(int64_t nth) { allocations_left = nth; }
 void fail_launch(int64_t nth) { launches_left = nth; }
+void refuse_launch(int64_t nth) { launches_to_refuse = nth; }
+void refuse_graph_launch(int64_t nth) { graph_launches_to_refuse = nth; }
 uint64_t api_calls() { return calls; }
 uint64_t graph_launches() { return graph_calls; }
 int64_t graphs() { return alive; }

@@ -17,6 +17,8 @@ inline constexpr bool kForgetsFaults = false;
 void fail_allocations_from(int64_t nth);  // as the emulation's
 // The nth from now on follows a kernel with a wild pointer, and so does a graph that comes before.
 void fail_launch(int64_t nth);
+void refuse_launch(int64_t nth);  // as the emulation's, both
+void refuse_graph_launch(int64_t nth);
 uint64_t api_calls();  // launches, of kernels and of graphs, copies and fills
 uint64_t graph_launches();
 int64_t graphs();  // that can be launched

@@ -11,7 +11,6 @@
 // have in common is there once.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/policy/runs.cuh"
 #include "kernels/cuda/policy/wave.h"
 
 namespace wi::cuda {
