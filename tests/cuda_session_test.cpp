@@ -279,15 +279,18 @@ void weights_and_scratch_are_taken_off_the_default_budget(void**) {
     assert_int_equal(device.runtime->pool->budget(), most - weights - scratch);
   }
 
-  cuda_emulation::Machine small;
-  small.free_bytes = size_t{10} << 30;
-  cuda_emulation::set_machine(small);
-  assert_int_equal(World(cuda_backend(), {.budget_bytes = 0}).runtime->pool->budget() + weights,
-                   uint64_t{8} << 30);
-
   World with_budget(cuda_backend());
   with_budget.session()->prefill(prompt(20), {}, nullptr);
   assert_int_equal(with_budget.runtime->pool->budget(), Shape().budget_bytes);
+}
+
+void a_small_device_is_left_a_fifth_by_the_default_budget(void**) {
+  cuda_emulation::Machine small;
+  small.free_bytes = size_t{10} << 30;
+  cuda_emulation::set_machine(small);
+  World device(cuda_backend(), {.budget_bytes = 0});
+  assert_int_equal(device.runtime->pool->budget() + device.runtime->device_weights_pool->used(),
+                   uint64_t{8} << 30);
 }
 
 // A prompt in one call, one that is read sparsely, and tokens that are written.
@@ -395,6 +398,7 @@ int main() {
       cmocka_unit_test_setup(lookups_of_many_rows_come_in_passes, reset),
       cmocka_unit_test_setup(lists_of_any_length_change_no_bit_of_a_step, reset),
       cmocka_unit_test_setup(weights_and_scratch_are_taken_off_the_default_budget, reset),
+      cmocka_unit_test_setup(a_small_device_is_left_a_fifth_by_the_default_budget, reset),
       cmocka_unit_test_setup(a_plan_has_the_scratch_of_a_device, reset),
       cmocka_unit_test_setup(what_a_device_does_not_do_is_refused_by_name, reset),
       cmocka_unit_test_setup(devices_that_cannot_be_used_say_why, reset),

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <linux/mempolicy.h>
 #include <map>
 #include <mutex>
@@ -141,6 +142,8 @@ namespace cuda_emulation {
 namespace {
 
 std::vector<std::unique_ptr<CUstream_st>> streams;
+std::vector<std::unique_ptr<CUstream_st>>
+    forgotten;  // so that no other has the address of one that is still known
 std::vector<std::unique_ptr<CUevent_st>> events;
 std::map<const void*, int> shared_limits;  // what cudaFuncSetAttribute allowed
 
@@ -268,6 +271,7 @@ void reset(uint64_t seed) {
   allocations_left = launches_left = launch_calls_left = graph_calls_left = -1;
   machine = {};
   ++resets;
+  std::move(streams.begin(), streams.end(), std::back_inserter(forgotten));
   streams.clear();
   events.clear();
   shared_limits.clear();
