@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <fcntl.h>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <limits>
@@ -641,7 +642,10 @@ int64_t number(const std::string& name, const std::string& text, int64_t low, in
 
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 0; i < argc; ++i) options.command += (i ? " " : "") + std::string(argv[i]);
+  for (int i = 0; i < argc; ++i) {  // where this machine has its files is nobody else's
+    const std::filesystem::path word(argv[i]);
+    options.command += (i ? " " : "") + (i == 0 || word.is_absolute() ? word.filename() : word).string();
+  }
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "--help" || name == "-h") {
