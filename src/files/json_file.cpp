@@ -162,20 +162,22 @@ namespace {
 class Cleaner {
  public:
   void end() {
+    if (fork_count() != made_after_forks_)
+      return;  // a child has no such thread, and the lock may be another's for ever
     const std::lock_guard lock(mutex_);
     ended_ = true;
-    await_last();
+    if (thread_.joinable()) thread_.join();
   }
   // False: it is at another one, or there is no thread to be had.
   template <class Work>
   bool run(Work&& work) noexcept {
+    if (fork_count() != made_after_forks_) return false;
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || ended_ || busy_.load(std::memory_order_acquire)) return false;
     try {
-      await_last();
+      if (thread_.joinable()) thread_.join();  // it has ended, or is about to
       const NoSignals none;
       busy_.store(true, std::memory_order_relaxed);
-      made_after_forks_ = fork_count();
       thread_ = std::thread([this, work = std::forward<Work>(work)] {
         work();
         busy_.store(false, std::memory_order_release);
@@ -188,17 +190,9 @@ class Cleaner {
   }
 
  private:
-  void await_last() {
-    if (!thread_.joinable()) return;
-    if (fork_count() == made_after_forks_)
-      thread_.join();
-    else
-      thread_.detach();  // a child has no such thread
-  }
-
+  const uint32_t made_after_forks_ = fork_count();
   std::mutex mutex_;
   std::thread thread_;  // the last one
-  uint32_t made_after_forks_ = 0;
   bool ended_ = false;
   std::atomic<bool> busy_{false};
 };

@@ -322,9 +322,8 @@ bool Sequence::within_budget(size_t more_bytes) const {
 
 void Sequence::check_budget(size_t more_bytes, const char* purpose) const {
   if (within_budget(more_bytes)) return;
-  const size_t used = bytes();
-  check(used + more_bytes <= budget_bytes_, WI_E_BUDGET, purpose, " need ", more_bytes,
-        " bytes, the session uses ", used, " of kv_budget_bytes ", budget_bytes_);
+  fail(WI_E_BUDGET, purpose, " need ", more_bytes, " bytes, the session uses ", bytes(),
+       " of kv_budget_bytes ", budget_bytes_);
 }
 
 void Sequence::set_budget(uint64_t bytes) {
