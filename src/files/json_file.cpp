@@ -2,7 +2,7 @@
 // against a text that grows far beyond its length when it is read.
 #include "src/files/json_file.h"
 
-#include <atomic>
+#include <array>
 #include <cmath>
 #include <exception>
 #include <mutex>
@@ -18,7 +18,7 @@
 namespace wi {
 namespace {
 
-constexpr int kMostNesting = 64;         // JsonTree::clear goes as deep
+constexpr int kMostNesting = 64;         // clear() goes as deep
 constexpr uint64_t kManyParts = 50'000;  // take ten milliseconds to go
 constexpr uint64_t kMostEntryMemory = uint64_t{64} << 20;
 
@@ -157,81 +157,83 @@ void parse_json_entries(std::string_view text, const std::string& file, Watch* w
 
 namespace {
 
-// Frees one large tree at a time beside the calls that go on. It ends with the library, whose code its thread runs: where
-// the program has it from a plugin, that may be unloaded.
-class Cleaner {
- public:
-  void end() {
-    if (fork_count() != made_after_forks_)
-      return;  // a child has no such thread, and the lock may be another's for ever
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-    if (thread_.joinable()) thread_.join();
-  }
-  // False: it is at another one, or there is no thread to be had.
-  template <class Work>
-  bool run(Work&& work) noexcept {
-    if (fork_count() != made_after_forks_) return false;
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock || ended_ || busy_.load(std::memory_order_acquire)) return false;
-    try {
-      if (thread_.joinable()) thread_.join();  // it has ended, or is about to
-      const NoSignals none;
-      busy_.store(true, std::memory_order_relaxed);
-      thread_ = std::thread([this, work = std::forward<Work>(work)] {
-        work();
-        busy_.store(false, std::memory_order_release);
-      });
-      return true;
-    } catch (const std::exception&) {
-      busy_.store(false, std::memory_order_relaxed);
-      return false;
-    }
-  }
-
- private:
-  const uint32_t made_after_forks_ = fork_count();
-  std::mutex mutex_;
-  std::thread thread_;  // the last one
-  bool ended_ = false;
-  std::atomic<bool> busy_{false};
-};
-
-// Never destroyed: others' calls may go on while the process ends.
-Cleaner& cleaner() {
-  static Cleaner* const one = new Cleaner;
-  static const struct End {
-    ~End() { one->end(); }
-  } end;
-  return *one;
-}
-
-}  // namespace
-
 // An empty array or object destroys itself without memory.
-void JsonTree::clear(Json& value) noexcept {
+void clear(Json& value) noexcept {
   if (value.is_structured())
     for (Json& child : value) clear(child);
   if (value.is_array()) value.get_ref<Json::array_t&>().clear();
   if (value.is_object()) value.get_ref<Json::object_t&>().clear();
 }
 
-JsonTree::~JsonTree() {
-  if (parts_ < kManyParts || !clear_beside(root_)) clear(root_);
+// Frees large trees one after another, beside the calls that go on. Its thread ends when there are no more,
+// and with the library, whose code it runs: where the program has that from a plugin, it may be unloaded.
+class Cleaner {
+ public:
+  void end() {
+    if (!has_thread_here()) return;
+    std::thread last;
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      last = std::move(thread_);
+    }
+    if (last.joinable()) last.join();
+  }
+  // Leaves null in the tree's place. False: too many wait already, or there is no thread to be had.
+  bool take(Json& tree) noexcept {
+    if (!has_thread_here()) return false;
+    try {
+      const std::lock_guard lock(mutex_);
+      if (ended_ || waiting_ == trees_.size()) return false;
+      if (!running_) start();
+      trees_[waiting_++].swap(tree);
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+ private:
+  // A child of fork(2) has no such thread, and the lock may be another's for ever.
+  bool has_thread_here() const { return fork_count() == made_after_forks_; }
+  void start() {
+    if (thread_.joinable()) thread_.join();  // it has nothing left to do
+    const NoSignals none;
+    thread_ = std::thread([this] {
+      for (Json tree; next(tree); tree = nullptr) clear(tree);
+    });
+    running_ = true;
+  }
+  bool next(Json& tree) {
+    const std::lock_guard lock(mutex_);
+    running_ = waiting_ > 0;
+    if (running_) tree.swap(trees_[--waiting_]);
+    return running_;
+  }
+
+  const uint32_t made_after_forks_ = fork_count();
+  std::mutex mutex_;
+  std::array<Json, 8> trees_;  // an opening leaves three or four
+  size_t waiting_ = 0;
+  std::thread thread_;
+  bool running_ = false, ended_ = false;
+};
+
+// Never destroyed, only ended: others' calls may go on while the process ends. Nor does it take memory, which
+// a destructor may not be refused.
+Cleaner& cleaner() {
+  static union Kept {
+    Cleaner one{};
+    Kept() {}
+    ~Kept() { one.end(); }
+  } kept;
+  return kept.one;
 }
 
-bool JsonTree::clear_beside(Json& value) noexcept {
-  Json* const parts = new (std::nothrow) Json();
-  if (!parts) return false;
-  parts->swap(value);
-  const bool taken = cleaner().run([parts] {
-    clear(*parts);
-    delete parts;
-  });
-  if (taken) return true;
-  parts->swap(value);
-  delete parts;
-  return false;
+}  // namespace
+
+JsonTree::~JsonTree() {
+  if (parts_ < kManyParts || !cleaner().take(root_)) clear(root_);
 }
 
 void JsonTree::merge(JsonTree other) {

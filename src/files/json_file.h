@@ -35,8 +35,6 @@ class JsonTree {
 
  private:
   friend class JsonBuilder;
-  static void clear(Json& value) noexcept;
-  static bool clear_beside(Json& value) noexcept;
   Json root_;
   uint64_t parts_ = 0;  // values and keys, as it was read
 };
