@@ -843,8 +843,8 @@ typedef struct wi_prefill_params {
   uint32_t struct_size;
   int32_t chunk_tokens; /* tokens computed at once, at most 1048576. 0: chosen by the library */
   /* NULL, or: tokens done, tokens in this call. After each chunk, and at least every 250 ms within one, with the same
-   * numbers again; but not while a device computes a chunk, or keys and values leave the fast tier before one. While
-   * its text is tokenised: 0, and the text's bytes. */
+   * numbers again (where a device takes longer for two layers, so seldom); but not while keys and values leave the
+   * fast tier before one. While its text is tokenised: 0, and the text's bytes. */
   wi_progress_callback progress;
   void* progress_user; /* its first argument */
   /* NULL, or out: logits of every token of this call, (tokens, vocab). Unspecified after a failure */

@@ -49,6 +49,8 @@ struct DeviceWork {
   int32_t lookups = 0, group = 1, head_dim = 0, most_partitions = 0;  // lookups: 0: none
 };
 
+inline constexpr int32_t kDeviceMarks = 2;
+
 struct DevicePiece {
   const void* from = nullptr;  // in the device's memory
   uint64_t bytes = 0;
@@ -102,6 +104,11 @@ struct DeviceTable {
   // What the queue is asked for from now on until finish() is a step, likely to be asked for again with the same arguments
   // and other data: it may be begun no earlier than finish(), and is then told to the device in one call.
   void (*begin_step)(DeviceQueue* queue);
+  // One of kDeviceMarks is set behind what the queue was asked for so far, of which no step is being noted; and whether all
+  // is done that it was asked for before that: also where the mark was never set, and where something failed, which
+  // finish() says.
+  void (*mark)(DeviceQueue* queue, int32_t mark);
+  bool (*passed)(DeviceQueue* queue, int32_t mark);
   // Waits for everything in the queue. False, and why: something of it since the last call failed, in which
   // case what it should have written is unspecified.
   bool (*finish)(DeviceQueue* queue, DeviceError* error);

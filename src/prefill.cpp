@@ -57,6 +57,7 @@ void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_
     project_output(step, weights, first, rows - first);
     feed_forward(step, weights, first, rows - first);
     throw_if_cancelled(step.stream);
+    if (work.queue()) work.queue()->keep_pace(step.stream);
   }
   const int64_t first = wanted == PrefillLogits::all ? 0 : rows - 1;
   logits(step, first, rows - first, logits_out);
@@ -125,6 +126,7 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
     args.keys_after = chunk_end - part.end;
     attend(part);
     throw_if_cancelled(step.stream);
+    if (work.queue()) work.queue()->keep_pace(step.stream);
   }
 }
 

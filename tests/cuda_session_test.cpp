@@ -142,6 +142,57 @@ void sessions_move_between_devices_by_file(void**) {
   goes_on_at(device, device);
 }
 
+// What comes between while a device computes a chunk.
+struct Interruption final : Breaks {
+  explicit Interruption(std::function<void()> what_in) : what(std::move(what_in)) {}
+  bool due() override { return true; }
+  void take() override { ++times, what(); }
+  const std::function<void()> what;
+  int times = 0;
+};
+
+// A chunk was silence until the device had done all of it.
+void a_device_lets_others_in_while_it_reads_a_chunk(void**) {
+  for (const float fast_share : {0.0f, 0.3f}) {  // the past in one piece, and in parts
+    World device(cuda_backend(), {.fast_share = fast_share, .layers = 6});
+    const auto reads = [&](Session& session, Breaks* breaks) {
+      session.prefill(prompt(300), {}, nullptr);
+      leave_the_device(device, session);
+      PrefillParams params;
+      params.breaks = breaks;
+      session.prefill(prompt(20, 1), params, nullptr);  // nothing of it is sealed
+      return logits_of(session);
+    };
+    const auto alone = device.session(), interrupted = device.session(), writes = device.session(),
+               writes_alone = device.session();
+    writes->prefill(prompt(90, 2), {}, nullptr);
+    writes_alone->prefill(prompt(90, 2), {}, nullptr);
+    std::vector<int32_t> written;
+    Interruption others([&] {
+      if (written.size() < 5) written.push_back(writes->decode(nullptr).token);
+    });
+    assert_true(reads(*interrupted, &others) == reads(*alone, nullptr));
+    assert_true(!written.empty());
+    assert_true(written == answer(*writes_alone, static_cast<int>(written.size())));
+  }
+}
+
+void a_chunk_that_is_given_up_on_a_device_leaves_the_session_as_it_was(void**) {
+  World device(cuda_backend(), {.layers = 6});
+  const auto session = device.session(), expected = device.session();
+  for (Session* each : {session.get(), expected.get()}) each->prefill(prompt(60), {}, nullptr);
+  Interruption enough([&] {
+    if (enough.times == 3) throw_error(WI_E_CANCELLED, "enough");
+  });
+  PrefillParams params;
+  params.breaks = &enough;
+  assert_int_equal(status_of([&] { session->prefill(prompt(50, 1), params, nullptr); }), WI_E_CANCELLED);
+  assert_int_equal(enough.times, 3);
+  assert_true(logits_of(*session) == logits_of(*expected));
+  for (Session* each : {session.get(), expected.get()}) each->prefill(prompt(50, 1), {}, nullptr);
+  assert_true(logits_of(*session) == logits_of(*expected));
+}
+
 // Each allocation on the device or of pinned memory refused, from one on: a status, and the session as it was.
 void refused_memory_is_a_status_and_the_next_call_works(void**) {
   World device(cuda_backend());
@@ -393,6 +444,8 @@ int main() {
       cmocka_unit_test_setup(forks_batches_and_truncation_are_as_on_the_cpu, reset),
       cmocka_unit_test_setup(a_session_of_a_batch_has_the_logits_that_it_has_alone, reset),
       cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
+      cmocka_unit_test_setup(a_device_lets_others_in_while_it_reads_a_chunk, reset),
+      cmocka_unit_test_setup(a_chunk_that_is_given_up_on_a_device_leaves_the_session_as_it_was, reset),
       cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
       cmocka_unit_test_setup(warm_steps_allocate_nothing, reset),
       cmocka_unit_test_setup(lookups_of_many_rows_come_in_passes, reset),

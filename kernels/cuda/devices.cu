@@ -285,6 +285,16 @@ static void order_hot_pages(DeviceQueue* queue, const HotPages& pages) {
 
 static void begin_step(DeviceQueue* queue) { queue->begin_step(); }
 
+static void mark(DeviceQueue* queue, int32_t mark) {
+  const Asking asking(*queue);
+  queue->mark(mark);
+}
+
+static bool passed(DeviceQueue* queue, int32_t mark) {
+  const Asking asking(*queue);
+  return queue->passed(mark);
+}
+
 static bool finish(DeviceQueue* queue, DeviceError* error) {
   const Asking asking(*queue);
   return report(queue->finish(), "a step", error);
@@ -314,6 +324,8 @@ const DeviceTable device_table = {
     .take_refused_pins = take_refused_pins,
     .order_hot_pages = order_hot_pages,
     .begin_step = begin_step,
+    .mark = mark,
+    .passed = passed,
     .finish = finish,
 };
 

@@ -176,7 +176,7 @@ DeviceQueue::~DeviceQueue() {
   (void)cudaFree(partials_.data);
   (void)cudaFree(clusters_.data);
   (void)cudaFree(arrived_.data);
-  for (cudaEvent_t each : {asked_, fetched_})
+  for (cudaEvent_t each : {asked_, fetched_, marks_[0], marks_[1]})
     if (each) (void)cudaEventDestroy(each);
   for (cudaStream_t each : {stream, fetching_})
     if (each) (void)cudaStreamDestroy(each);
@@ -190,7 +190,7 @@ cudaError_t DeviceQueue::open() {
     error = cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, index);
   for (cudaStream_t* each : {&stream, &fetching_})
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(each, cudaStreamNonBlocking);
-  for (cudaEvent_t* each : {&asked_, &fetched_})
+  for (cudaEvent_t* each : {&asked_, &fetched_, &marks_[0], &marks_[1]})
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(each, cudaEventDisableTiming);
   return error;
 }
@@ -328,6 +328,17 @@ void DeviceQueue::order(cudaEvent_t by, cudaStream_t first, cudaStream_t then) {
   if (failed()) return;
   note(cudaEventRecord(by, first));
   if (!failed()) note(cudaStreamWaitEvent(then, by, 0));
+}
+
+bool DeviceQueue::passed(int32_t mark) {
+  if (failed()) return true;
+  const cudaError_t error = cudaEventQuery(marks_[mark]);
+  if (error == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // no error, for the host to find
+    return false;
+  }
+  note(error);
+  return true;
 }
 
 void DeviceQueue::note(cudaError_t error) {

@@ -97,6 +97,10 @@ struct wi::DeviceQueue {
   }
   // Beside what a step notes, whatever it was asked for before that is done.
   void go_on_without_step() { note(step.go_on_without(stream)); }
+  void mark(int32_t mark) {
+    if (!failed()) note(cudaEventRecord(marks_[mark], stream));
+  }
+  bool passed(int32_t mark);
   // The first error since finish() is what it says; one that loses the device before all others.
   void note(cudaError_t error);
   bool failed() const { return first_error_ != cudaSuccess; }
@@ -132,7 +136,7 @@ struct wi::DeviceQueue {
   void free_piece(const Piece& piece);
 
   cudaStream_t fetching_ = nullptr;
-  cudaEvent_t asked_ = nullptr, fetched_ = nullptr;
+  cudaEvent_t asked_ = nullptr, fetched_ = nullptr, marks_[wi::kDeviceMarks] = {};
   size_t shared_bytes_ = 0;
   int processors_ = 1;
   cudaError_t first_error_ = cudaSuccess;

@@ -1,8 +1,12 @@
 #include "src/memory/device.h"
 
+#include <cassert>
+#include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "src/cancel.h"
 #include "src/error.h"
 
 namespace wi {
@@ -79,6 +83,20 @@ Queue::~Queue() {
   for (const Piece& room : rooms_)
     if (room.data) device_->table.free(device_->index, room.data);
   device_->table.close_queue(queue_);
+}
+
+// As long as a device has two parts before it, of some hundred microseconds at the least, so short a sleep leaves it at work.
+void Queue::keep_pace(const Stream& stream) {
+  assert(!in_step_);
+  constexpr std::chrono::microseconds kPoll{50};
+  const int32_t mark = next_mark_;
+  while (!device_->table.passed(queue_, mark)) {
+    std::this_thread::sleep_for(kPoll);
+    stream.each(1, [](int64_t, int) {});  // after a loop comes a break, if one is due
+    throw_if_cancelled(stream);
+  }
+  device_->table.mark(queue_, mark);
+  next_mark_ = (mark + 1) % kDeviceMarks;
 }
 
 void Queue::finish() {

@@ -86,6 +86,10 @@ class Queue {
     device_->table.begin_step(queue_);
     in_step_ = true;
   }
+  // After each of a long call's parts, such as a layer: waits until the device is at the part before it, so that the
+  // host hears of its progress, interrupts it (breaks.h) and can cancel it while the device has the next part to go on with.
+  // Throws WI_E_CANCELLED, and what a break throws.
+  void keep_pace(const Stream& stream);
   bool in_step() const { return in_step_; }  // what is asked for may begin no earlier than finish()
   void finish();                             // waits; throws what went wrong since the last time
   void drain() noexcept;                     // waits, whatever went wrong
@@ -117,6 +121,7 @@ class Queue {
   void end_step() noexcept;
 
   bool in_step_ = false;
+  int32_t next_mark_ = 0;
   std::vector<Piece> outgrown_;  // rooms that what was asked for in this step works on
 };
 
