@@ -207,8 +207,8 @@ struct Policy {
                        IndexResult* results) = nullptr;
   size_t (*index_workspace)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv) = nullptr;
   // The index of the first args.tokens tokens of a segment that has more: what is left of each of its
-  // partitions, in their order, without looking for new ones. As index(), but args.index has the capacity of
-  // the whole segment. Null: index() looks for nothing and does as well.
+  // partitions, in their order, without looking for new ones. As index(), but args.index has as many bytes as the
+  // whole segment's index. Null: index() looks for nothing and does as well.
   IndexResult (*cut)(const Stream& stream, int worker, const IndexArgs& args, const SegmentView& whole);
   // SegmentView's offsets of a layout that index(), pieces or cut() made. Null: a segment is one partition.
   void (*partition_offsets)(const void* index, int32_t partitions, int32_t tokens, int32_t* offsets);

@@ -133,11 +133,12 @@ struct Cache {
   void cut(const Cache& whole, int32_t tokens) {
     const auto numbers = static_cast<std::ptrdiff_t>(tokens) * head_dim;
     add({whole.keys.begin(), whole.keys.begin() + numbers},
-        {whole.values.begin(), whole.values.begin() + numbers}, 1 << 30, &whole.views[0]);
+        {whole.values.begin(), whole.values.begin() + numbers}, 1 << 30, &whole.views[0],
+        whole.segments[0]->index_bytes);
   }
 
   void add(const std::vector<float>& in_keys, const std::vector<float>& in_values, int32_t piece,
-           const SegmentView* whole) {
+           const SegmentView* whole, size_t whole_bytes = 0) {
     const int32_t tokens = static_cast<int32_t>(in_keys.size() / static_cast<size_t>(head_dim));
     const AlignedBytes key_bytes = to_kv(in_keys, kv), value_bytes = to_kv(in_values, kv);
     std::vector<KvRun> runs;
@@ -151,7 +152,7 @@ struct Cache {
     segment->values = AlignedBytes(value_bytes.size());
     segment->places.resize(static_cast<size_t>(tokens));
     segment->index =
-        AlignedBytes(policy.index_capacity(params, whole ? whole->tokens : tokens, head_dim, kv));
+        AlignedBytes(whole_bytes ? whole_bytes : policy.index_capacity(params, tokens, head_dim, kv));
     const IndexArgs args = {.runs = runs.data(),
                             .run_count = static_cast<int32_t>(runs.size()),
                             .tokens = tokens,

@@ -193,6 +193,34 @@ void a_cut_leaves_the_local_window_exact(void**) {
   }
 }
 
+// A cut leaves more clusters than a segment of so many tokens is made with: nearly all of a long one's have a token
+// among its first. The next cut into it had room for fewer, and wrote on.
+void cuts_of_a_cut_leave_what_one_cut_leaves(void**) {
+  const auto session = wave_session();
+  session->prefill(prompt(1500), {}, nullptr);
+  for (const auto& [first, then] : {std::pair(400, 300), std::pair(300, 170), std::pair(200, 150)}) {
+    const auto once = session->fork(), twice = session->fork();
+    twice->truncate(first);
+    const auto between = twice->fork();
+    twice->truncate(then);
+    once->truncate(then);
+    const auto of_one = once->sequence().segments(), of_two = twice->sequence().segments();
+    assert_int_equal(of_one.size(), 1);
+    assert_int_equal(of_two.size(), 1);
+    const Segment &a = *of_one[0], &b = *of_two[0];
+    assert_int_equal(a.tokens(), b.tokens());
+    assert_int_equal(a.index().bytes(), b.index().bytes());
+    assert_memory_equal(a.index().data(), b.index().data(), a.index().bytes());
+    int32_t most = 0;
+    for (const Segment::HeadIndex& head : b.heads()) most = std::max(most, head.partitions);
+    std::printf("%d tokens of %d: up to %d clusters\n", b.tokens(),
+                between->sequence().segments()[0]->tokens(), most);
+    for (Session* each : {once.get(), twice.get()}) each->prefill(prompt(100, 5), {}, nullptr);
+    assert_true(decoded(*once, 5) == decoded(*twice, 5));
+    assert_true(difference(logits_of(*once), logits_of(*twice)) == 0);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -203,6 +231,7 @@ int main() {
       cmocka_unit_test(another_answer_to_a_prompt_starts_from_the_bits_of_the_first),
       cmocka_unit_test(an_edit_clusters_no_more_than_what_comes_after_it),
       cmocka_unit_test(a_cut_leaves_the_local_window_exact),
+      cmocka_unit_test(cuts_of_a_cut_leave_what_one_cut_leaves),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

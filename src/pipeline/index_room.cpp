@@ -1,5 +1,7 @@
 #include "src/pipeline/index_room.h"
 
+#include <algorithm>
+#include <cassert>
 #include <cstring>
 
 namespace wi {
@@ -12,6 +14,12 @@ size_t plane_bytes(const Segment& segment) {
   return 2 * segment.shape().head_bytes() * static_cast<size_t>(segment.tokens());
 }
 
+size_t largest_index(const Segment& segment) {
+  size_t most = 0;
+  for (const Segment::HeadIndex& head : segment.heads()) most = std::max(most, head.bytes);
+  return most;
+}
+
 }  // namespace
 
 const Policy& layout_policy(const Backend& backend, const Policy& policy, const KvShape& shape,
@@ -21,11 +29,19 @@ const Policy& layout_policy(const Backend& backend, const Policy& policy, const 
 
 IndexRoom::IndexRoom(HostPool& pool, const KvShape& shape, const Policy& policy, const PolicyParams& params,
                      int32_t tokens)
+    : IndexRoom(pool, shape, policy, params,
+                policy.index_capacity(params, tokens, shape.head_dim, shape.dtype)) {}
+
+IndexRoom::IndexRoom(HostPool& pool, const Policy& policy, const PolicyParams& params, const Segment& whole)
+    : IndexRoom(pool, whole.shape(), policy, params, largest_index(whole)) {}
+
+IndexRoom::IndexRoom(HostPool& pool, const KvShape& shape, const Policy& policy, const PolicyParams& params,
+                     size_t capacity)
     : pool_(pool),
       shape_(shape),
       policy_(policy),
       params_(params),
-      capacity_(in_lines(policy.index_capacity(params, tokens, shape.head_dim, shape.dtype))),
+      capacity_(in_lines(capacity)),
       results_(static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads)) {
   size_t bytes = 0;
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
@@ -76,6 +92,11 @@ void IndexRoom::place(const Segment& segment, size_t plane, const std::byte* hos
   segment.memory().copy(
       segment.keys(static_cast<int32_t>(plane / heads), static_cast<int32_t>(plane % heads)), host,
       plane_bytes(segment));
+}
+
+void IndexRoom::set_result(size_t plane, const IndexResult& result) {
+  assert(result.index_bytes <= capacity_);
+  results_[plane] = result;
 }
 
 void IndexRoom::attach_to(Segment& segment) {

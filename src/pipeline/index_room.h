@@ -21,6 +21,9 @@ class IndexRoom {
   // Room for indexes of segments of so many tokens. policy and params must outlive it.
   IndexRoom(HostPool& pool, const KvShape& shape, const Policy& policy, const PolicyParams& params,
             int32_t tokens);
+  // Room for those of a segment that is the beginning of this one: they have no more clusters than it has, of which there
+  // may be more than a segment of its length is made with, for it may be the beginning of another itself.
+  IndexRoom(HostPool& pool, const Policy& policy, const PolicyParams& params, const Segment& whole);
 
   // What the policy's index() takes for one plane (layer * kv_heads + head). Its room is zeroed. host: where the
   // plane's keys, then values, are laid out if the segment's are a device's; place() brings them there. Else null.
@@ -29,10 +32,12 @@ class IndexRoom {
   // The same for a device, which makes places and index in room of its own: where they are to come, as it is.
   IndexArgs args_of_device(const Segment& segment, size_t plane, std::span<const KvRun> runs);
   static void place(const Segment& segment, size_t plane, const std::byte* host);
-  void set_result(size_t plane, const IndexResult& result) { results_[plane] = result; }
+  void set_result(size_t plane, const IndexResult& result);
   void attach_to(Segment& segment);
 
  private:
+  IndexRoom(HostPool& pool, const KvShape& shape, const Policy& policy, const PolicyParams& params,
+            size_t capacity);
   IndexArgs args_at(const Segment& segment, size_t plane, std::span<const KvRun> runs, std::byte* host);
   std::byte* room_of(size_t plane);  // null: the plane has no index
 

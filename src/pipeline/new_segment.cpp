@@ -110,7 +110,9 @@ std::shared_ptr<Segment> build_in(WaveBuffer* to, const Sequence& sequence, Segm
   if (to) straight.emplace(*to, *pools.host, shape, tokens, context.stream.workers);
   auto segment = straight ? std::make_shared<Segment>(pools, shape, span.first, tokens, Segment::WithoutKv{})
                           : std::make_shared<Segment>(pools, shape, span.first, tokens);
-  IndexRoom room(*pools.host, shape, context.policy, context.params, whole ? whole->tokens() : tokens);
+  IndexRoom room = whole && context.policy.cut
+                       ? IndexRoom(*pools.host, context.policy, context.params, *whole)
+                       : IndexRoom(*pools.host, shape, context.policy, context.params, tokens);
   Planes(sequence, span, context, whole, straight ? &*straight : nullptr, *segment, room).make_all();
   room.attach_to(*segment);
   if (straight) straight->attach_to(*segment);
