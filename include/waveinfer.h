@@ -437,7 +437,8 @@ typedef struct wi_model_info {
   int32_t vocab;               /* token ids are in [0, vocab) */
   int32_t bos_token;           /* -1: none */
   int32_t eos_token;           /* -1: none; wi_event.kind knows every token that ends an answer */
-  uint64_t max_positions;      /* the model was made for at most so many tokens; not enforced */
+  uint64_t max_positions;      /* the model was made for at most so many tokens; enforced where its file asks for
+                                * something not implemented beyond them (wi_model_open) */
   uint64_t parameters;         /* weights, counted */
   uint64_t weight_bytes;       /* as stored in the file */
   uint64_t kv_bytes_per_token; /* all layers, with f16 KV, without index */
@@ -503,7 +504,9 @@ typedef struct wi_chat_params {
  * Mistral sliding_window, for Qwen with use_sliding_window, max_window_layers and layer_types; in a GGUF
  * file attention.sliding_window, a number or one for each layer, for the layers that
  * attention.sliding_window_pattern lists (a bool for each); without that list a single number is for all
- * layers in llama and refused in Qwen. One that is no shorter than max_positions is none.
+ * layers in llama and refused in Qwen. One that is no shorter than max_positions is none;
+ * what would make a session longer than such a window is WI_E_UNSUPPORTED then. So is what goes beyond a chunk of
+ * dual_chunk_attention_config, which max_positions says there.
  *   runtime    whose threads and budget the model's sessions use
  *   path       NUL-terminated
  *   params     NULL: all defaults, no progress

@@ -414,7 +414,8 @@ wi_model_info to_model_info(const Model& model) {
   out.vocab = config.vocab;
   out.bos_token = vocabulary ? vocabulary->bos : -1;
   out.eos_token = vocabulary ? vocabulary->eos : -1;
-  out.max_positions = static_cast<uint64_t>(config.max_positions);
+  out.max_positions = static_cast<uint64_t>(
+      config.most_tokens ? std::min(config.max_positions, config.most_tokens) : config.max_positions);
   out.parameters = model.parameters;
   out.weight_bytes = model.weight_bytes;
   out.kv_bytes_per_token = KvShape{config.layers, config.kv_heads, config.head_dim, DType::f16}.token_bytes();

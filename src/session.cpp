@@ -120,6 +120,7 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
     ids = with_pending;
   }
 
+  check_length(tokens_.size() + static_cast<int64_t>(tokens.size()));
   uint64_t elapsed_ns = 0;
   const bool fresh = tokens_.size() == 0;
   spill_before(use, std::min<int64_t>(prefill_chunk_tokens(model_->config), static_cast<int64_t>(ids.size())),
@@ -194,6 +195,13 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
   totals_.prefill_tokens += tokens.size();
   totals_.prefill_ns += elapsed_ns;
   return static_cast<int64_t>(tokens.size());
+}
+
+void Session::check_length(int64_t tokens) const {
+  const ModelConfig& config = model_->config;
+  check(!config.most_tokens || tokens <= config.most_tokens, WI_E_UNSUPPORTED, "tokens would be ", tokens,
+        ", but ", config.beyond_most, ", and what the model computes beyond ", config.most_tokens,
+        " tokens is not supported");
 }
 
 // The tokens of a chunk that begins there: of a first prompt in chunks of the library's own size, up to where one ends

@@ -204,6 +204,7 @@ class Session : public std::enable_shared_from_this<Session> {
                  const CancelToken* cancel);
   void adopt_prefix(std::span<const int32_t> ids, int64_t chunk);
   int64_t chunk_from(int64_t first, int64_t chunk) const;
+  void check_length(int64_t tokens) const;  // that the model can be computed so far
   Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
   void commit(const Event& event) noexcept;
   void check_bias(const SamplingParams& sampling) const;

@@ -139,6 +139,7 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
   company.each([](Session& session, size_t) {
     check(session.tokens_.size() > 0, WI_E_STATE, "session is empty, prefill it first");
     check(session.pending() || session.logits_, WI_E_STATE, "session has no logits to sample from");
+    if (session.pending()) session.check_length(session.tokens_.size());
   });
   const auto done = [&] {
     return std::none_of(sessions.begin(), sessions.end(),

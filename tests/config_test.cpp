@@ -154,6 +154,32 @@ static void windows_are_found_where_transformers_has_them(void**) {
   assert_true(windows(with(with(mistral, {{"sliding_window", nullptr}}), types("ffff"))).empty());
 }
 
+// Behind them the file asks for what is not computed.
+static void a_window_that_is_none_and_a_chunk_limit_the_tokens(void**) {
+  const json mistral = with(tiny_config(), {{"model_type", "mistral"}});
+  const auto most = [](const json& config) { return read(config).most_tokens; };
+  assert_int_equal(most(with(mistral, {{"sliding_window", nullptr}})), 0);
+  assert_int_equal(most(with(mistral, {{"sliding_window", 127}})), 0);
+  assert_int_equal(most(with(mistral, {{"sliding_window", 128}})), 128);
+  assert_int_equal(most(with(mistral, {{"sliding_window", 200}})), 200);
+  assert_int_equal(most(with(tiny_config(), {{"sliding_window", 200}})), 0);  // Llama does not know it
+  const json qwen = with(tiny_config(), {{"model_type", "qwen2"}, {"num_key_value_heads", 1}});
+  assert_int_equal(most(with(qwen, {{"sliding_window", 200}})), 0);
+  const auto dual = [&](const json& chunks) {
+    return with(qwen, {{"dual_chunk_attention_config", chunks}, {"max_position_embeddings", 1000}});
+  };
+  assert_int_equal(most(dual(nullptr)), 0);
+  assert_int_equal(most(dual({{"chunk_size", 256}, {"local_size", 8}})), 248);
+  assert_int_equal(
+      most(dual({{"chunk_size", 256}, {"local_size", 8}, {"original_max_position_embeddings", 100}})), 100);
+  assert_string_equal(read(dual({{"chunk_size", 256}, {"local_size", 8}})).beyond_most.c_str(),
+                      "config.json: dual_chunk_attention_config: chunk_size is 256");
+  assert_error(WI_E_UNSUPPORTED, "chunk_size is 8 with a local_size of 8",
+               read(dual({{"chunk_size", 8}, {"local_size", 8}})));
+  assert_error(WI_E_UNSUPPORTED, "dual_chunk_attention_config is set, which is not supported",
+               read(dual(true)));
+}
+
 static void windows_that_contradict_their_layers_are_refused(void**) {
   const json mistral = with(tiny_config(), {{"model_type", "mistral"}, {"sliding_window", 64}});
   const json qwen =
@@ -314,6 +340,7 @@ int main() {
                               cmocka_unit_test(missing_fields_take_the_published_defaults),
                               cmocka_unit_test(mistral_is_llama_with_a_window),
                               cmocka_unit_test(windows_are_found_where_transformers_has_them),
+                              cmocka_unit_test(a_window_that_is_none_and_a_chunk_limit_the_tokens),
                               cmocka_unit_test(windows_that_contradict_their_layers_are_refused),
                               cmocka_unit_test(windows_of_gguf_are_those_of_its_layers),
                               cmocka_unit_test(missing_kv_heads_mean_what_they_mean_in_the_family),

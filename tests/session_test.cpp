@@ -347,6 +347,28 @@ void a_cut_brings_back_the_bits_that_were_there(void**) {
   }
 }
 
+// Where its file asks for what is not computed beyond so many tokens.
+void a_session_ends_where_the_model_is_not_computed_any_more(void**) {
+  auto rt = runtime();
+  const auto limited = test::random_model(test::shape_named("tiny"), DType::f32, 7);
+  ModelConfig& config = std::const_pointer_cast<Model>(limited)->config;
+  config.most_tokens = 50;
+  config.beyond_most = "sliding_window is 50";
+  auto session = Session::create(rt, limited, session_params(rt, "wave"));
+  const char* const words =
+      "tokens would be 51, but sliding_window is 50, and what the model computes beyond 50 tokens is not "
+      "supported";
+  assert_error(WI_E_UNSUPPORTED, words, session->prefill(prompt(51), {}, nullptr));
+  assert_int_equal(session->stats().tokens, 0);
+  session->prefill(prompt(48), {}, nullptr);
+  for (int i = 0; i < 2; ++i) session->decode(nullptr);
+  const auto last = logits_of(*session);
+  session->decode(nullptr);  // a token that is not computed itself
+  assert_error(WI_E_UNSUPPORTED, words, session->decode(nullptr));
+  session->truncate(50);
+  assert_true(max_difference(logits_of(*session), last) == 0);
+}
+
 // Two models that differ in one byte of one tensor: neither takes over what the other has computed, nor loads
 // it.
 void nearly_equal_models_share_nothing(void**) {
@@ -656,6 +678,7 @@ int main() {
       cmocka_unit_test(two_forks_decode_at_once_on_two_threads),
       cmocka_unit_test(truncate_into_a_segment_goes_back_exactly),
       cmocka_unit_test(a_cut_brings_back_the_bits_that_were_there),
+      cmocka_unit_test(a_session_ends_where_the_model_is_not_computed_any_more),
       cmocka_unit_test(nearly_equal_models_share_nothing),
       cmocka_unit_test(shared_segments_change_no_bit),
       cmocka_unit_test(what_was_read_otherwise_is_not_taken_for_alike),

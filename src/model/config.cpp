@@ -69,11 +69,19 @@ void check_config(const ModelConfig& config, const std::string& file) {
         ": RoPE scaling's attention factor is ", rope.attention_factor, ", must be in [0, 1000]");
 }
 
-void set_windows(ModelConfig* config, const std::vector<int64_t>& stated) {
+void limit_tokens(ModelConfig* config, int64_t most, const std::string& beyond) {
+  if (config->most_tokens && config->most_tokens <= most) return;
+  config->most_tokens = most;
+  config->beyond_most = beyond;
+}
+
+void set_windows(ModelConfig* config, const std::vector<int64_t>& stated, const std::string& field) {
   config->windows.clear();
-  for (int64_t window : stated)
-    config->windows.push_back(
-        window < std::min<int64_t>(config->max_positions, INT32_MAX) ? static_cast<int32_t>(window) : 0);
+  for (int64_t window : stated) {
+    const bool shorter = window < std::min<int64_t>(config->max_positions, INT32_MAX);
+    config->windows.push_back(shorter ? static_cast<int32_t>(window) : 0);
+    if (!shorter) limit_tokens(config, window, concat(field, " is ", window));
+  }
   if (std::all_of(config->windows.begin(), config->windows.end(), [](int32_t window) { return window == 0; }))
     config->windows.clear();
 }

@@ -33,6 +33,9 @@ struct ModelConfig {
   bool qk_norm = false;  // qwen3
   // (layers) A query of the layer sees the last so many tokens, its own included; 0: all. Empty: all see all.
   std::vector<int32_t> windows;
+  // Beyond so many tokens the file asks for what is not implemented, and what that is; 0: it never does.
+  int64_t most_tokens = 0;
+  std::string beyond_most;
   // Biases of q, k and v, and of the attention's output: must be there; may be; or else are refused.
   enum class Bias { none, optional, needed };
   Bias input_bias = Bias::none, output_bias = Bias::none;
@@ -62,8 +65,10 @@ inline constexpr int64_t kLayers = 4096, kHidden = 1 << 20, kHeads = 1 << 14, kH
 inline constexpr int64_t kFfn = 1 << 24, kPositions = int64_t{1} << 40;
 }  // namespace limits
 void check_config(const ModelConfig& config, const std::string& file);  // how the fields relate
+// Sessions may have no more tokens, for beyond that the file says what is not implemented.
+void limit_tokens(ModelConfig* config, int64_t most, const std::string& beyond);
 // stated: (layers) what a file says of each layer's window, 0: none. One that is no shorter than the context
-// changes nothing and is none.
-void set_windows(ModelConfig* config, const std::vector<int64_t>& stated);
+// changes nothing within that and is none; sessions then end where it would begin to. field: where the file says it.
+void set_windows(ModelConfig* config, const std::vector<int64_t>& stated, const std::string& field);
 
 }  // namespace wi

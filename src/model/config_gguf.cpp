@@ -217,7 +217,7 @@ void read_windows(const Gguf& gguf, const std::string& prefix, ModelConfig* conf
                            "attention.value_length_swa"})
     check(!gguf.find(prefix + name), WI_E_UNSUPPORTED, gguf.where(prefix + name),
           " is set, supported are sliding-window layers that differ in nothing else");
-  set_windows(config, windows);
+  set_windows(config, windows, gguf.where(key));
 }
 
 }  // namespace

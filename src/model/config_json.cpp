@@ -16,6 +16,7 @@ int32_t read_kv_heads(const JsonFields& fields, const ModelConfig& config);
 void read_biases(const JsonFields& fields, ModelConfig* config);
 void refuse_what_is_not_computed(const JsonFields& fields, const ModelConfig& config);
 void read_windows(const JsonFields& fields, ModelConfig* config);
+void limit_to_one_chunk(const JsonFields& fields, ModelConfig* config);
 
 }  // namespace
 
@@ -50,6 +51,7 @@ ModelConfig config_from_json(std::string_view text, const std::string& file, Wat
   read_rope(fields, file, &config);
   refuse_what_is_not_computed(fields, config);
   read_windows(fields, &config);
+  limit_to_one_chunk(fields, &config);
   check_config(config, file);
   return config;
 }
@@ -251,7 +253,23 @@ void read_windows(const JsonFields& fields, ModelConfig* config) {
     check(!matters || !(some || switched_on), WI_E_UNSUPPORTED, fields.at("sliding_window"), " is ", window,
           " and in use, which this architecture does not know");
   }
-  set_windows(config, windows);
+  set_windows(config, windows, fields.at("sliding_window"));
+}
+
+// Dual chunk attention (An et al. 2024), by which some Qwen2.5 models reach a million tokens, is attention as ever within
+// the first chunk.
+void limit_to_one_chunk(const JsonFields& fields, ModelConfig* config) {
+  const char* const key = "dual_chunk_attention_config";
+  if (!is_set(fields, key, 0)) return;
+  const JsonFields of(*fields.find_object(key), fields.at(key));
+  const int64_t chunk = of.integer("chunk_size", 1, limits::kPositions),
+                local = of.integer("local_size", 0, limits::kPositions),
+                original = of.find_integer("original_max_position_embeddings", 1, limits::kPositions)
+                               .value_or(config->max_positions),
+                most = std::min(chunk - local, original);
+  check(most > 0, WI_E_UNSUPPORTED, of.at("chunk_size"), " is ", chunk, " with a local_size of ", local,
+        ", which leaves nothing that is attention without chunks");
+  limit_tokens(config, most, concat(of.at("chunk_size"), " is ", chunk));
 }
 
 }  // namespace
