@@ -176,8 +176,7 @@ static void a_window_that_is_none_and_a_chunk_limit_the_tokens(void**) {
                       "config.json: dual_chunk_attention_config: chunk_size is 256");
   assert_error(WI_E_UNSUPPORTED, "chunk_size is 8 with a local_size of 8",
                read(dual({{"chunk_size", 8}, {"local_size", 8}})));
-  assert_error(WI_E_UNSUPPORTED, "dual_chunk_attention_config is set, which is not supported",
-               read(dual(true)));
+  assert_error(WI_E_FORMAT, "dual_chunk_attention_config is boolean, must be an object", read(dual(true)));
 }
 
 static void windows_that_contradict_their_layers_are_refused(void**) {
