@@ -297,7 +297,10 @@ void a_file_that_is_cut_is_a_status_and_costs_no_token(void**) {
     loaded->accept(1, nullptr);
     assert_int_equal(status_of([&] { loaded->logits(nullptr); }, world.path), WI_E_IO);
     assert_int_equal(status_of([&] { loaded->prefill(World::ids(300), {}, nullptr); }, world.path), WI_E_IO);
-    assert_int_equal(status_of([&] { loaded->truncate(600); }, world.path), WI_E_IO);
+    // What is behind a cut is not read for it.
+    const bool needed = end < pages.back().first;
+    if (needed) assert_int_equal(status_of([&] { loaded->truncate(600); }, world.path), WI_E_IO);
+    if (!needed) loaded->fork()->truncate(600);
     assert_int_equal(loaded->tokens().size(), kPrompt + 1);
     const int file = open(world.path.c_str(), O_WRONLY | O_CLOEXEC);  // the same file
     assert_int_equal(pwrite(file, bytes.data(), bytes.size(), 0), bytes.size());

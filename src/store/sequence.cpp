@@ -266,7 +266,8 @@ void Sequence::truncate(int64_t tokens, int64_t sealed_end, std::shared_ptr<cons
       next.tail_.push_back(
           BlockRef(new TokenBlock(*pools_.pages, shape_, kBlockTokens)));  // never without an owner
     for (const auto& segment : segments_)
-      if (segment->end_position() > next.sealed_end_) next.copy_to_tail(*segment, unsealed_end);
+      if (segment->end_position() > next.sealed_end_ && segment->first_position() < unsealed_end)
+        next.copy_to_tail(*segment, unsealed_end);
   }
   for (size_t i = 0; i < brought_back; ++i) {
     next.tail_.push_back(BlockRef(new TokenBlock(*pools_.pages, shape_, kBlockTokens)));
