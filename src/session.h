@@ -158,6 +158,7 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Company;  // the sessions of one step
   static void compute_pending(Use& use, const Company& company, Workspace& workspace,
                               const CancelToken* cancel);
+  static void run_step(Use& use, const Company& company, Workspace& workspace, const CancelToken* cancel);
   void compute_exact_pending(Workspace& workspace, const CancelToken* cancel);
   static void choose(const Company& company, const int32_t* accepted, Workspace& workspace,
                      Event* events_out);
@@ -237,6 +238,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // While a first prompt of alike_final_ tokens is read in whole chunks of the library's own size: how far. Every session
   // that reads it so has the same bits there; each number depends on what else is in its chunk. -1: it is not read so.
   int64_t alike_end_ = -1, alike_final_ = 0;
+  int64_t settled_before_ = 0;                  // a step
   std::shared_ptr<std::vector<float>> logits_;  // (vocab) after the last computed token; null: none
   bool logits_shared_ = false;                  // with a fork or prompt_logits_, at some time
   // As they were at the end of the last prefill, so that a host that cuts the answer off starts from them.

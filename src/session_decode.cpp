@@ -132,9 +132,21 @@ void Session::choose(const Company& company, const int32_t* accepted, Workspace&
 
 // ---- the step ----
 
-// Runs the step of every session that has a pending token. Until it is done nothing is committed.
+// Runs the step of every session that has a pending token. Until it is done nothing is committed, nor does what is sealed
+// stay so for a prompt that comes next.
 void Session::compute_pending(Use& use, const Company& company, Workspace& workspace,
                               const CancelToken* cancel) {
+  for (Session* session : company.sessions) session->settled_before_ = session->sequence_.settled_end();
+  try {
+    run_step(use, company, workspace, cancel);
+  } catch (...) {
+    for (Session* session : company.sessions)
+      if (session->pending()) session->sequence_.restore_settled_end(session->settled_before_);
+    throw;
+  }
+}
+
+void Session::run_step(Use& use, const Company& company, Workspace& workspace, const CancelToken* cancel) {
   const std::span<Session* const> sessions = company.sessions;
   company.each([](Session& session, size_t) {
     check(session.tokens_.size() > 0, WI_E_STATE, "session is empty, prefill it first");

@@ -347,6 +347,35 @@ void a_cut_brings_back_the_bits_that_were_there(void**) {
   }
 }
 
+// A step settles what is sealed: a prompt that comes after it leaves that as it is. One that is not made does not, nor one
+// of a batch that another session's failure ends.
+void a_step_that_fails_settles_nothing(void**) {
+  auto rt = runtime();
+  auto params = session_params(rt, "wave");
+  params.policy_params.segment_tokens = 512;
+  params.policy_params.decode_segment_tokens = 64;
+  params.prefix_reuse = false;
+  CancelToken fired;
+  fired.flag = true;
+  auto control = Session::create(rt, model(), params);
+  auto session = Session::create(rt, model(), params), other = Session::create(rt, model(), params);
+  for (Session* each : {control.get(), session.get(), other.get()}) {
+    each->prefill(prompt(300), {}, nullptr);
+    each->decode(nullptr);
+  }
+  assert_error(WI_E_CANCELLED, "cancelled", session->decode(&fired));
+  Session* const both[] = {other.get(), session.get()};
+  Event events[2];
+  assert_error(WI_E_CANCELLED, "cancelled", Session::decode_batch(both, &fired, events));
+  for (Session* each : {control.get(), session.get(), other.get()})
+    each->prefill(prompt(1200, 1), {}, nullptr);
+  for (Session* each : both) {
+    assert_int_equal(each->stats().segments, control->stats().segments);
+    assert_true(max_difference(logits_of(*each), logits_of(*control)) == 0);
+    assert_true(decode_tokens(*each, 5) == decode_tokens(*control->fork(), 5));
+  }
+}
+
 // Where its file asks for what is not computed beyond so many tokens.
 void a_session_ends_where_the_model_is_not_computed_any_more(void**) {
   auto rt = runtime();
@@ -678,6 +707,7 @@ int main() {
       cmocka_unit_test(two_forks_decode_at_once_on_two_threads),
       cmocka_unit_test(truncate_into_a_segment_goes_back_exactly),
       cmocka_unit_test(a_cut_brings_back_the_bits_that_were_there),
+      cmocka_unit_test(a_step_that_fails_settles_nothing),
       cmocka_unit_test(a_session_ends_where_the_model_is_not_computed_any_more),
       cmocka_unit_test(nearly_equal_models_share_nothing),
       cmocka_unit_test(shared_segments_change_no_bit),
