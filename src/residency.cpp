@@ -104,6 +104,11 @@ class Residency::Waiting {
   Member& member_;
 };
 
+struct Residency::CatchingUp {
+  WaveBuffer& buffer;
+  ~CatchingUp() { buffer.catch_up(); }
+};
+
 // ---- members ----
 
 Residency::Member::Member(Residency& residency, std::shared_ptr<WaveBuffer> buffer, size_t page_bytes)
@@ -162,6 +167,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
     const auto waited = Clock::now() - begin;
     Changes changes(*this);
     {
+      const CatchingUp frames_go{buffer};  // when the lock is let go of
       std::lock_guard lock(mutex_);
       if (round == 0) {
         hold(self, wish.segments);

@@ -115,6 +115,7 @@ class Residency {
   };
   using Chosen = std::vector<std::shared_ptr<const Segment>>;
   struct Changes;
+  struct CatchingUp;
 
   bool make_room(Member& self, const Wish& wish, const Poll& poll, std::exception_ptr& refused);
   void carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, std::exception_ptr& refused);

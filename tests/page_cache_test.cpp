@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/memory/host_memory.h"
 #include "tests/support/kernel_test.h"
 
 using namespace wi;
@@ -410,6 +411,42 @@ void frames_are_numbered_slab_by_slab(void**) {
   }
 }
 
+// Or the allocator's, which keeps what another thread has given back.
+void most_slabs_are_mappings_whatever_a_pages_size(void**) {
+  for (size_t head_dim = 8; head_dim <= 512; head_dim += 8) {
+    for (const size_t number_bytes : {2, 4}) {
+      const size_t page = 2 * kFrameTokens * head_dim * number_bytes;
+      const SlabSizes sizes(wi::kSlabBytes / page);
+      assert_true(static_cast<size_t>(sizes.frames(32)) * page >= HostMemory::kMappedBytes);
+    }
+  }
+}
+
+// With as many slabs as there may be, and a limit beyond them, what is used least goes as ever.
+void a_limit_beyond_all_slabs_is_all_slabs(void**) {
+  Epochs epochs;
+  const auto pool = HostPool::create(HostPool::kUnlimited, false);
+  constexpr int32_t kSlabs = 40;
+  PageCache cache(pool, epochs, kPageBytes, make_lru, kSlabBytes, kSlabs);
+  cache.set_limit(1000 * kSlabBytes);
+  std::vector<EntrySlot> slots(1000);
+  for (EntrySlot& slot : slots) slot = kNoEntry;
+  int taken = 0;
+  for (EntrySlot& slot : slots) {
+    const uint64_t step = epochs.enter();
+    if (const int32_t entry = cache.take(1, step); entry != kNoEntry) taken += cache.publish(entry, slot);
+    epochs.leave(step);
+    cache.step_ended();
+    cache.used({}, step);
+    cache.manage();
+  }
+  const PageCacheStats stats = cache.stats();
+  assert_int_equal(stats.bytes, static_cast<uint64_t>(SlabSizes(16).first(kSlabs)) * kPageBytes);
+  assert_true(taken > 900);
+  assert_true(stats.evictions > 500);
+  cache.forget(slots);
+}
+
 }  // namespace
 
 int main() {
@@ -422,6 +459,8 @@ int main() {
       cmocka_unit_test(others_have_turns_while_a_session_ends),
       cmocka_unit_test(others_have_turns_while_a_limit_falls),
       cmocka_unit_test(frames_are_numbered_slab_by_slab),
+      cmocka_unit_test(most_slabs_are_mappings_whatever_a_pages_size),
+      cmocka_unit_test(a_limit_beyond_all_slabs_is_all_slabs),
       cmocka_unit_test(nobody_waits_for_a_manager_that_stalls),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <new>
 #include <utility>
 
@@ -22,16 +23,21 @@ void raise(std::atomic<uint64_t>& seen, uint64_t step) {
 }  // namespace
 
 PageCache::PageCache(std::shared_ptr<HostPool> pool, Epochs& epochs, size_t page_bytes, MakeReplacement make,
-                     size_t slab_bytes)
+                     size_t slab_bytes, int32_t most_slabs)
     : pool_(std::move(pool)),
       epochs_(epochs),
       page_bytes_(page_bytes),
       sizes_(slab_bytes / page_bytes),
       make_(make),
-      slabs_(std::make_unique<std::atomic<Slab*>[]>(kMostSlabs)) {}
+      most_slabs_(most_slabs),
+      slabs_(static_cast<std::atomic<Slab*>*>(
+          std::calloc(static_cast<size_t>(most_slabs), sizeof(std::atomic<Slab*>)))) {
+  if (!slabs_) throw std::bad_alloc();
+}
 
 PageCache::~PageCache() {
-  for (size_t i = 0; i < kMostSlabs && slabs_[i].load(); ++i) delete slabs_[i].load();
+  for (int32_t i = 0; i < most_slabs_ && slabs_[static_cast<size_t>(i)].load(); ++i)
+    delete slabs_[static_cast<size_t>(i)].load();
 }
 
 // ---- by steps ----
@@ -267,14 +273,11 @@ void PageCache::forget(std::span<EntrySlot> slots) noexcept {
   if (behind) catch_up();
 }
 
-void PageCache::set_limit(uint64_t bytes) noexcept {
-  {
-    std::lock_guard lock(mutex_);
-    asked_ = static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes_, INT32_MAX));
-    apply_limit();
-    behind_ = true;
-  }
-  catch_up();
+void PageCache::ask_limit(uint64_t bytes) noexcept {
+  std::lock_guard lock(mutex_);
+  asked_ = static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes_, INT32_MAX));
+  apply_limit();
+  behind_ = true;
 }
 
 PageCacheStats PageCache::stats() const {
@@ -315,7 +318,7 @@ bool PageCache::bury_forgotten() noexcept {
 
 void PageCache::apply_limit() noexcept {
   const int64_t before = limit_, all = frames();
-  limit_ = sizes_.whole(std::min(asked_, capacity_));
+  limit_ = std::min(sizes_.whole(std::min(asked_, capacity_)), sizes_.first(most_slabs_));
   for (int64_t i = before; i < std::min(limit_, all); ++i)  // they may be used again
     if (facts(static_cast<int32_t>(i)).owner == kNoEntry) free_.push_back(static_cast<int32_t>(i));
   if (limit_ < before) std::erase_if(free_, [&](int32_t frame) { return frame >= limit_; });
@@ -323,7 +326,7 @@ void PageCache::apply_limit() noexcept {
 
 bool PageCache::grow() noexcept {
   const int64_t first = frames(), after = sizes_.first(slab_count_ + 1);
-  if (after > limit_ || slab_count_ == kMostSlabs) return false;
+  if (after > limit_) return false;
   try {
     std::atomic<Slab*>& place = slabs_[static_cast<size_t>(slab_count_)];
     HostBuffer memory = pool_->allocate(static_cast<size_t>(after - first) * page_bytes_, "frames");

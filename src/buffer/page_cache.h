@@ -14,6 +14,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -89,10 +90,11 @@ struct EntryUse {
 class PageCache {
  public:
   using MakeReplacement = std::unique_ptr<Replacement> (*)(int32_t capacity);
+  static constexpr int32_t kMostSlabs = 1 << 20;
 
   // page_bytes: keys and values of kFrameTokens tokens. Frames come a slab at a time.
   PageCache(std::shared_ptr<HostPool> pool, Epochs& epochs, size_t page_bytes, MakeReplacement make,
-            size_t slab_bytes = kSlabBytes);
+            size_t slab_bytes = kSlabBytes, int32_t most_slabs = kMostSlabs);
   ~PageCache();
   PageCache(const PageCache&) = delete;
   PageCache& operator=(const PageCache&) = delete;
@@ -131,7 +133,14 @@ class PageCache {
 
   // At most so many bytes of frames; none before this is called. Fewer than there are: entries go, and
   // their memory when the steps that run have ended. More: as far as there is memory to know them by.
-  void set_limit(uint64_t bytes) noexcept;
+  void set_limit(uint64_t bytes) noexcept {
+    ask_limit(bytes);
+    catch_up();
+  }
+  // The same, but entries and memory go with the next catch_up(), of the manager's or of whoever asks: of gigabytes that
+  // takes tenths of a second, for which nobody need hold a lock of his own.
+  void ask_limit(uint64_t bytes) noexcept;
+  void catch_up() noexcept;
   PageCacheStats stats() const;
 
  private:
@@ -160,7 +169,6 @@ class PageCache {
     int32_t entry;
     uint64_t since;  // Epochs::hide()
   };
-  static constexpr int32_t kMostSlabs = 1 << 16;
 
   const Slab& slab(SlabSizes::Place at) const {
     return *slabs_[static_cast<size_t>(at.slab)].load(std::memory_order_acquire);
@@ -186,7 +194,6 @@ class PageCache {
   bool bury_forgotten() noexcept;
   void take_over() noexcept;
   void know_more(int32_t frames) noexcept;
-  void catch_up() noexcept;
   bool is_behind() const noexcept;
 
   const std::shared_ptr<HostPool> pool_;
@@ -194,7 +201,11 @@ class PageCache {
   const size_t page_bytes_;
   const SlabSizes sizes_;
   const MakeReplacement make_;
-  std::unique_ptr<std::atomic<Slab*>[]> slabs_;  // (kMostSlabs)
+  const int32_t most_slabs_;
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::atomic<Slab*>[], Free> slabs_;  // (most_slabs), of which few are touched
 
   mutable FairMutex mutex_;  // of the frames
   int32_t slab_count_ = 0;

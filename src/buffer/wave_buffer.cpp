@@ -80,8 +80,25 @@ std::shared_ptr<HotPageCache> WaveBuffer::hot_pages(size_t page_bytes) {
 // What others' calls could not take away while it ran goes now: nobody else may come.
 void WaveBuffer::end_step(uint64_t step) noexcept {
   steps_.leave(step);
-  std::lock_guard lock(caches_mutex_);
-  for (const auto& cache : caches_) cache->step_ended();
+  each_cache([](PageCache& cache, size_t) { cache.step_ended(); });
+}
+
+// body(cache, its number), without the list's lock: what goes takes its time.
+template <class Body>
+void WaveBuffer::each_cache(Body&& body) {
+  for (size_t number = 0;; ++number) {
+    std::shared_ptr<PageCache> cache;
+    {
+      const std::lock_guard lock(caches_mutex_);
+      if (number == caches_.size()) return;
+      cache = caches_[number];
+    }
+    body(*cache, number);
+  }
+}
+
+void WaveBuffer::catch_up() noexcept {
+  each_cache([](PageCache& cache, size_t) { cache.catch_up(); });
 }
 
 void WaveBuffer::post(StepUse& use) noexcept {
@@ -161,16 +178,31 @@ void WaveBuffer::retire(HostBuffer buffer) noexcept {
   free_retired();
 }
 
+// One at a time, and without the lock: the system takes its time for each.
 void WaveBuffer::free_retired() noexcept {
-  std::lock_guard lock(retired_mutex_);
-  if (retired_.empty()) return;
-  const uint64_t oldest = readings_.oldest();
-  std::erase_if(retired_, [&](const Retired& one) { return one.since < oldest; });
+  for (;;) {
+    HostBuffer going;
+    std::unique_lock lock(retired_mutex_);
+    if (retired_.empty()) return;
+    const uint64_t oldest = readings_.oldest();
+    const auto ripe = std::find_if(retired_.begin(), retired_.end(),
+                                   [&](const Retired& one) { return one.since < oldest; });
+    if (ripe == retired_.end()) return;
+    going = std::move(ripe->buffer);
+    retired_.erase(ripe);
+    const uint64_t bytes = going.bytes();
+    freed_bytes_ += bytes;
+    lock.unlock();
+    going = {};
+    lock.lock();
+    freed_bytes_ -= bytes;
+  }
 }
 
 WaveBuffer::Share::~Share() {
   if (!buffer_ || !bytes_) return;
   buffer_->change_share(page_bytes_, bytes_, 0);
+  buffer_->catch_up();
   if (buffer_->pinned()) buffer_->hot_pages(page_bytes_)->trim();  // nobody else may come
 }
 
@@ -194,21 +226,19 @@ void WaveBuffer::change_share(size_t page_bytes, uint64_t before, uint64_t after
     number = static_cast<size_t>(std::find(caches_.begin(), caches_.end(), cache) - caches_.begin());
   }
   if (shares_.size() <= number) shares_.resize(number + 1);
-  cache->set_limit(shares_[number] - before + after);
+  cache->ask_limit(shares_[number] - before + after);
   shares_[number] += after - before;
 }
 
 void WaveBuffer::hasten() {
-  {
-    std::lock_guard lock(shares_mutex_);
-    for (size_t i = 0; i < shares_.size(); ++i) {
-      std::unique_lock list(caches_mutex_);
-      const std::shared_ptr<PageCache> cache = caches_[i];
-      list.unlock();
-      cache->set_limit(shares_[i]);  // what has come in meanwhile
-      cache->step_ended();
+  each_cache([&](PageCache& cache, size_t number) {
+    {
+      const std::lock_guard lock(shares_mutex_);
+      if (number < shares_.size()) cache.ask_limit(shares_[number]);  // what has come in meanwhile
     }
-  }
+    cache.catch_up();
+    cache.step_ended();
+  });
   {
     std::unique_lock list(caches_mutex_);
     const auto hot = hot_;
@@ -233,6 +263,7 @@ WaveBufferMemory WaveBuffer::memory() const {
     }
   }
   std::lock_guard lock(retired_mutex_);
+  memory.retired = freed_bytes_;
   for (const Retired& one : retired_) memory.retired += one.buffer.bytes();
   return memory;
 }

@@ -134,7 +134,8 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
       return *this;
     }
     ~Share();
-    void set(uint64_t bytes);  // throws std::bad_alloc
+    // What has to go goes with catch_up(). Throws std::bad_alloc.
+    void set(uint64_t bytes);
     uint64_t bytes() const { return bytes_; }
     explicit operator bool() const { return buffer_ != nullptr; }
 
@@ -152,12 +153,16 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   WaveBufferStats stats() const;
   WaveBufferMemory memory() const;
   size_t slab_bytes() const { return slab_bytes_; }
+  // What has no share any more goes, which takes its time: with no lock held.
+  void catch_up() noexcept;
   // What is to leave and no step looks at goes now, though none begins or ends. May wait for the manager.
   void hasten();
 
  private:
   WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& params);
   void manage();
+  template <class Body>
+  void each_cache(Body&& body);
   void change_share(size_t page_bytes, uint64_t before, uint64_t after);
   void free_retired() noexcept;
 
@@ -182,7 +187,8 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
 
   mutable std::mutex retired_mutex_;
   std::vector<Retired> retired_;
-  size_t retiring_ = 0;  // that there is room for in retired_
+  size_t retiring_ = 0;       // that there is room for in retired_
+  uint64_t freed_bytes_ = 0;  // of what is on its way back to the system
 
   std::mutex queue_mutex_;
   std::condition_variable posted_;
