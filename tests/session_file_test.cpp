@@ -628,6 +628,14 @@ void a_small_file_gets_little_memory(void**) {
   setrlimit(RLIMIT_AS, &limit);
 }
 
+// Before others' keys and values leave the fast tier for it.
+void no_room_is_made_for_pages_that_are_not_there(void**) {
+  SessionBytes parts(saved(*filled(700)));
+  for (SessionBytes::Section& section : parts.sections)
+    if (section.tag == "PAGE" || section.tag == "TAIL") section.payload.clear();
+  assert_error(WI_E_FORMAT, "whose pages have", load(parts.bytes()));
+}
+
 // ---- ends that come early ----
 
 // Fires when so many bytes have passed.
@@ -824,6 +832,7 @@ int main(int argc, char** argv) {
       cmocka_unit_test(files_of_the_version_before_load_as_before),
       cmocka_unit_test(an_index_of_another_version_is_built_anew),
       cmocka_unit_test(a_small_file_gets_little_memory),
+      cmocka_unit_test(no_room_is_made_for_pages_that_are_not_there),
       cmocka_unit_test(saving_and_loading_end_soon_after_a_cancel),
       cmocka_unit_test(a_failed_save_leaves_the_old_file),
       cmocka_unit_test(a_loaded_store_attends_as_the_saved_one),

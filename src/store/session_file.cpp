@@ -589,6 +589,10 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const B
   reader_.require(partitions * sizeof(int32_t) + place_bytes == reader_.left(), "segment tokens", " is ",
                   tokens, ", which does not fit ", reader_.left(), " bytes");
   const uint64_t offset_bytes = (partitions + planes) * sizeof(int32_t);
+  // Others' keys and values would make room for what does not come.
+  const uint64_t kv_bytes = static_cast<uint64_t>(tokens) * shape.token_bytes();
+  reader_.require(kv_bytes <= reader_.left_of_all(), "segment tokens", " is ", tokens, ", whose pages have ",
+                  kv_bytes, " bytes, of which there are ", reader_.left_of_all());
   if (before) before(sequence, tokens, place_.buffer != nullptr);
   sequence.check_budget(place_bytes + offset_bytes, "a session file's segment");
   auto segment = std::make_shared<Segment>(sequence.pools(), shape, first, tokens, Segment::WithoutKv{});
