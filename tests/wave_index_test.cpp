@@ -194,6 +194,48 @@ void no_piece_takes_long(void**) {
   assert_in_time(longest < all / 8);
 }
 
+// Of all keys from their clusters' means, squared.
+double distances_of(const Cache& cache) {
+  const SegmentView& view = cache.views[0];
+  const std::vector<int32_t> token_at = tokens_by_place(view);
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  double sum = 0;
+  for (int32_t c = 0; c < view.partitions; c++) {
+    std::vector<double> mean(dim);
+    const auto each_key = [&](auto&& body) {
+      for (int32_t i = view.offsets[c]; i < view.offsets[c + 1]; i++)
+        body(cache.keys.data() + static_cast<size_t>(token_at[static_cast<size_t>(i)]) * dim);
+    };
+    const double count = view.offsets[c + 1] - view.offsets[c];
+    each_key([&](const float* key) {
+      for (size_t i = 0; i < dim; i++) mean[i] += double{key[i]} / count;
+    });
+    each_key([&](const float* key) {
+      for (size_t i = 0; i < dim; i++) sum += (double{key[i]} - mean[i]) * (double{key[i]} - mean[i]);
+    });
+  }
+  return sum;
+}
+
+// Many centroids of many dimensions leave few bits to a score; no instruction set may have less than is enough.
+void large_segments_are_clustered_as_well_on_every_instruction_set(void**) {
+  constexpr int32_t kTokens = 2048, kDim = 2048;
+  PolicyParams params;
+  params.tokens_per_centroid = 2;
+  params.kmeans_iterations = 2;
+  const std::vector<float> keys = drawn(Keys::clustered, kTokens, kDim);
+  const std::vector<float> values = drawn(Keys::uniform, kTokens, kDim, 1);
+  double least = INFINITY, most = 0;
+  test::for_each_simd([&](const char* name) {
+    Cache cache(cpu::wave_policy, params, DType::f16, kDim);
+    cache.seal(keys, values);
+    const double distances = distances_of(cache);
+    std::printf("%s: %.0f\n", name, distances);
+    least = std::min(least, distances), most = std::max(most, distances);
+  });
+  assert_true(most < 1.01 * least);
+}
+
 // Of each cluster what the cut leaves of it, in the same order, described as any index is.
 void a_cut_keeps_clusters_as_far_as_they_go(void**) {
   constexpr int32_t kTokens = 2048, kDim = 64;
@@ -342,6 +384,7 @@ int main() {
       cmocka_unit_test(equal_inputs_give_equal_bytes),
       cmocka_unit_test(pieces_write_what_index_writes),
       cmocka_unit_test(no_piece_takes_long),
+      cmocka_unit_test(large_segments_are_clustered_as_well_on_every_instruction_set),
       cmocka_unit_test(a_cut_keeps_clusters_as_far_as_they_go),
       cmocka_unit_test(degenerate_keys_are_indexed),
       cmocka_unit_test(keys_that_no_cluster_suits_are_clusters_of_their_own),

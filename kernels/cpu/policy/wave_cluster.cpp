@@ -27,12 +27,13 @@ constexpr size_t kTileKeys = kLanes >= 16 ? 12 : 6;  // accumulators: two vector
 constexpr size_t kPanel = 2 * kLanes;                // centroids side by side
 
 // Numbers as the products take them: 32-bit words of neighbouring dimensions. Bytes of centroids have 128
-// added, which adds the same to all scores of a key.
+// added, which adds the same to all scores of a key: behind its words is what they start at for that.
 using KeyNumber = std::conditional_t<kByteProducts, int8_t, int16_t>;
 using CentroidNumber = std::conditional_t<kByteProducts, uint8_t, int16_t>;
 constexpr size_t kPerWord = sizeof(int32_t) / sizeof(KeyNumber);
 constexpr int32_t kCentroidBias = kByteProducts ? 128 : 0;
 constexpr size_t words_of(size_t head_dim) { return (head_dim + kPerWord - 1) / kPerWord; }
+constexpr size_t key_words_of(size_t head_dim) { return words_of(head_dim) + (kByteProducts ? 1 : 0); }
 
 // sum += the products of a word of a key with kLanes centroids' words; odd: what some instruction sets keep
 // apart.
@@ -71,19 +72,23 @@ struct Panels {
   int number_bits;
 };
 
-// One panel against a tile of keys, (kTileKeys, words). best: (kTileKeys, kLanes).
+// One panel against a tile of keys, (kTileKeys, key words). best: (kTileKeys, kLanes).
 HWY_INLINE void score_panel(const int32_t* HWY_RESTRICT keys, size_t words, const Panels& panels,
                             size_t panel, int32_t* HWY_RESTRICT best) {
+  const size_t row = words + (kByteProducts ? 1 : 0);
   const Ints d;
   IntVector left[kTileKeys], right[kTileKeys], left_odd[kTileKeys], right_odd[kTileKeys];
   HWY_UNROLL(12)
-  for (size_t t = 0; t < kTileKeys; t++) left[t] = right[t] = left_odd[t] = right_odd[t] = hn::Zero(d);
+  for (size_t t = 0; t < kTileKeys; t++) {
+    left[t] = right[t] = kByteProducts ? hn::Set(d, keys[t * row + words]) : hn::Zero(d);
+    left_odd[t] = right_odd[t] = hn::Zero(d);
+  }
   const int32_t* centroids = panels.words + panel * words * kPanel;
   for (size_t i = 0; i < words; i++, centroids += kPanel) {
     HWY_UNROLL(12)
     for (size_t t = 0; t < kTileKeys; t++) {
-      add_products(centroids, keys[t * words + i], left[t], left_odd[t]);
-      add_products(centroids + kLanes, keys[t * words + i], right[t], right_odd[t]);
+      add_products(centroids, keys[t * row + i], left[t], left_odd[t]);
+      add_products(centroids + kLanes, keys[t * row + i], right[t], right_odd[t]);
     }
   }
   const int32_t number = static_cast<int32_t>(2 * (panels.count - panel) - 1);
@@ -107,19 +112,22 @@ int32_t best_of(const int32_t* best, const Panels& panels) {
   return vector * static_cast<int32_t>(kLanes) + static_cast<int32_t>(lane);
 }
 
-// units (padded tokens, head_dim) to words (padded tokens, words), each key with a scale of its own, which
+// units (padded tokens, head_dim) to words (padded tokens, key words), each key with a scale of its own, which
 // its choice among centroids does not depend on.
 void pack_keys(const float* units, int64_t tokens, int32_t head_dim, int32_t* out) {
   const size_t dim = static_cast<size_t>(head_dim), words = words_of(dim);
-  for (int64_t t = 0; t < tokens; t++, units += dim, out += words) {
+  for (int64_t t = 0; t < tokens; t++, units += dim, out += key_words_of(dim)) {
     float largest = 0;
     for (size_t i = 0; i < dim; i++) largest = HWY_MAX(largest, std::abs(units[i]));
     const float scale = largest > 0 ? 127 / largest : 0;
     KeyNumber* numbers = reinterpret_cast<KeyNumber*>(out);
+    int32_t sum = 0;
     for (size_t i = 0; i < words * kPerWord; i++) {
       const float exact = i < dim ? units[i] * scale : 0;
       numbers[i] = static_cast<KeyNumber>(std::lrint(exact));
+      sum += numbers[i];
     }
+    if constexpr (kByteProducts) out[words] = -kCentroidBias * sum;
   }
 }
 
@@ -137,8 +145,7 @@ void pack_panels(const float* centroids, int32_t count, int32_t head_dim, int32_
   const Panels packed = panels_of(count, scratch);
   const size_t panels = packed.count;
   // The largest number with which a score leaves room for those bits.
-  const int64_t room =
-      (int64_t{1} << (31 - packed.number_bits)) / (127 * static_cast<int64_t>(dim)) - kCentroidBias;
+  const int64_t room = (int64_t{1} << (31 - packed.number_bits)) / (127 * static_cast<int64_t>(dim));
   const float most = static_cast<float>(HWY_MIN(int64_t{127}, HWY_MAX(int64_t{1}, room)));
   float largest = 0;
   for (size_t i = 0; i < static_cast<size_t>(count) * dim; i++)
@@ -170,7 +177,8 @@ int32_t assign(const KmeansArgs& args, const int32_t* keys, const int32_t* packe
     HWY_ALIGN int32_t best[kTileKeys * kLanes];
     std::fill_n(best, kTileKeys * kLanes, INT32_MIN);
     for (size_t panel = 0; panel < panels.count; panel++)
-      score_panel(keys + static_cast<size_t>(token) * words, words, panels, panel, best);
+      score_panel(keys + static_cast<size_t>(token) * key_words_of(static_cast<size_t>(args.head_dim)), words,
+                  panels, panel, best);
     for (int32_t t = 0; t < static_cast<int32_t>(kTileKeys) && token + t < end; t++) {
       const int32_t winner = HWY_MIN(best_of(best + t * kLanes, panels), args.centroids - 1);
       moved += winner != args.assignment[token + t];
@@ -180,7 +188,7 @@ int32_t assign(const KmeansArgs& args, const int32_t* keys, const int32_t* packe
   return moved;
 }
 
-size_t words_per_key(int32_t head_dim) { return words_of(static_cast<size_t>(head_dim)); }
+size_t words_per_key(int32_t head_dim) { return key_words_of(static_cast<size_t>(head_dim)); }
 
 void add_to(const float* HWY_RESTRICT row, size_t count, float* HWY_RESTRICT sum) {
   for (size_t i = 0; i < count; i++) sum[i] += row[i];
@@ -246,7 +254,7 @@ KmeansWords kmeans_words(int32_t tokens, int32_t centroids, int32_t head_dim) {
   const size_t padded = (static_cast<size_t>(centroids) + kPanelMost - 1) / kPanelMost * kPanelMost;
   const size_t dim = static_cast<size_t>(head_dim);
   const auto rounded = [](size_t words) { return (words + 15) / 16 * 16; };
-  return {.keys = rounded(static_cast<size_t>(kmeans_padded_tokens(tokens)) * ((dim + 1) / 2)),
+  return {.keys = rounded(static_cast<size_t>(kmeans_padded_tokens(tokens)) * ((dim + 1) / 2 + 1)),
           .centroids = rounded(padded * dim),
           .panels = rounded(padded * dim)};
 }
