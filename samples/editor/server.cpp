@@ -111,7 +111,7 @@ void Server::open(const Json& params) {
   const std::string uri = uri_of(params);
   std::string text = params.at("textDocument").at("text").get<std::string>();
   if (files_.count(uri)) throw RpcError(kInvalidParams, "the file is open already");
-  files_.emplace(uri, Entry{OpenFile(model_, options_, std::move(text)), std::nullopt});
+  files_.emplace(uri, Entry{OpenFile(model_, options_, std::move(text)), std::nullopt, {}});
 }
 
 void Server::change(const Json& params) {
@@ -138,10 +138,12 @@ void Server::close(const Json& params) {
 
 void Server::complete(const Json& id, const Json& params) {
   Entry& entry = entry_of(params);
-  const size_t cursor = offset_of(entry.file.text(), position_of(params.at("position")));
+  const Position position = position_of(params.at("position"));
+  const size_t cursor = offset_of(entry.file.text(), position);
   end_completion(&entry, kContentModified, "another completion was asked for");
   entry.file.want(cursor);
   entry.completion = id;
+  entry.position = position;
 }
 
 void Server::cancel(const Json& params) {
@@ -188,8 +190,12 @@ void Server::advance() {
 void Server::tell(Entry* entry, const Completion& done) {
   if (!done.failure.empty()) return end_completion(entry, kInternalError, done.failure.c_str());
   Json items = Json::array();
+  // What is between the ends of the range is what an editor compares with the label: nothing, for the text goes on from
+  // the cursor. Without a range it would be the word before it, which no label begins with.
+  const Json cursor = {{"line", entry->position.line}, {"character", entry->position.character}};
   if (!done.text.empty())
     items.push_back({{"label", done.text},
+                     {"textEdit", {{"range", {{"start", cursor}, {"end", cursor}}}, {"newText", done.text}}},
                      {"data", {{"keptTokens", done.kept_tokens}, {"readTokens", done.read_tokens}}}});
   const Json id = *std::exchange(entry->completion, std::nullopt);
   respond(id, {{"isIncomplete", true}, {"items", items}});

@@ -13,6 +13,7 @@
 
 #include "messages.h"
 #include "open_file.h"
+#include "text.h"
 
 namespace editor {
 
@@ -35,6 +36,7 @@ class Server {
   struct Entry {
     OpenFile file;
     std::optional<Json> completion;  // the request that waits for one
+    Position position;               // of its cursor
   };
 
   Json answer(const std::string& method, const Json& params);
