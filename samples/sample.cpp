@@ -148,8 +148,11 @@ int32_t parse_precision(const std::string& name) {
 int run_main(const char* name, const std::function<void()>& program) {
   try {
     program();
-    if (std::fflush(stdout) != 0)
-      throw std::runtime_error(std::string("cannot write: ") + std::strerror(errno));
+    errno = 0;
+    const bool flushed = std::fflush(stdout) == 0;
+    if (!flushed || std::ferror(stdout))  // an earlier write may have failed where the last one does not
+      throw std::runtime_error(std::string("cannot write to standard output") +
+                               (flushed ? "" : std::string(": ") + std::strerror(errno)));
     return 0;
   } catch (const std::exception& error) {
     std::string line = error.what();

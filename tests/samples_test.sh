@@ -210,6 +210,21 @@ chat_stays_a_conversation_when_answers_fail() {
   [[ $roles =~ ^(user [0-9]+ assistant [1-9][0-9]* )+$ ]] || broken "the messages are $roles"
 }
 
+# More than is held back until the end: the last of it has room again.
+what_could_not_be_written_is_a_failure() {
+  local status
+  seq 300000 >many.txt
+  for command in "wi_tokens --model $model" "wi_ask --model $model --document facts-only.txt --question Who? --json" \
+    "wi_bench --shape tiny --policy full --context 64 --steps 2 --no-check"; do
+    head -c 2000 many.txt >facts-only.txt
+    status=0
+    # shellcheck disable=SC2086 # words
+    "$bin"/$command <many.txt >/dev/full 2>stderr.txt || status=$?
+    [ $status = 1 ] || broken "exit status $status, not 1, of $command on a full disk"
+    grep -q 'cannot write' stderr.txt || broken "the error of $command does not say what: $(cat stderr.txt)"
+  done
+}
+
 embed_writes_what_comes_next() {
   "$bin/embed" "$model" "In the beginning God created the" >embed.txt || broken "embed failed"
   [ -s embed.txt ] || broken "embed wrote nothing"
@@ -302,6 +317,7 @@ for claim in tokens_come_back_as_the_same_text \
   every_program_tells_what_it_is \
   chat_goes_on_where_it_was_saved \
   chat_stays_a_conversation_when_answers_fail \
+  what_could_not_be_written_is_a_failure \
   embed_writes_what_comes_next \
   sample_chat_remembers_what_was_said_before \
   sample_chat_takes_a_line_as_one_turn_whatever_its_length_and_bytes \
@@ -314,4 +330,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 25 test(s)."
+echo "[  PASSED  ] 26 test(s)."

@@ -770,7 +770,9 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return wi::bench::main(argc, argv);
+    const int status = wi::bench::main(argc, argv);
+    wi::check(bool(std::cout.flush()), WI_E_IO, "cannot write to standard output");
+    return status;
   } catch (const std::exception& error) {
     std::cerr << "wi_bench: " << error.what() << "\n";
     return 1;
