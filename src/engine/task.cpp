@@ -105,14 +105,15 @@ void Task::add_prompt_done(uint64_t tokens) {
 
 void Task::reserve_event() {
   std::lock_guard lock(mutex_);
-  queue_.emplace_back();  // a deque keeps the block that this may have needed
-  queue_.pop_back();
+  if (next_.empty()) next_.emplace_back();
 }
 
 void Task::emit(const Event& event) {
   {
     std::lock_guard lock(mutex_);
-    queue_.push_back(stored(event));
+    if (next_.empty()) next_.emplace_back();
+    next_.front() = stored(event);
+    queue_.splice(queue_.end(), next_);
     count(event);
     tell();
   }

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -107,7 +107,7 @@ class Task {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   TaskInfo info_;
-  std::deque<Stored> queue_;
+  std::list<Stored> queue_, next_;  // next_: room for one more
   std::optional<Stored> last_;   // comes behind these, and takes no memory: a task never ends without it
   std::vector<Stored> fetched_;  // what the last poll gave
   std::vector<Event> events_;    // views of it

@@ -57,10 +57,11 @@ std::shared_ptr<const Segment> PrefixTable::find(uint64_t parent, std::span<cons
   // A segment whose last owner this turns out to be takes itself out of the table, and so must die after the
   // lock.
   std::vector<std::shared_ptr<const Segment>> alive;
+  std::shared_ptr<const Segment> segment;  // also where `alive` has no memory for it
   std::lock_guard lock(trie_->mutex);
   auto [entry, last] = trie_->children.equal_range(parent);
   for (; entry != last; ++entry) {
-    std::shared_ptr<const Segment> segment = entry->second.lock();
+    segment = entry->second.lock();
     if (!segment) continue;
     alive.push_back(segment);
     if (segment->first_position() != span.first || segment->tokens() != span.tokens) continue;
