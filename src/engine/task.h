@@ -108,9 +108,9 @@ class Task {
   std::condition_variable changed_;
   TaskInfo info_;
   std::list<Stored> queue_, next_;  // next_: room for one more
-  std::optional<Stored> last_;   // comes behind these, and takes no memory: a task never ends without it
-  std::vector<Stored> fetched_;  // what the last poll gave
-  std::vector<Event> events_;    // views of it
+  std::optional<Stored> last_;      // comes behind these, and takes no memory: a task never ends without it
+  std::vector<Stored> fetched_;     // what the last poll gave
+  std::vector<Event> events_;       // views of it
   int descriptor_ = -1;
 };
 
