@@ -34,6 +34,10 @@
 // once, so a system message comes right behind it. Documents that nobody asks leave memory when others need
 // it, and come back from their files when somebody does.
 //
+// Each model's documents are in a folder of its own within --documents, known by what is in the model's files, and one
+// service at a time has it. Documents that earlier versions have saved in --documents itself are found there by
+// every model, and stay as they are until they are deleted.
+//
 // A model without a chat template answers /v1/completions alone; in /ask the question then simply follows the
 // document, on a line of its own.
 //
@@ -61,6 +65,6 @@
 //
 // main.go starts and stops it, service.go says what is answered where. A request goes through chat.go,
 // completions.go or documents.go, which make a prompt of it (prompt.go), waits for its turn (gate.go), is given
-// to the engine (asked.go, engine.go, answer.go), and its answer is sent (reply.go, event_stream.go). library.go
-// and document.go keep what was read. problem.go is everything that goes wrong.
+// to the engine (asked.go, engine.go, answer.go), and its answer is sent (reply.go, event_stream.go). library.go,
+// document.go and folder.go keep what was read. problem.go is everything that goes wrong.
 package main

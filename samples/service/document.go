@@ -30,13 +30,13 @@ type facts struct {
 // document is a text that has been read: its session, which is never asked itself but forked.
 type document struct {
 	facts
-	folder string
 	usedAt atomic.Int64  // ns
 	held   atomic.Uint64 // bytes of keys, values and index; 0: it is not in memory
 	saved  atomic.Bool
 	saving atomic.Bool // by somebody who is at it
 
 	lock    chan struct{}      // has one element while somebody uses what follows
+	folder  string             // where its files are, once it is saved
 	text    string             // "" while it is not in memory
 	session *waveinfer.Session // nil likewise
 	deleted bool
@@ -57,9 +57,9 @@ func newDocument(folder string, known facts) *document {
 }
 
 // A document's three files. The facts come last and go first: where they are, the others are whole.
-func (d *document) textFile() string    { return filepath.Join(d.folder, d.ID+".txt") }
-func (d *document) sessionFile() string { return filepath.Join(d.folder, d.ID+".session") }
-func (d *document) factsFile() string   { return filepath.Join(d.folder, d.ID+".json") }
+func textFile(folder, id string) string    { return filepath.Join(folder, id+".txt") }
+func sessionFile(folder, id string) string { return filepath.Join(folder, id+".session") }
+func factsFile(folder, id string) string   { return filepath.Join(folder, id+".json") }
 
 func (d *document) acquire(ctx context.Context) error {
 	select {
@@ -113,7 +113,7 @@ func (d *document) fork(ctx context.Context, e *engine) (*waveinfer.Session, str
 // load brings the document back from its files. A session that another model wrote, that was read through another
 // policy, or that is damaged, is read anew from the text; d is acquired.
 func (d *document) load(ctx context.Context, e *engine) error {
-	text, err := os.ReadFile(d.textFile())
+	text, err := os.ReadFile(textFile(d.folder, d.ID))
 	if err == nil && documentID(string(text)) != d.ID {
 		err = errors.New("its text is damaged")
 	}
@@ -121,10 +121,10 @@ func (d *document) load(ctx context.Context, e *engine) error {
 		return newProblem(http.StatusInternalServerError, "server_error", "document", "document_lost",
 			fmt.Sprintf("document %s cannot be loaded: %s; delete it and send its text again", d.ID, err))
 	}
-	params := e.savedSession()
-	session, err := e.model.Load(ctx, d.sessionFile(), params)
+	params, file := e.savedSession(), sessionFile(d.folder, d.ID)
+	session, err := e.model.Load(ctx, file, params)
 	for errors.Is(err, waveinfer.ErrBudget) && e.makeRoom() {
-		session, err = e.model.Load(ctx, d.sessionFile(), params)
+		session, err = e.model.Load(ctx, file, params)
 	}
 	if errors.Is(err, waveinfer.ErrCancelled) || errors.Is(err, waveinfer.ErrBudget) || errors.Is(err, waveinfer.ErrMemory) {
 		return err
@@ -151,7 +151,7 @@ func (e *engine) readText(ctx context.Context, text string, now time.Time, progr
 
 // save writes the document's files if they are not there and nobody else is writing them. It works on a fork, so
 // that questions are answered meanwhile.
-func (d *document) save(ctx context.Context) error {
+func (d *document) save(ctx context.Context, folder string) error {
 	if !d.saving.CompareAndSwap(false, true) {
 		return nil
 	}
@@ -172,24 +172,27 @@ func (d *document) save(ctx context.Context) error {
 	defer session.Close()
 	known, err := json.Marshal(d.facts)
 	if err == nil {
-		err = writeFile(d.textFile(), []byte(text))
+		err = writeFile(textFile(folder, d.ID), []byte(text))
 	}
 	if err == nil {
-		err = session.Save(ctx, d.sessionFile())
+		err = session.Save(ctx, sessionFile(folder, d.ID))
 	}
 	if err == nil {
-		err = writeFile(d.factsFile(), known)
+		err = writeFile(factsFile(folder, d.ID), known)
 	}
-	if err == nil {
-		d.saved.Store(true)
+	if err != nil {
+		return err
 	}
-	return err
+	d.lock <- struct{}{}
+	defer d.release()
+	d.folder = folder
+	d.saved.Store(true)
+	return nil
 }
 
-// removeFiles forgets what was saved.
-func (d *document) removeFiles() error {
+func removeFiles(folder, id string) error {
 	var failed error
-	for _, file := range []string{d.factsFile(), d.sessionFile(), d.textFile()} {
+	for _, file := range []string{factsFile(folder, id), sessionFile(folder, id), textFile(folder, id)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 			failed = errors.Join(failed, err)
 		}

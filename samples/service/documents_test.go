@@ -185,7 +185,7 @@ func TestADamagedSessionIsReadAgainFromItsText(t *testing.T) {
 	first := start(t, func(o *options) { o.documents = folder })
 	id, _ := first.read(someText(random(t), 100))
 	first.stop()
-	file := filepath.Join(folder, id+".session")
+	file := sessionFile(first.folder(), id)
 	if err := os.Truncate(file, 1000); err != nil {
 		t.Fatal(err)
 	}
@@ -223,15 +223,15 @@ func TestFilesOfAProcessThatWasKilledAreRemoved(t *testing.T) {
 	first := start(t, func(o *options) { o.documents = folder })
 	id, _ := first.read(someText(random(t), 50))
 	first.stop()
-	if err := os.Remove(filepath.Join(folder, id+".json")); err != nil {
+	if err := os.Remove(factsFile(first.folder(), id)); err != nil {
 		t.Fatal(err)
 	}
-	mine := filepath.Join(folder, "doc-notes.txt")
+	mine := filepath.Join(first.folder(), "doc-notes.txt")
 	if err := os.WriteFile(mine, []byte("of the host's own"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start(t, func(o *options) { o.documents = folder })
-	if files, _ := os.ReadDir(folder); len(files) != 1 || files[0].Name() != filepath.Base(mine) {
+	second := start(t, func(o *options) { o.documents = folder })
+	if files := second.files(); len(files) != 1 || files[0] != filepath.Base(mine) {
 		t.Errorf("the folder has %v", files)
 	}
 }
@@ -242,10 +242,10 @@ func TestADocumentThatIsLostIsAnErrorOfItsOwn(t *testing.T) {
 	text := someText(random(t), 30)
 	id, _ := first.read(text)
 	first.stop()
-	if err := os.WriteFile(filepath.Join(folder, id+".txt"), []byte("another text"), 0o600); err != nil {
+	if err := os.WriteFile(textFile(first.folder(), id), []byte("another text"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "nonsense.json"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(first.folder(), "nonsense.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	second := start(t, func(o *options) { o.documents = folder })
@@ -263,8 +263,7 @@ func TestADocumentThatIsLostIsAnErrorOfItsOwn(t *testing.T) {
 }
 
 func TestADeletedDocumentIsGone(t *testing.T) {
-	folder := t.TempDir()
-	r := start(t, func(o *options) { o.documents = folder })
+	r := start(t, nil)
 	id, _ := r.read(someText(random(t), 50))
 	if status, answer := r.call("DELETE", "/v1/documents/"+id, nil); status != 200 || answer["deleted"] != true {
 		t.Errorf("status %d, %v", status, answer)
@@ -279,7 +278,7 @@ func TestADeletedDocumentIsGone(t *testing.T) {
 		t.Errorf("the list is %v", list)
 	}
 	r.stop()
-	if files, _ := os.ReadDir(folder); len(files) != 0 {
+	if files := r.files(); len(files) != 0 {
 		t.Errorf("the folder has %v", files)
 	}
 }
@@ -336,11 +335,8 @@ func TestDocumentsStayInMemoryWhereThereIsRoom(t *testing.T) {
 }
 
 func TestADocumentThatCouldNotBeSavedIsSavedAtTheEnd(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "documents")
-	r := start(t, func(o *options) { o.documents = folder })
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
+	r := start(t, nil)
+	putBack := r.takeFolderAway()
 	id, _ := r.read(someText(random(t), 50))
 	r.service.library.work.Wait()
 	if _, document := r.call("GET", "/v1/documents/"+id, nil); document["saved"] != false {
@@ -352,21 +348,16 @@ func TestADocumentThatCouldNotBeSavedIsSavedAtTheEnd(t *testing.T) {
 	if got := at(r.ask(id), "choices/0/message/content"); got != fact {
 		t.Errorf("the answer is %v", got)
 	}
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	putBack()
 	r.stop()
-	if files, _ := os.ReadDir(folder); len(files) != 3 {
+	if files := r.files(); len(files) != 3 {
 		t.Errorf("the folder has %v", files)
 	}
 }
 
 func TestWhatCannotBeSavedAtTheEndIsSaid(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "documents")
-	r := start(t, func(o *options) { o.documents = folder })
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
+	r := start(t, nil)
+	r.takeFolderAway()
 	r.read(fact)
 	r.stopped = true
 	if err := r.service.shutdown(r.server.Config); err == nil {
@@ -376,8 +367,7 @@ func TestWhatCannotBeSavedAtTheEndIsSaid(t *testing.T) {
 
 // A document that is deleted while it is saved leaves nothing behind.
 func TestADocumentMayBeDeletedAtAnyTime(t *testing.T) {
-	folder := t.TempDir()
-	r := start(t, func(o *options) { o.documents = folder })
+	r := start(t, nil)
 	random := random(t)
 	for range 10 {
 		id, _ := r.read(someText(random, 60))
@@ -387,7 +377,7 @@ func TestADocumentMayBeDeletedAtAnyTime(t *testing.T) {
 	}
 	r.idle()
 	r.stop()
-	if files, _ := os.ReadDir(folder); len(files) != 0 {
+	if files := r.files(); len(files) != 0 {
 		t.Errorf("the folder has %v", files)
 	}
 }

@@ -20,11 +20,12 @@ import (
 
 // library is the documents: those in memory, and those in the folder only.
 type library struct {
-	engine *engine
-	folder string
-	most   uint64 // bytes of documents in memory that nobody is using
-	base   context.Context
-	work   sync.WaitGroup // readings and saves
+	engine  *engine
+	folder  *folder
+	earlier string // where services before this one have saved documents, of whichever model: they stay as they are
+	most    uint64 // bytes of documents in memory that nobody is using
+	base    context.Context
+	work    sync.WaitGroup // readings and saves
 
 	mu        sync.Mutex
 	documents map[string]*document
@@ -44,59 +45,88 @@ type reading struct {
 }
 
 // openLibrary finds what earlier runs have saved. base ends what is being read.
-func openLibrary(base context.Context, e *engine, folder string) (*library, error) {
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, err
-	}
+func openLibrary(base context.Context, e *engine, o options) (*library, error) {
 	stats, err := e.runtime.Stats()
 	if err != nil {
 		return nil, err
 	}
+	model, err := identityOf(o.model)
+	if err != nil {
+		return nil, err
+	}
+	folder, err := openFolder(o.documents, model)
+	if err != nil {
+		return nil, err
+	}
 	l := &library{
-		engine: e, folder: folder, base: base, most: stats.KVBudgetBytes / 2,
+		engine: e, folder: folder, earlier: o.documents, base: base, most: stats.KVBudgetBytes / 2,
 		documents: map[string]*document{}, readings: map[string]*reading{},
 	}
 	e.makeRoom = l.makeRoom
-	return l, l.find()
+	err = l.find(l.earlier)
+	if err == nil {
+		err = l.find(l.folder.path) // which is this model's, and goes first
+	}
+	if err == nil {
+		err = l.clean()
+	}
+	if err != nil {
+		folder.close()
+		return nil, err
+	}
+	return l, nil
 }
 
-func (l *library) find() error {
-	entries, err := os.ReadDir(l.folder)
+// find takes in the documents of a folder.
+func (l *library) find(folder string) error {
+	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return err
 	}
-	hasFacts := map[string]bool{}
 	for _, entry := range entries {
-		path := filepath.Join(l.folder, entry.Name())
-		if strings.HasPrefix(entry.Name(), temporary) {
-			os.Remove(path) // of a process that was killed
-		}
+		path := filepath.Join(folder, entry.Name())
 		id, isFacts := strings.CutSuffix(entry.Name(), ".json")
 		if !isFacts {
 			continue
 		}
-		hasFacts[id] = true
 		var known facts
 		body, err := os.ReadFile(path)
 		if err == nil {
 			err = json.Unmarshal(body, &known)
 		}
-		if err == nil && known.ID+".json" != entry.Name() {
+		if err == nil && (known.ID != id || !isDocumentID(id)) {
 			err = fmt.Errorf("it is of document %q", known.ID)
 		}
 		if err != nil {
 			slog.Warn("a saved document is left alone", "file", path, "error", err)
 			continue
 		}
-		d := newDocument(l.folder, known)
+		d := newDocument(folder, known)
 		d.saved.Store(true)
 		l.documents[d.ID] = d
 	}
-	for _, entry := range entries { // killed before the facts were written, or after they were removed
+	return nil
+}
+
+// clean removes what a process that was killed has left in the folder: it was before the facts were written, or after
+// they were removed. Nobody else is writing there, as nobody else has the folder.
+func (l *library) clean() error {
+	entries, err := os.ReadDir(l.folder.path)
+	if err != nil {
+		return err
+	}
+	hasFacts := map[string]bool{}
+	for _, entry := range entries {
+		if id, isFacts := strings.CutSuffix(entry.Name(), ".json"); isFacts {
+			hasFacts[id] = true
+		}
+	}
+	for _, entry := range entries {
 		extension := filepath.Ext(entry.Name())
 		id := strings.TrimSuffix(entry.Name(), extension)
-		if (extension == ".txt" || extension == ".session") && isDocumentID(id) && !hasFacts[id] {
-			os.Remove(filepath.Join(l.folder, entry.Name()))
+		ours := (extension == ".txt" || extension == ".session") && isDocumentID(id)
+		if strings.HasPrefix(entry.Name(), temporary) || ours && !hasFacts[id] {
+			os.Remove(filepath.Join(l.folder.path, entry.Name()))
 		}
 	}
 	return nil
@@ -200,7 +230,7 @@ func (l *library) readNew(ctx context.Context, r *reading, known facts, text str
 		return nil, err
 	}
 	known.Tokens = stats.Tokens
-	d := newDocument(l.folder, known)
+	d := newDocument(l.folder.path, known)
 	d.keep(text, session)
 	return d, nil
 }
@@ -232,16 +262,21 @@ func (l *library) fork(ctx context.Context, d *document) (*waveinfer.Session, st
 
 // save is tried again when the service ends. A document that is not saved stays in memory.
 func (l *library) save(ctx context.Context, d *document) error {
-	err := d.save(ctx)
+	err := d.save(ctx, l.folder.path)
 	if err != nil && !errors.Is(err, errStopping) {
 		slog.Error("a document is not saved", "document", d.ID, "error", err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.documents[d.ID] == nil { // deleted meanwhile
-		d.removeFiles()
+		l.removeFiles(d.ID)
 	}
 	return err
+}
+
+// removeFiles forgets what was saved, by services before this one too: the document would come back.
+func (l *library) removeFiles(id string) error {
+	return errors.Join(removeFiles(l.folder.path, id), removeFiles(l.earlier, id))
 }
 
 func noDocument(id string) error {
@@ -289,7 +324,7 @@ func (l *library) delete(ctx context.Context, id string) error {
 	if d.deleted {
 		return noDocument(id)
 	}
-	if err := d.removeFiles(); err != nil {
+	if err := l.removeFiles(id); err != nil {
 		return err
 	}
 	delete(l.documents, id)
@@ -353,5 +388,6 @@ func (l *library) close(ctx context.Context) error {
 			d.release()
 		}
 	}
+	l.folder.close()
 	return failed
 }

@@ -32,13 +32,14 @@ func run(options options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	slog.SetLogLoggerLevel(options.log)
-	service, err := newService(ctx, options)
+	// Before anything else: who gets no address has opened no model and no documents.
+	listener, err := net.Listen("tcp", options.listen)
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", options.listen)
+	service, err := newService(ctx, options)
 	if err != nil {
-		return errors.Join(err, service.close(ctx))
+		return errors.Join(err, listener.Close())
 	}
 	server := service.server()
 	failed := make(chan error, 1)

@@ -33,7 +33,7 @@ func newService(ctx context.Context, o options) (*service, error) {
 	if s.engine, err = openEngine(ctx, o, s.metrics); err != nil {
 		return nil, err
 	}
-	if s.library, err = openLibrary(s.base, s.engine, o.documents); err != nil {
+	if s.library, err = openLibrary(s.base, s.engine, o); err != nil {
 		s.engine.close()
 		return nil, err
 	}

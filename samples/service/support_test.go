@@ -65,6 +65,38 @@ func (r *running) stop() {
 	}
 }
 
+// folder is where its documents are saved.
+func (r *running) folder() string { return r.service.library.folder.path }
+
+// files are the names of what is saved there.
+func (r *running) files() []string {
+	r.t.Helper()
+	entries, err := os.ReadDir(r.folder())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.Name() != "lock" {
+			names = append(names, entry.Name())
+		}
+	}
+	return names
+}
+
+// takeFolderAway makes saving fail until the folder is put back.
+func (r *running) takeFolderAway() (putBack func()) {
+	r.t.Helper()
+	away := r.folder() + ".away"
+	rename := func(from, to string) {
+		if err := os.Rename(from, to); err != nil {
+			r.t.Error(err)
+		}
+	}
+	rename(r.folder(), away)
+	return func() { rename(away, r.folder()) }
+}
+
 // object is some JSON.
 type object = map[string]any
 
