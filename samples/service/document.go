@@ -34,6 +34,7 @@ type document struct {
 	held   atomic.Uint64 // bytes of keys, values and index; 0: it is not in memory
 	saved  atomic.Bool
 	saving atomic.Bool // by somebody who is at it
+	users  int         // questions that are being answered; guarded by library.mu
 
 	lock    chan struct{}      // has one element while somebody uses what follows
 	folder  string             // where its files are, once it is saved

@@ -155,6 +155,7 @@ func (s *service) answerAbout(w http.ResponseWriter, r *http.Request, id string,
 	if err != nil {
 		return err
 	}
+	defer s.library.use(d)()
 	return s.answer(w, r, &chatForm, q, temperature, func(ctx context.Context) (*asked, error) {
 		session, text, err := s.library.fork(ctx, d)
 		if err != nil {

@@ -302,6 +302,65 @@ func TestDocumentsLeaveMemoryWhenOthersNeedIt(t *testing.T) {
 	r.idle()
 }
 
+func TestADocumentLargerThanHalfTheBudgetStays(t *testing.T) {
+	r := start(t, func(o *options) { o.kvBudget = 24 << 20 })
+	id, document := r.read(someText(random(t), 300))
+	r.service.library.work.Wait()
+	e := r.service.engine
+	if held, loaded := r.service.library.held(); loaded != 1 || held <= r.service.library.most {
+		t.Fatalf("%d documents of %d bytes are in memory", loaded, held)
+	}
+	d, err := r.service.library.get(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session, err := d.session.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.lacks(session, d.Tokens+100) {
+		t.Error("a fork is to need the document's memory once more")
+	}
+	session.Close()
+	var all sync.WaitGroup
+	for range 4 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			if got := at(r.ask(id), "choices/0/message/content"); got != fact {
+				t.Errorf("the answer is %v", got)
+			}
+		}()
+	}
+	all.Wait()
+	r.idle()
+	if _, loaded := r.service.library.held(); loaded != 1 {
+		t.Error("it left memory")
+	}
+	if read := float64(r.service.metrics.promptTokens.Load()); read > document["tokens"].(float64)+1000 {
+		t.Errorf("%g tokens were read for a document of %v", read, document["tokens"])
+	}
+}
+
+func TestADocumentStaysWhileItIsAsked(t *testing.T) {
+	r := start(t, nil)
+	id, _ := r.read(someText(random(t), 50))
+	l := r.service.library
+	l.work.Wait()
+	d, err := l.get(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := l.use(d)
+	if l.makeRoom() {
+		t.Error("it left memory")
+	}
+	done()
+	if !l.makeRoom() {
+		t.Error("it stays when nobody asks it any more")
+	}
+}
+
 func TestDocumentsStayInMemoryWhereThereIsRoom(t *testing.T) {
 	r := start(t, nil)
 	e := r.service.engine

@@ -131,7 +131,7 @@ func (e *engine) start(ctx context.Context, session *waveinfer.Session, params *
 		if info.State != waveinfer.TaskQueued {
 			return task, nil
 		}
-		if e.lacks(tokens) || time.Until(late) < e.gate.queueTime/2 {
+		if e.lacks(session, tokens) || time.Until(late) < e.gate.queueTime/2 {
 			e.makeRoom()
 		}
 	}
@@ -139,14 +139,20 @@ func (e *engine) start(ctx context.Context, session *waveinfer.Session, params *
 	return nil, err
 }
 
-// lacks tells whether there is too little memory for so many tokens beside what is held now.
-func (e *engine) lacks(tokens int) bool {
+// lacks tells whether there is too little memory for a session to come to so many tokens, beside what is held now: of
+// which a part may be its own, or shared with it.
+func (e *engine) lacks(session *waveinfer.Session, tokens int) bool {
 	plan, err := e.model.PlanMemory(&e.session, tokens)
 	if err != nil {
 		return true
 	}
+	own, err := session.Stats()
+	if err != nil {
+		return true
+	}
 	stats, err := e.runtime.Stats()
-	return err != nil || stats.KVBytes+plan.KVBytes+plan.IndexBytes+plan.SealingBytes > stats.KVBudgetBytes
+	planned := plan.KVBytes + plan.IndexBytes + plan.SealingBytes
+	return err != nil || stats.KVBytes+planned-min(own.KVBytes, planned) > stats.KVBudgetBytes
 }
 
 // waitFor waits until a task has events, or so long.

@@ -333,13 +333,46 @@ func (l *library) delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// makeRoom takes the document out of memory that nobody has used for the longest time. False: there is none
-// that is saved and that nobody is using now.
-func (l *library) makeRoom() bool {
-	list := l.all()
+// use keeps a document in memory, once it is there, until done is called.
+func (l *library) use(d *document) (done func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d.users++
+	return func() {
+		l.mu.Lock()
+		d.users--
+		l.mu.Unlock()
+		l.trim()
+	}
+}
+
+// makeRoom takes the document out of memory that nobody has used for the longest time. False: there is none that is
+// saved and that nobody is using: what is being asked shares its memory with the questions, which would not be free.
+func (l *library) makeRoom() bool { return l.letGo(false) }
+
+// trim makes room until documents hold no more than they may, but for the one that was used last: whoever asked it
+// will ask again, and it would have to be loaded each time.
+func (l *library) trim() {
+	for held, _ := l.held(); held > l.most && l.letGo(true); held, _ = l.held() {
+	}
+}
+
+// letGo is makeRoom; butLast: not the one that was used last.
+func (l *library) letGo(butLast bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []*document
+	for _, d := range l.documents {
+		if d.held.Load() > 0 {
+			list = append(list, d)
+		}
+	}
 	sort.Slice(list, func(i, j int) bool { return list[i].usedAt.Load() < list[j].usedAt.Load() })
+	if butLast && len(list) > 0 {
+		list = list[:len(list)-1]
+	}
 	for _, d := range list {
-		if d.held.Load() == 0 || !d.saved.Load() {
+		if d.users > 0 || !d.saved.Load() {
 			continue
 		}
 		select {
@@ -347,16 +380,10 @@ func (l *library) makeRoom() bool {
 			d.drop()
 			d.release()
 			return true
-		default: // it is being used, or loaded
+		default: // it is being saved
 		}
 	}
 	return false
-}
-
-// trim makes room until documents hold no more than they may.
-func (l *library) trim() {
-	for held, _ := l.held(); held > l.most && l.makeRoom(); held, _ = l.held() {
-	}
 }
 
 // held is the bytes of documents in memory, and how many they are.
