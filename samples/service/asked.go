@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"net/http"
 	"time"
 
@@ -21,31 +22,40 @@ type asked struct {
 	read    int                // tokens of prompt that it has read
 }
 
-// answer answers a request once it is its turn. temperature is where the request has none; ask makes the
-// prompt.
-func (s *service) answer(w http.ResponseWriter, r *http.Request, f *form, q *writing, temperature float32,
-	ask func(ctx context.Context) (*asked, error)) error {
-	ctx := r.Context()
-	sampling, err := q.sampling(temperature)
-	if err != nil {
-		return err
+// answer answers a request once it is its turn; ask makes the prompt. The answer goes where events go, which may have
+// begun.
+func (s *service) answer(ctx context.Context, events *eventStream, f *form, q *writing, sampling *waveinfer.SamplingParams,
+	ask func() (*asked, error)) error {
+	whole, err := s.write(ctx, events, f, q, sampling, ask)
+	if whole != nil { // who takes it slowly holds neither a place nor memory
+		writeJSON(events.to, http.StatusOK, whole)
 	}
+	return events.ended(err)
+}
+
+// write returns the answer, unless it has been sent as a stream.
+func (s *service) write(ctx context.Context, events *eventStream, f *form, q *writing, sampling *waveinfer.SamplingParams,
+	ask func() (*asked, error)) (*reply, error) {
 	leave, err := s.engine.gate.enter(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer leave()
 	began := time.Now()
-	asked, err := ask(ctx)
+	asked, err := ask()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a, err := s.begin(ctx, began, asked, q, sampling)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer a.close()
-	return f.send(ctx, w, a, q)
+	header := reply{ID: f.id + rand.Text(), Created: time.Now().Unix(), Model: a.engine.id}
+	if q.Stream {
+		return nil, f.stream(ctx, events, a, q, header)
+	}
+	return f.gather(ctx, a, q, header)
 }
 
 // begin gives a prompt to the engine.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"net/http"
 	"time"
 )
@@ -25,7 +24,11 @@ func (s *service) chat(w http.ResponseWriter, r *http.Request) error {
 	if q.Document != "" {
 		return s.answerAbout(w, r, q.Document, q.Messages, &q.writing, 1)
 	}
-	return s.answer(w, r, &chatForm, &q.writing, 1, func(context.Context) (*asked, error) {
+	sampling, err := q.sampling(1)
+	if err != nil {
+		return err
+	}
+	return s.answer(r.Context(), newEventStream(w), &chatForm, &q.writing, sampling, func() (*asked, error) {
 		prompt, err := s.engine.chatTokens(q.Messages, time.Now())
 		return &asked{prompt: prompt, param: "messages", most: usualAnswer}, err
 	})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"net/http"
 
@@ -24,7 +23,11 @@ func (s *service) completions(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkModel(q.Model); err != nil {
 		return err
 	}
-	return s.answer(w, r, &completionForm, &q.writing, 1, func(context.Context) (*asked, error) {
+	sampling, err := q.sampling(1)
+	if err != nil {
+		return err
+	}
+	return s.answer(r.Context(), newEventStream(w), &completionForm, &q.writing, sampling, func() (*asked, error) {
 		tokens, err := q.Prompt.of(s.engine)
 		return &asked{prompt: tokens, param: "prompt", most: usualCompletion}, err
 	})

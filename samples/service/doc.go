@@ -32,7 +32,8 @@
 // The text is sent as it is, or with Content-Type: application/json as {"text": ..., "name": ..., "stream":
 // true}. In a conversation it stands before the first user's message. Nothing can stand before what was read
 // once, so a system message comes right behind it. Documents that nobody asks leave memory when others need
-// it, and come back from their files when somebody does.
+// it, and come back from their files when somebody does: all who ask wait for that together, it goes on when they
+// leave, and a stream says meanwhile that it is alive.
 //
 // Each model's documents are in a folder of its own within --documents, known by what is in the model's files, and one
 // service at a time has it. Documents that earlier versions have saved in --documents itself are found there by
@@ -66,5 +67,5 @@
 // main.go starts and stops it, service.go says what is answered where. A request goes through chat.go,
 // completions.go or documents.go, which make a prompt of it (prompt.go), waits for its turn (gate.go), is given
 // to the engine (asked.go, engine.go, answer.go), and its answer is sent (reply.go, event_stream.go). library.go,
-// document.go and folder.go keep what was read. problem.go is everything that goes wrong.
+// document.go, loading.go and folder.go keep what was read. problem.go is everything that goes wrong.
 package main

@@ -6,12 +6,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,11 +34,10 @@ type document struct {
 	saving atomic.Bool // by somebody who is at it
 	users  int         // questions that are being answered; guarded by library.mu
 
-	lock    chan struct{}      // has one element while somebody uses what follows
+	mu      sync.Mutex
 	folder  string             // where its files are, once it is saved
 	text    string             // "" while it is not in memory
 	session *waveinfer.Session // nil likewise
-	deleted bool
 }
 
 // documentID names a text by its content.
@@ -54,7 +51,7 @@ var documentIDs = regexp.MustCompile("^doc-[0-9a-f]{32}$")
 func isDocumentID(name string) bool { return documentIDs.MatchString(name) }
 
 func newDocument(folder string, known facts) *document {
-	return &document{facts: known, folder: folder, lock: make(chan struct{}, 1)}
+	return &document{facts: known, folder: folder}
 }
 
 // A document's three files. The facts come last and go first: where they are, the others are whole.
@@ -62,92 +59,55 @@ func textFile(folder, id string) string    { return filepath.Join(folder, id+".t
 func sessionFile(folder, id string) string { return filepath.Join(folder, id+".session") }
 func factsFile(folder, id string) string   { return filepath.Join(folder, id+".json") }
 
-func (d *document) acquire(ctx context.Context) error {
-	select {
-	case d.lock <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+// where is where its files are.
+func (d *document) where() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.folder
 }
 
-func (d *document) release() { <-d.lock }
-
-// keep puts what has been read or loaded into memory; d is acquired.
+// keep puts what has been read or loaded into memory.
 func (d *document) keep(text string, session *waveinfer.Session) {
+	held := uint64(1)
+	if stats, err := session.Stats(); err == nil {
+		held = stats.KVBytes
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.text, d.session = text, session
 	d.usedAt.Store(time.Now().UnixNano())
-	d.held.Store(1)
-	if stats, err := session.Stats(); err == nil {
-		d.held.Store(stats.KVBytes)
-	}
+	d.held.Store(held)
 }
 
-// drop takes it out of memory; forks of it go on. d is acquired.
-func (d *document) drop() {
-	if d.session != nil {
-		d.session.Close()
-	}
+// takeOut takes it out of memory, once its session is closed; forks of that go on. nil: it is not there.
+func (d *document) takeOut() *waveinfer.Session {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	session := d.session
 	d.text, d.session = "", nil
 	d.held.Store(0)
+	return session
 }
 
-// fork gives a session that has read the document, which is loaded if it is not in memory, and its text.
-func (d *document) fork(ctx context.Context, e *engine) (*waveinfer.Session, string, error) {
-	if err := d.acquire(ctx); err != nil {
-		return nil, "", err
-	}
-	defer d.release()
-	if d.deleted {
-		return nil, "", noDocument(d.ID)
-	}
+// fork gives a session that has read the document, and its text; nil: it is not in memory.
+func (d *document) fork() (*waveinfer.Session, string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.session == nil {
-		if err := d.load(ctx, e); err != nil {
-			return nil, "", err
-		}
+		return nil, "", nil
 	}
-	d.usedAt.Store(time.Now().UnixNano())
 	session, err := d.session.Fork()
 	return session, d.text, err
 }
 
-// load brings the document back from its files. A session that another model wrote, that was read through another
-// policy, or that is damaged, is read anew from the text; d is acquired.
-func (d *document) load(ctx context.Context, e *engine) error {
-	text, err := os.ReadFile(textFile(d.folder, d.ID))
-	if err == nil && documentID(string(text)) != d.ID {
-		err = errors.New("its text is damaged")
+// ask is fork for a question. Whoever uses the document finds it in memory, unless it was deleted.
+func (d *document) ask() (*waveinfer.Session, string, error) {
+	d.usedAt.Store(time.Now().UnixNano())
+	session, text, err := d.fork()
+	if session == nil && err == nil {
+		err = noDocument(d.ID)
 	}
-	if err != nil {
-		return newProblem(http.StatusInternalServerError, "server_error", "document", "document_lost",
-			fmt.Sprintf("document %s cannot be loaded: %s; delete it and send its text again", d.ID, err))
-	}
-	params, file := e.savedSession(), sessionFile(d.folder, d.ID)
-	session, err := e.model.Load(ctx, file, params)
-	for errors.Is(err, waveinfer.ErrBudget) && e.makeRoom() {
-		session, err = e.model.Load(ctx, file, params)
-	}
-	if errors.Is(err, waveinfer.ErrCancelled) || errors.Is(err, waveinfer.ErrBudget) || errors.Is(err, waveinfer.ErrMemory) {
-		return err
-	}
-	if err != nil {
-		slog.Warn("a saved session is of no use: its text is read again", "document", d.ID, "error", err)
-		if session, err = e.readText(ctx, string(text), time.Unix(d.CreatedAt, 0), func(int, int) {}); err != nil {
-			return err
-		}
-		d.saved.Store(false)
-	}
-	d.keep(string(text), session)
-	return nil
-}
-
-// readText reads a text as what all conversations about it begin with.
-func (e *engine) readText(ctx context.Context, text string, now time.Time, progress func(done, total int)) (*waveinfer.Session, error) {
-	tokens, err := e.opening(text, now)
-	if err != nil {
-		return nil, err
-	}
-	return e.read(ctx, tokens, progress)
+	return session, text, err
 }
 
 // save writes the document's files if they are not there and nobody else is writing them. It works on a fork, so
@@ -157,17 +117,11 @@ func (d *document) save(ctx context.Context, folder string) error {
 		return nil
 	}
 	defer d.saving.Store(false)
-	if err := d.acquire(ctx); err != nil {
-		return err
-	}
-	if d.session == nil || d.deleted || d.saved.Load() {
-		d.release()
+	if d.saved.Load() {
 		return nil
 	}
-	text := d.text
-	session, err := d.session.Fork()
-	d.release()
-	if err != nil {
+	session, text, err := d.fork()
+	if session == nil {
 		return err
 	}
 	defer session.Close()
@@ -184,8 +138,8 @@ func (d *document) save(ctx context.Context, folder string) error {
 	if err != nil {
 		return err
 	}
-	d.lock <- struct{}{}
-	defer d.release()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.folder = folder
 	d.saved.Store(true)
 	return nil

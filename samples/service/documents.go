@@ -75,20 +75,15 @@ type readingProgress struct {
 func (s *service) streamReading(ctx context.Context, w http.ResponseWriter, name, text string) error {
 	events := newEventStream(w)
 	var last readingProgress
-	var sent time.Time
 	d, isNew, err := s.library.read(ctx, name, text, func(done, total int) {
 		now := readingProgress{Object: "document.progress", Done: done, Total: total}
-		if now != last || time.Since(sent) > aliveEvery {
+		if now != last || time.Since(events.written) > aliveEvery {
 			events.send(now) // a client that is gone ends ctx
-			last, sent = now, time.Now()
+			last = now
 		}
 	})
-	if err != nil && !events.begun {
-		return err
-	}
 	if err != nil {
-		events.fail(err)
-		return nil
+		return events.ended(err)
 	}
 	card := d.card()
 	card.New = &isNew
@@ -121,7 +116,7 @@ func (s *service) oneDocument(w http.ResponseWriter, r *http.Request) error {
 // deleteDocument is DELETE /v1/documents/{id}.
 func (s *service) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
-	if err := s.library.delete(r.Context(), id); err != nil {
+	if err := s.library.delete(id); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"id": id, "object": "document", "deleted": true})
@@ -149,15 +144,29 @@ func (s *service) ask(w http.ResponseWriter, r *http.Request) error {
 	return s.answerAbout(w, r, r.PathValue("id"), []message{{Role: "user", Content: content(q.Question)}}, &q.writing, 0)
 }
 
-// answerAbout answers a conversation about a document from a fork of its session.
+// answerAbout answers a conversation about a document from a fork of its session. Bringing that back into memory takes
+// no place at the gate, and a stream says meanwhile that it is alive.
 func (s *service) answerAbout(w http.ResponseWriter, r *http.Request, id string, messages []message, q *writing, temperature float32) error {
+	sampling, err := q.sampling(temperature)
+	if err != nil {
+		return err
+	}
 	d, err := s.library.get(id)
 	if err != nil {
 		return err
 	}
-	defer s.library.use(d)()
-	return s.answer(w, r, &chatForm, q, temperature, func(ctx context.Context) (*asked, error) {
-		session, text, err := s.library.fork(ctx, d)
+	events := newEventStream(w)
+	done, err := s.library.use(r.Context(), d, func(int, int) {
+		if q.Stream {
+			events.alive("reading the document")
+		}
+	})
+	if err != nil {
+		return events.ended(err)
+	}
+	defer done()
+	return s.answer(r.Context(), events, &chatForm, q, sampling, func() (*asked, error) {
+		session, text, err := d.ask()
 		if err != nil {
 			return nil, err
 		}

@@ -351,7 +351,10 @@ func TestADocumentStaysWhileItIsAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := l.use(d)
+	done, err := l.use(context.Background(), d, func(int, int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if l.makeRoom() {
 		t.Error("it left memory")
 	}

@@ -122,7 +122,7 @@ func (e *engine) start(ctx context.Context, session *waveinfer.Session, params *
 		}
 		info, err := task.Info()
 		if err == nil && info.State == waveinfer.TaskQueued && time.Now().After(late) {
-			err = tooBusy(e.gate.expected(), "out_of_memory", "others have all the memory; try again later")
+			err = e.noMemory()
 		}
 		if err != nil {
 			task.Close()
@@ -153,6 +153,26 @@ func (e *engine) lacks(session *waveinfer.Session, tokens int) bool {
 	stats, err := e.runtime.Stats()
 	planned := plan.KVBytes + plan.IndexBytes + plan.SealingBytes
 	return err != nil || stats.KVBytes+planned-min(own.KVBytes, planned) > stats.KVBudgetBytes
+}
+
+// awaitRoom waits until there is more memory than now: a document has left it, or somebody is done.
+func (e *engine) awaitRoom(ctx context.Context, late time.Time) error {
+	before, err := e.runtime.Stats()
+	for now := before; err == nil && now.KVBytes >= before.KVBytes && !e.makeRoom(); now, err = e.runtime.Stats() {
+		if time.Now().After(late) {
+			return e.noMemory()
+		}
+		select {
+		case <-time.After(lookAfter):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return err
+}
+
+func (e *engine) noMemory() error {
+	return tooBusy(e.gate.expected(), "out_of_memory", "others have all the memory; try again later")
 }
 
 // waitFor waits until a task has events, or so long.

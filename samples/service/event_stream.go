@@ -11,10 +11,11 @@ type eventStream struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
 	begun   bool // the status has been sent: errors are events from now on
+	written time.Time
 }
 
 func newEventStream(w http.ResponseWriter) *eventStream {
-	return &eventStream{to: w, control: http.NewResponseController(w)}
+	return &eventStream{to: w, control: http.NewResponseController(w), written: time.Now()}
 }
 
 // How long a client may take to take an event.
@@ -27,7 +28,8 @@ func (s *eventStream) write(line string) error {
 		s.to.Header().Set("Cache-Control", "no-cache")
 		s.to.Header().Set("X-Accel-Buffering", "no") // nginx would keep events back
 	}
-	s.control.SetWriteDeadline(time.Now().Add(writeTime))
+	s.written = time.Now()
+	s.control.SetWriteDeadline(s.written.Add(writeTime))
 	if _, err := s.to.Write([]byte(line + "\n\n")); err != nil {
 		return err
 	}
@@ -44,6 +46,22 @@ func (s *eventStream) send(event any) error {
 
 // comment is for the connection alone.
 func (s *eventStream) comment(text string) error { return s.write(": " + text) }
+
+// alive is a comment where nothing has been said for long.
+func (s *eventStream) alive(text string) {
+	if time.Since(s.written) >= aliveEvery {
+		s.comment(text) // a client that is gone ends its request's context
+	}
+}
+
+// ended is how a handler's error goes on: as it is while the status can still say it, then as the stream's last event.
+func (s *eventStream) ended(err error) error {
+	if err == nil || !s.begun {
+		return err
+	}
+	s.fail(err)
+	return nil
+}
 
 // fail ends the stream with a problem, in the form in which OpenAI's client knows one.
 func (s *eventStream) fail(err error) {

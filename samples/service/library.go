@@ -33,10 +33,11 @@ type library struct {
 	closed    bool // nothing new is read
 }
 
-// reading is a text that is being read, for all who have sent it. It ends when all of them are gone: whoever sends
-// the text then has it read anew.
+// reading is a text that is being read, for all who have sent it, or a document that is brought back into memory, for
+// all who ask it. A text's ends when all of them are gone: whoever sends it then has it read anew.
 type reading struct {
-	waiting     int // guarded by library.mu
+	waiting     int  // guarded by library.mu
+	goesOn      bool // when nobody is waiting any more
 	cancel      context.CancelFunc
 	done, total atomic.Int64 // tokens
 	ended       chan struct{}
@@ -146,15 +147,22 @@ func (l *library) read(ctx context.Context, name, text string, progress func(don
 	}
 	r := l.readings[id]
 	if r == nil {
-		work, cancel := context.WithCancel(l.base)
-		r = &reading{cancel: cancel, ended: make(chan struct{})}
-		l.readings[id] = r
-		l.work.Add(1)
+		var work context.Context
+		work, r = l.newReading(id)
 		go l.run(work, r, id, name, text)
 	}
 	r.waiting++
 	l.mu.Unlock()
 	return l.await(ctx, id, r, progress)
+}
+
+// newReading is for a goroutine that is about to start, with the context of its work; l.mu is held.
+func (l *library) newReading(id string) (context.Context, *reading) {
+	work, cancel := context.WithCancel(l.base)
+	r := &reading{cancel: cancel, ended: make(chan struct{})}
+	l.readings[id] = r
+	l.work.Add(1)
+	return work, r
 }
 
 func (l *library) await(ctx context.Context, id string, r *reading, progress func(done, total int)) (*document, bool, error) {
@@ -169,7 +177,7 @@ func (l *library) await(ctx context.Context, id string, r *reading, progress fun
 		case <-ctx.Done():
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if r.waiting--; r.waiting == 0 {
+			if r.waiting--; r.waiting == 0 && !r.goesOn {
 				r.cancel()
 				l.forget(id, r)
 			}
@@ -194,7 +202,7 @@ func (l *library) run(ctx context.Context, r *reading, id, name, text string) {
 	l.mu.Lock()
 	switch known := l.documents[id]; {
 	case err == nil && known != nil: // by a reading that was given up too late
-		d.drop()
+		d.takeOut().Close()
 		d = known
 	case err == nil:
 		l.documents[id] = d
@@ -212,15 +220,7 @@ func (l *library) run(ctx context.Context, r *reading, id, name, text string) {
 }
 
 func (l *library) readNew(ctx context.Context, r *reading, known facts, text string) (*document, error) {
-	leave, err := l.engine.gate.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	session, err := l.engine.readText(ctx, text, time.Unix(known.CreatedAt, 0), func(done, total int) {
-		r.done.Store(int64(done))
-		r.total.Store(int64(total))
-	})
+	session, err := l.readText(ctx, r, text, time.Unix(known.CreatedAt, 0))
 	if err != nil {
 		return nil, err
 	}
@@ -230,34 +230,9 @@ func (l *library) readNew(ctx context.Context, r *reading, known facts, text str
 		return nil, err
 	}
 	known.Tokens = stats.Tokens
-	d := newDocument(l.folder.path, known)
+	d := newDocument("", known)
 	d.keep(text, session)
 	return d, nil
-}
-
-// fork gives a session that has read the document, and its text. It may have to be loaded, and others to go for that;
-// if what was saved was of no use it is saved again, beside the questions: until then it cannot leave memory.
-func (l *library) fork(ctx context.Context, d *document) (*waveinfer.Session, string, error) {
-	before := d.saved.Load()
-	session, text, err := d.fork(ctx, l.engine)
-	if err != nil {
-		return nil, "", err
-	}
-	l.mu.Lock()
-	again := before && !d.saved.Load() && !l.closed
-	if again {
-		l.work.Add(1)
-	}
-	l.mu.Unlock()
-	if again {
-		go func() {
-			defer l.work.Done()
-			l.save(l.base, d)
-			l.trim()
-		}()
-	}
-	l.trim()
-	return session, text, nil
 }
 
 // save is tried again when the service ends. A document that is not saved stays in memory.
@@ -310,40 +285,30 @@ func (l *library) all() []*document {
 }
 
 // delete forgets a document. Questions that are being answered go on.
-func (l *library) delete(ctx context.Context, id string) error {
-	d, err := l.get(id)
-	if err != nil {
-		return err
+func (l *library) delete(id string) error {
+	session, err := l.remove(id)
+	if session != nil {
+		session.Close()
 	}
-	if err := d.acquire(ctx); err != nil {
-		return err
-	}
-	defer d.release()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if d.deleted {
-		return noDocument(id)
-	}
-	if err := l.removeFiles(id); err != nil {
-		return err
-	}
-	delete(l.documents, id)
-	d.deleted = true
-	d.drop()
-	return nil
+	return err
 }
 
-// use keeps a document in memory, once it is there, until done is called.
-func (l *library) use(d *document) (done func()) {
+func (l *library) remove(id string) (*waveinfer.Session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d.users++
-	return func() {
-		l.mu.Lock()
-		d.users--
-		l.mu.Unlock()
-		l.trim()
+	d := l.documents[id]
+	if d == nil {
+		return nil, noDocument(id)
 	}
+	if err := l.removeFiles(id); err != nil {
+		return nil, err
+	}
+	delete(l.documents, id)
+	if r := l.readings[id]; r != nil {
+		r.cancel()
+		l.forget(id, r)
+	}
+	return d.takeOut(), nil
 }
 
 // makeRoom takes the document out of memory that nobody has used for the longest time. False: there is none that is
@@ -359,6 +324,15 @@ func (l *library) trim() {
 
 // letGo is makeRoom; butLast: not the one that was used last.
 func (l *library) letGo(butLast bool) bool {
+	session := l.leastUsed(butLast)
+	if session != nil {
+		session.Close() // which takes its time for gigabytes: nobody waits for that
+	}
+	return session != nil
+}
+
+// leastUsed takes a document's session out that may leave; nil: there is none.
+func (l *library) leastUsed(butLast bool) *waveinfer.Session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var list []*document
@@ -372,18 +346,11 @@ func (l *library) letGo(butLast bool) bool {
 		list = list[:len(list)-1]
 	}
 	for _, d := range list {
-		if d.users > 0 || !d.saved.Load() {
-			continue
-		}
-		select {
-		case d.lock <- struct{}{}:
-			d.drop()
-			d.release()
-			return true
-		default: // it is being saved
+		if d.users == 0 && d.saved.Load() {
+			return d.takeOut()
 		}
 	}
-	return false
+	return nil
 }
 
 // held is the bytes of documents in memory, and how many they are.
@@ -410,9 +377,8 @@ func (l *library) close(ctx context.Context) error {
 		if err := l.save(ctx, d); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("document %s is not saved: %w", d.ID, err))
 		}
-		if d.acquire(ctx) == nil {
-			d.drop()
-			d.release()
+		if session := d.takeOut(); session != nil {
+			session.Close()
 		}
 	}
 	l.folder.close()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -58,14 +59,7 @@ func orNull(s string) *string {
 func problemOf(err error) *problem {
 	var known *problem
 	var large *http.MaxBytesError
-	is := func(targets ...error) bool {
-		for _, target := range targets {
-			if errors.Is(err, target) {
-				return true
-			}
-		}
-		return false
-	}
+	is := func(targets ...error) bool { return isAny(err, targets...) }
 	switch {
 	case errors.As(err, &known):
 		return known
@@ -84,6 +78,10 @@ func problemOf(err error) *problem {
 		return badRequest("", "", "%s", err.Error())
 	}
 	return newProblem(http.StatusInternalServerError, "server_error", "", "internal_error", err.Error())
+}
+
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
 // writeProblem answers a request with a problem instead of what was asked for.

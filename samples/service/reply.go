@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"net/http"
 	"strings"
 	"time"
 )
@@ -63,48 +61,33 @@ var completionForm = form{
 	delta:  func(text, finish string) choice { return choice{Text: &text, FinishReason: orNull(finish)} },
 }
 
-// send sends an answer as the request wants it: as a whole or as a stream. An error means that nothing has
-// been sent yet.
-func (f *form) send(ctx context.Context, w http.ResponseWriter, a *answer, q *writing) error {
-	header := reply{ID: f.id + rand.Text(), Created: time.Now().Unix(), Model: a.engine.id}
-	if q.Stream {
-		return f.stream(ctx, w, a, q, header)
+// gather waits for the whole answer.
+func (f *form) gather(ctx context.Context, a *answer, q *writing, header reply) (*reply, error) {
+	var text strings.Builder
+	finish := ""
+	for p := range a.pieces(ctx) {
+		if p.err != nil {
+			return nil, p.err
+		}
+		a.count(p)
+		text.WriteString(p.text)
+		finish = p.finish
 	}
-	text, finish, err := gather(ctx, a)
-	if err != nil {
-		return err
+	if finish == "" { // the client is gone, or the service is to stop
+		return nil, context.Cause(ctx)
 	}
-	whole := f.answer(text)
+	whole := f.answer(text.String())
 	whole.FinishReason = &finish
 	header.Object, header.Choices, header.Usage = f.whole, []choice{whole}, a.usage()
 	if q.Statistics {
 		header.Statistics = a.statistics()
 	}
-	writeJSON(w, http.StatusOK, header)
-	return nil
-}
-
-// gather waits for the whole answer.
-func gather(ctx context.Context, a *answer) (text, finish string, err error) {
-	var all strings.Builder
-	for p := range a.pieces(ctx) {
-		if p.err != nil {
-			return "", "", p.err
-		}
-		a.count(p)
-		all.WriteString(p.text)
-		finish = p.finish
-	}
-	if finish == "" { // the client is gone, or the service is to stop
-		return "", "", context.Cause(ctx)
-	}
-	return all.String(), finish, nil
+	return &header, nil
 }
 
 // stream sends an answer piece by piece, and [DONE] at its end.
-func (f *form) stream(ctx context.Context, w http.ResponseWriter, a *answer, q *writing, header reply) error {
+func (f *form) stream(ctx context.Context, events *eventStream, a *answer, q *writing, header reply) error {
 	header.Object = f.piece
-	events := newEventStream(w)
 	send := func(c ...choice) error {
 		next := header
 		next.Choices = c
@@ -122,15 +105,11 @@ func (f *form) stream(ctx context.Context, w http.ResponseWriter, a *answer, q *
 		if err == nil && !ok {
 			err = context.Cause(ctx)
 		}
-		if err != nil && !events.begun {
-			return err
-		}
 		if err == nil && !introduced {
 			err, introduced = send(*f.first), true
 		}
 		if err != nil {
-			events.fail(err)
-			return nil
+			return err
 		}
 		a.count(p)
 		finish = p.finish
