@@ -94,23 +94,43 @@ func (l *library) load(ctx context.Context, r *reading, d *document) (text strin
 	folder := d.where()
 	body, err := os.ReadFile(textFile(folder, d.ID))
 	text = string(body)
-	if err == nil && documentID(text) != d.ID {
-		err = errors.New("its text is damaged")
-	}
-	if err != nil {
-		return "", nil, false, newProblem(http.StatusInternalServerError, "server_error", "document", "document_lost",
-			fmt.Sprintf("document %s cannot be loaded: %s; delete it and send its text again", d.ID, err))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "", nil, false, lost(d, "its text is gone")
+	case err != nil:
+		return "", nil, false, unavailable(d, err)
+	case documentID(text) != d.ID:
+		return "", nil, false, lost(d, "its text is damaged")
 	}
 	if err := l.engine.mayTake("document", d.Tokens, 1); err != nil {
 		return "", nil, false, err
 	}
 	session, err = l.loadSession(ctx, sessionFile(folder, d.ID))
-	if err != nil && ctx.Err() == nil && problemOf(err).status != http.StatusTooManyRequests {
+	if isAny(err, waveinfer.ErrMismatch, waveinfer.ErrFormat, waveinfer.ErrUnsupported, os.ErrNotExist) {
 		slog.Warn("a saved session is of no use: its text is read again", "document", d.ID, "error", err)
 		session, err = l.readText(ctx, r, text, time.Unix(d.CreatedAt, 0))
 		return text, session, true, err
 	}
+	if errors.Is(err, waveinfer.ErrIO) {
+		err = unavailable(d, err)
+	}
 	return text, session, false, err
+}
+
+// lost is for what can only come back from whoever sent it.
+func lost(d *document, why string) error {
+	return newProblem(http.StatusInternalServerError, "server_error", "document", "document_lost",
+		fmt.Sprintf("document %s cannot be loaded: %s; delete it and send its text again", d.ID, why))
+}
+
+// unavailable is for what may be there the next time. What the system says has the server's paths: those are for the
+// log.
+func unavailable(d *document, err error) error {
+	slog.Error("a document cannot be loaded now", "document", d.ID, "error", err)
+	p := newProblem(http.StatusServiceUnavailable, "server_error", "document", "document_unavailable",
+		fmt.Sprintf("document %s cannot be loaded now; try again later", d.ID))
+	p.retryAfter = 5 * time.Second
+	return p
 }
 
 // loadSession waits for its memory for as long as tasks do.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,5 +132,38 @@ func TestADocumentWaitsForItsMemory(t *testing.T) {
 	}()
 	if got := at(r.ask(id), "choices/0/message/content"); got != fact {
 		t.Errorf("the answer is %v", got)
+	}
+}
+
+// outOfTheWay makes a file one whose name leads to itself: the system cannot open it, and it is not gone.
+func outOfTheWay(t *testing.T, file string) (putBack func()) {
+	t.Helper()
+	if err := os.Rename(file, file+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(file, file); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.Rename(file+".away", file); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestADocumentThatCannotBeLoadedNowIsNotLost(t *testing.T) {
+	r, id, tokens := startUnloaded(t, 50, false, nil)
+	for _, file := range []string{textFile(r.folder(), id), sessionFile(r.folder(), id)} {
+		putBack := outOfTheWay(t, file)
+		status, answer := r.call("POST", "/v1/documents/"+id+"/ask", object{"question": question})
+		message, _ := at(answer, "error/message").(string)
+		if status != http.StatusServiceUnavailable || at(answer, "error/code") != "document_unavailable" || strings.Contains(message, r.folder()) {
+			t.Errorf("%s: status %d, %v", file, status, answer)
+		}
+		putBack()
+	}
+	r.ask(id)
+	if read := float64(r.service.metrics.promptTokens.Load()); read >= tokens {
+		t.Errorf("%g tokens were read: the text was read again", read)
 	}
 }
