@@ -35,6 +35,9 @@
 // it, and come back from their files when somebody does: all who ask wait for that together, it goes on when they
 // leave, and a stream says meanwhile that it is alive.
 //
+// None is deleted but by a client: where --documents-disk bytes are taken, or there are 10,000 documents, new ones are
+// refused with 507. One that could not be saved stays in memory, is tried again, and is counted in /metrics.
+//
 // Each model's documents are in a folder of its own within --documents, known by what is in the model's files, and one
 // service at a time has it. Documents that earlier versions have saved in --documents itself are found there by
 // every model, and stay as they are until they are deleted.
@@ -67,5 +70,5 @@
 // main.go starts and stops it, service.go says what is answered where. A request goes through chat.go,
 // completions.go or documents.go, which make a prompt of it (prompt.go), waits for its turn (gate.go), is given
 // to the engine (asked.go, engine.go, answer.go), and its answer is sent (reply.go, event_stream.go). library.go,
-// document.go, loading.go and folder.go keep what was read. problem.go is everything that goes wrong.
+// document.go, loading.go, disk.go and folder.go keep what was read. problem.go is everything that goes wrong.
 package main

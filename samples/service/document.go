@@ -32,7 +32,12 @@ type document struct {
 	held   atomic.Uint64 // bytes of keys, values and index; 0: it is not in memory
 	saved  atomic.Bool
 	saving atomic.Bool // by somebody who is at it
-	users  int         // questions that are being answered; guarded by library.mu
+
+	// Guarded by library.mu.
+	users    int       // questions that are being answered
+	disk     int64     // bytes of its files, or that they will have
+	failures int       // of saving it, one after the other
+	failedAt time.Time // the last one
 
 	mu      sync.Mutex
 	folder  string             // where its files are, once it is saved

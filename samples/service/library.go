@@ -26,6 +26,8 @@ type library struct {
 	most    uint64 // bytes of documents in memory that nobody is using
 	base    context.Context
 	work    sync.WaitGroup // readings and saves
+	needed  chan struct{}  // has an element when memory is needed that only documents have which are not saved
+	disk    int64          // most bytes of files; 0: no bound
 
 	mu        sync.Mutex
 	documents map[string]*document
@@ -40,6 +42,7 @@ type reading struct {
 	goesOn      bool // when nobody is waiting any more
 	cancel      context.CancelFunc
 	done, total atomic.Int64 // tokens
+	disk        int64        // bytes that its files will take; guarded by library.mu
 	ended       chan struct{}
 	document    *document // once it has ended
 	err         error
@@ -60,8 +63,8 @@ func openLibrary(base context.Context, e *engine, o options) (*library, error) {
 		return nil, err
 	}
 	l := &library{
-		engine: e, folder: folder, earlier: o.documents, base: base, most: stats.KVBudgetBytes / 2,
-		documents: map[string]*document{}, readings: map[string]*reading{},
+		engine: e, folder: folder, earlier: o.documents, base: base, most: stats.KVBudgetBytes / 2, disk: o.documentsDisk,
+		needed: make(chan struct{}, 1), documents: map[string]*document{}, readings: map[string]*reading{},
 	}
 	e.makeRoom = l.makeRoom
 	err = l.find(l.earlier)
@@ -71,10 +74,14 @@ func openLibrary(base context.Context, e *engine, o options) (*library, error) {
 	if err == nil {
 		err = l.clean()
 	}
+	for id, d := range l.documents {
+		d.disk = l.saved(id)
+	}
 	if err != nil {
 		folder.close()
 		return nil, err
 	}
+	go l.saveAgain()
 	return l, nil
 }
 
@@ -147,6 +154,10 @@ func (l *library) read(ctx context.Context, name, text string, progress func(don
 	}
 	r := l.readings[id]
 	if r == nil {
+		if err := l.mayAdd(int64(len(text)), nil); err != nil {
+			l.mu.Unlock()
+			return nil, false, err
+		}
 		var work context.Context
 		work, r = l.newReading(id)
 		go l.run(work, r, id, name, text)
@@ -205,6 +216,7 @@ func (l *library) run(ctx context.Context, r *reading, id, name, text string) {
 		d.takeOut().Close()
 		d = known
 	case err == nil:
+		d.disk = r.disk
 		l.documents[id] = d
 	}
 	l.forget(id, r)
@@ -220,7 +232,9 @@ func (l *library) run(ctx context.Context, r *reading, id, name, text string) {
 }
 
 func (l *library) readNew(ctx context.Context, r *reading, known facts, text string) (*document, error) {
-	session, err := l.readText(ctx, r, text, time.Unix(known.CreatedAt, 0))
+	session, err := l.readText(ctx, r, text, time.Unix(known.CreatedAt, 0), func(tokens int) error {
+		return l.reserve(r, len(text), tokens)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +249,7 @@ func (l *library) readNew(ctx context.Context, r *reading, known facts, text str
 	return d, nil
 }
 
-// save is tried again when the service ends. A document that is not saved stays in memory.
+// save is tried again later if it fails, and when the service ends. A document that is not saved stays in memory.
 func (l *library) save(ctx context.Context, d *document) error {
 	err := d.save(ctx, l.folder.path)
 	if err != nil && !errors.Is(err, errStopping) {
@@ -246,7 +260,64 @@ func (l *library) save(ctx context.Context, d *document) error {
 	if l.documents[d.ID] == nil { // deleted meanwhile
 		l.removeFiles(d.ID)
 	}
-	return err
+	if err != nil {
+		d.failures, d.failedAt = d.failures+1, time.Now()
+		return err
+	}
+	d.failures = 0
+	if d.saved.Load() {
+		d.disk = l.saved(d.ID)
+	}
+	return nil
+}
+
+// How soon what could not be saved is tried again; twice as long after each time, up to half an hour. Tests have less
+// patience.
+var saveAfter = 30 * time.Second
+
+const mostDoublings = 6
+
+// saveAgain tries to save what could not be, until the service ends.
+func (l *library) saveAgain() {
+	tick := time.NewTicker(saveAfter)
+	defer tick.Stop()
+	for {
+		hurry := false
+		select {
+		case <-l.base.Done():
+			return
+		case <-tick.C:
+		case <-l.needed:
+			hurry = true
+		}
+		for _, d := range l.unsaved(hurry) {
+			l.save(l.base, d)
+			l.work.Done()
+		}
+		l.trim()
+	}
+}
+
+// unsaved are the documents that should be tried again now, each counted as work; hurry: also those that would wait
+// for longer than the first time, but a disk that is full is not written to all the time.
+func (l *library) unsaved(hurry bool) []*document {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []*document
+	for _, d := range l.documents {
+		if d.failures == 0 || l.closed {
+			continue
+		}
+		after := saveAfter
+		if !hurry {
+			after <<= min(d.failures-1, mostDoublings)
+		}
+		if time.Since(d.failedAt) >= after {
+			list = append(list, d)
+			l.work.Add(1)
+		}
+	}
+	return list
 }
 
 // removeFiles forgets what was saved, by services before this one too: the document would come back.
@@ -313,7 +384,16 @@ func (l *library) remove(id string) (*waveinfer.Session, error) {
 
 // makeRoom takes the document out of memory that nobody has used for the longest time. False: there is none that is
 // saved and that nobody is using: what is being asked shares its memory with the questions, which would not be free.
-func (l *library) makeRoom() bool { return l.letGo(false) }
+func (l *library) makeRoom() bool {
+	if l.letGo(false) {
+		return true
+	}
+	select {
+	case l.needed <- struct{}{}: // documents that are not saved may be what has it
+	default:
+	}
+	return false
+}
 
 // trim makes room until documents hold no more than they may, but for the one that was used last: whoever asked it
 // will ask again, and it would have to be loaded each time.

@@ -108,7 +108,7 @@ func (l *library) load(ctx context.Context, r *reading, d *document) (text strin
 	session, err = l.loadSession(ctx, sessionFile(folder, d.ID))
 	if isAny(err, waveinfer.ErrMismatch, waveinfer.ErrFormat, waveinfer.ErrUnsupported, os.ErrNotExist) {
 		slog.Warn("a saved session is of no use: its text is read again", "document", d.ID, "error", err)
-		session, err = l.readText(ctx, r, text, time.Unix(d.CreatedAt, 0))
+		session, err = l.readText(ctx, r, text, time.Unix(d.CreatedAt, 0), func(int) error { return nil })
 		return text, session, true, err
 	}
 	if errors.Is(err, waveinfer.ErrIO) {
@@ -150,14 +150,17 @@ func (l *library) loadSession(ctx context.Context, file string) (*waveinfer.Sess
 	}
 }
 
-// readText reads a text once it is its turn, and tells r how far that is.
-func (l *library) readText(ctx context.Context, r *reading, text string, now time.Time) (*waveinfer.Session, error) {
+// readText reads a text once it is its turn, and tells r how far that is. mayRead may refuse its tokens.
+func (l *library) readText(ctx context.Context, r *reading, text string, now time.Time, mayRead func(tokens int) error) (*waveinfer.Session, error) {
 	leave, err := l.engine.gate.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	tokens, err := l.engine.opening(text, now)
+	if err == nil {
+		err = mayRead(len(tokens))
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -102,6 +102,7 @@ func (s *service) writeMetrics(w http.ResponseWriter, r *http.Request) error {
 		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %[1]s %[3]s\n%[1]s %[4]v\n", name, help, kind, value)
 	}
 	held, loaded := s.library.held()
+	disk, unsaved := s.library.onDisk()
 	one("gauge", "waveinfer_requests_running", "Requests that the engine works on.", s.engine.gate.running())
 	one("gauge", "waveinfer_requests_waiting", "Requests that wait for that.", s.engine.gate.waiting.Load())
 	one("counter", "waveinfer_prompt_tokens_total", "Tokens of prompts and documents that were read.", m.promptTokens.Load())
@@ -117,6 +118,8 @@ func (s *service) writeMetrics(w http.ResponseWriter, r *http.Request) error {
 	one("gauge", "waveinfer_documents", "Documents.", len(s.library.all()))
 	one("gauge", "waveinfer_documents_loaded", "Documents in memory.", loaded)
 	one("gauge", "waveinfer_documents_loaded_bytes", "Bytes of their keys, values and index.", held)
+	one("gauge", "waveinfer_documents_unsaved", "Documents that are not saved, or not yet: they stay in memory.", unsaved)
+	one("gauge", "waveinfer_documents_disk_bytes", "Bytes of the files of all documents.", disk)
 	one("gauge", "process_resident_memory_bytes", "Resident memory of the process.", residentBytes())
 	m.write(w)
 	return nil

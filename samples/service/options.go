@@ -20,6 +20,7 @@ type options struct {
 	listen        string
 	hosts         []string      // names by which a proxy may ask on this machine
 	documents     string        // folder that documents are saved in
+	documentsDisk int64         // most bytes of them there; 0: no bound
 	documentBytes int64         // most, of a text; of any other request's body too
 	context       int           // most tokens of prompt and answer together; 0: as many as the model was made for
 	maxTokens     int           // most tokens of an answer
@@ -47,6 +48,7 @@ func parseOptions(arguments []string, messages io.Writer) (options, error) {
 		return nil
 	})
 	set.StringVar(&o.documents, "documents", o.documents, "`folder` that documents are saved in")
+	set.Func("documents-disk", "most `bytes` of saved documents, such as 100G; more are refused (default: no bound)", bytesTo(&o.documentsDisk))
 	set.Func("document-bytes", "most `bytes` of a document or request (default 64M)", bytesTo(&o.documentBytes))
 	set.IntVar(&o.context, "context", 0, "most `tokens` of prompt and answer together (default: the model's)")
 	set.IntVar(&o.maxTokens, "max-tokens", 4096, "most `tokens` of an answer")
