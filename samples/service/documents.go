@@ -24,6 +24,9 @@ func (d *document) card() documentCard {
 	return documentCard{facts: d.facts, Object: "document", Saved: d.saved.Load(), Loaded: held > 0, KVBytes: held}
 }
 
+// Bytes that a document's name may have, as a file's: it is kept and listed for as long as the document is.
+const mostName = 255
+
 // readDocument is POST /v1/documents: a text as it is, with name and stream in the address, or as JSON.
 func (s *service) readDocument(w http.ResponseWriter, r *http.Request) error {
 	var q struct {
@@ -47,6 +50,9 @@ func (s *service) readDocument(w http.ResponseWriter, r *http.Request) error {
 	}
 	if !utf8.ValidString(q.Text) || strings.ContainsRune(q.Text, 0) {
 		return badRequest("text", "invalid_value", "the document is no text in UTF-8")
+	}
+	if len(q.Name) > mostName {
+		return badRequest("name", "invalid_value", "the name has %d bytes, may have %d", len(q.Name), mostName)
 	}
 	ctx := r.Context()
 	if q.Stream {

@@ -72,6 +72,7 @@ func TestWrongRequestsAreRefusedInOpenAIsWords(t *testing.T) {
 		{"too long a request", chat, chatAbout(strings.Repeat("x", 30000), question), 413, "request_too_large", nil},
 		{"an empty document", documents, " \n", 400, "invalid_value", "text"},
 		{"no text", documents, "\xff\xfe\x00", 400, "invalid_value", "text"},
+		{"too long a name", documents + "?name=" + strings.Repeat("x", 256), fact, 400, "invalid_value", "name"},
 		{"too long a document", documents, long, 400, "context_length_exceeded", "text"},
 		{"no question", documents + "/doc-0/ask", object{}, 400, "missing_parameter", "question"},
 		{"a question to no document", documents + "/doc-0/ask", object{"question": "?"}, 404, "document_not_found", "document"},
