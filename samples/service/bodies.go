@@ -7,7 +7,8 @@ import (
 )
 
 // bodies is the memory for what all requests together have sent and nobody has answered yet. Connections are not
-// counted, and each may send a document.
+// counted, and each may send a document. What is made of a body is of its size: of lists no more is decoded than can be
+// of use (json.go).
 type bodies struct {
 	free atomic.Int64 // bytes
 }

@@ -9,27 +9,29 @@ import (
 func (s *service) chat(w http.ResponseWriter, r *http.Request) error {
 	var q struct {
 		writing
-		Messages []message `json:"messages"`
-		Document string    `json:"document"` // its id: the conversation is about it
+		Messages conversation `json:"messages"`
+		Document string       `json:"document"` // its id: the conversation is about it
 	}
-	if err := readJSON(w, r, s.documentBytes, &q); err != nil {
+	q.Messages.most = s.engine.context
+	if err := readJSON(w, r, s.requestBytes, &q); err != nil {
 		return err
 	}
 	if err := s.checkModel(q.Model); err != nil {
 		return err
 	}
-	if err := checkMessages(q.Messages); err != nil {
+	messages := q.Messages.messages
+	if err := checkMessages(messages); err != nil {
 		return err
 	}
 	if q.Document != "" {
-		return s.answerAbout(w, r, q.Document, q.Messages, &q.writing, 1)
+		return s.answerAbout(w, r, q.Document, messages, &q.writing, 1)
 	}
 	sampling, err := q.sampling(1)
 	if err != nil {
 		return err
 	}
 	return s.answer(r.Context(), newEventStream(w), &chatForm, &q.writing, sampling, func() (*asked, error) {
-		prompt, err := s.engine.chatTokens(q.Messages, time.Now())
+		prompt, err := s.engine.chatTokens(messages, time.Now())
 		return &asked{prompt: prompt, param: "messages", most: usualAnswer}, err
 	})
 }

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
 
 	"waveinfer"
 )
@@ -17,7 +17,8 @@ func (s *service) completions(w http.ResponseWriter, r *http.Request) error {
 		writing
 		Prompt prompt `json:"prompt"`
 	}
-	if err := readJSON(w, r, s.documentBytes, &q); err != nil {
+	q.Prompt.most = s.engine.context
+	if err := readJSON(w, r, s.requestBytes, &q); err != nil {
 		return err
 	}
 	if err := s.checkModel(q.Model); err != nil {
@@ -33,38 +34,37 @@ func (s *service) completions(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// prompt is a text or token ids; of lists of prompts only those of one.
+// prompt is a text or token ids, of which there may be most; of lists of prompts only those of one.
 type prompt struct {
 	text   string
 	tokens []waveinfer.Token // nil: text is meant
+	most   int
 }
 
 func (p *prompt) UnmarshalJSON(data []byte) error {
-	if list := bytes.TrimSpace(data); list[0] == '[' {
-		var prompts []json.RawMessage
-		if err := json.Unmarshal(data, &prompts); err != nil {
-			return err
+	p.text, p.tokens = "", nil
+	if first, rest := cut(inside(data, '[')); len(first) > 0 && (first[0] == '"' || first[0] == '[') {
+		if len(rest) > 0 {
+			return badRequest("prompt", "unsupported_value", "prompt: one at a time, not a list of them")
 		}
-		switch {
-		case len(prompts) == 1 && (prompts[0][0] == '"' || prompts[0][0] == '['):
-			data = prompts[0]
-		case len(prompts) > 1 && (prompts[0][0] == '"' || prompts[0][0] == '['):
-			return badRequest("prompt", "unsupported_value", "prompt: one at a time; the list has %d", len(prompts))
-		}
+		data = first
 	}
 	if json.Unmarshal(data, &p.text) == nil {
 		return nil
 	}
-	var ids []*waveinfer.Token // a null would be token 0 without a word
-	if json.Unmarshal(data, &ids) != nil {
+	if !isList(data) {
 		return badRequest("prompt", "invalid_type", "prompt: expected a string or a list of token ids")
 	}
-	p.tokens = make([]waveinfer.Token, len(ids))
-	for i, id := range ids {
-		if id == nil {
-			return badRequest("prompt", "invalid_type", "prompt[%d] is null, must be a token id", i)
+	p.tokens = []waveinfer.Token{}
+	for element := range elementsOf(data) {
+		if len(p.tokens) == p.most {
+			return tooLong("prompt", p.most)
 		}
-		p.tokens[i] = *id
+		id, err := strconv.ParseInt(string(element), 10, 32) // where null would be token 0 to others, without a word
+		if err != nil {
+			return badRequest("prompt", "invalid_type", "prompt[%d] is no token id", len(p.tokens))
+		}
+		p.tokens = append(p.tokens, waveinfer.Token(id))
 	}
 	return nil
 }

@@ -51,6 +51,7 @@
 // stop, logit_bias, stream, stream_options; beyond them top_k, min_p and repetition_penalty as other servers
 // have them, document, and "statistics": true for what each token has read. What would change the answer and
 // is not understood is an error that names it; fields that change nothing (user, metadata, ...) are ignored.
+// A request's body has 64 bytes at most for each token of the context, at least 1 MiB, and --document-bytes at most.
 // Without a seed each answer has one of its own; with one, answers repeat. Without max_tokens a conversation's
 // answer has 1,024 tokens at most, a completion 16.
 //

@@ -136,7 +136,7 @@ func (s *service) ask(w http.ResponseWriter, r *http.Request) error {
 		writing
 		Question string `json:"question"`
 	}
-	if err := readJSON(w, r, s.documentBytes, &q); err != nil {
+	if err := readJSON(w, r, s.requestBytes, &q); err != nil {
 		return err
 	}
 	if q.Model != "" {

@@ -21,7 +21,7 @@ type options struct {
 	hosts         []string      // names by which a proxy may ask on this machine
 	documents     string        // folder that documents are saved in
 	documentsDisk int64         // most bytes of them there; 0: no bound
-	documentBytes int64         // most, of a text; of any other request's body too
+	documentBytes int64         // most, of a text; any other request's body has no more either
 	context       int           // most tokens of prompt and answer together; 0: as many as the model was made for
 	maxTokens     int           // most tokens of an answer
 	parallel      int           // most requests with the engine
@@ -49,7 +49,7 @@ func parseOptions(arguments []string, messages io.Writer) (options, error) {
 	})
 	set.StringVar(&o.documents, "documents", o.documents, "`folder` that documents are saved in")
 	set.Func("documents-disk", "most `bytes` of saved documents, such as 100G; more are refused (default: no bound)", bytesTo(&o.documentsDisk))
-	set.Func("document-bytes", "most `bytes` of a document or request (default 64M)", bytesTo(&o.documentBytes))
+	set.Func("document-bytes", "most `bytes` of a document (default 64M)", bytesTo(&o.documentBytes))
 	set.IntVar(&o.context, "context", 0, "most `tokens` of prompt and answer together (default: the model's)")
 	set.IntVar(&o.maxTokens, "max-tokens", 4096, "most `tokens` of an answer")
 	set.IntVar(&o.parallel, "parallel", 64, "most `requests` that are worked on at a time")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
 	"time"
@@ -15,6 +14,37 @@ type message struct {
 	Content content `json:"content"`
 }
 
+// conversation is a list of messages, of which there may be most: each takes a token at least.
+type conversation struct {
+	messages []message
+	most     int
+}
+
+func (c *conversation) UnmarshalJSON(data []byte) error {
+	if c.messages = nil; string(data) == "null" {
+		return nil
+	}
+	if !isList(data) {
+		return badRequest("messages", "invalid_type", "messages: expected a list")
+	}
+	for element := range elementsOf(data) {
+		if len(c.messages) == c.most {
+			return tooLong("messages", c.most)
+		}
+		var m message
+		if err := json.Unmarshal(element, &m); err != nil {
+			return err
+		}
+		c.messages = append(c.messages, m)
+	}
+	return nil
+}
+
+// tooLong refuses what has more parts than there may be tokens.
+func tooLong(param string, most int) error {
+	return badRequest(param, "context_length_exceeded", "this model's maximum context length is %d tokens; %s has more", most, param)
+}
+
 // UnmarshalJSON refuses what else a message says: calls of tools, say, which the model would not be told of. Clients
 // send answers back as they got them, with fields that are empty.
 func (m *message) UnmarshalJSON(data []byte) error {
@@ -22,11 +52,7 @@ func (m *message) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, (*plain)(m)); err != nil {
 		return err
 	}
-	fields := map[string]json.RawMessage{} // what is long is not made a text of again
-	if err := json.Unmarshal(data, &fields); err != nil {
-		return err
-	}
-	for name, value := range fields {
+	for name, value := range fieldsOf(data) {
 		switch name = strings.ToLower(name); {
 		case name == "role" || name == "content" || isEmpty(value):
 		default:
@@ -36,16 +62,12 @@ func (m *message) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func isEmpty(value json.RawMessage) bool {
-	var short bytes.Buffer
-	if json.Compact(&short, value) != nil {
-		return false
-	}
-	switch short.String() {
-	case "null", `""`, "[]", "{}":
+func isEmpty(value []byte) bool {
+	switch string(value) {
+	case "null", `""`:
 		return true
 	}
-	return false
+	return len(value) > 1 && (value[0] == '[' || value[0] == '{') && len(inside(value, value[0])) == 0
 }
 
 // content is a text, or a list of parts that are texts.
@@ -59,21 +81,28 @@ func (c *content) UnmarshalJSON(data []byte) error {
 		}
 		return nil
 	}
-	var parts []struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
+	wrong := badRequest("messages", "invalid_type", "messages: content must be a string or a list of parts")
+	if !isList(data) {
+		return wrong
 	}
-	if json.Unmarshal(data, &parts) != nil {
-		return badRequest("messages", "invalid_type", "messages: content must be a string or a list of parts")
-	}
-	var all []string
-	for _, part := range parts {
+	var all strings.Builder
+	between := ""
+	for element := range elementsOf(data) {
+		var part struct {
+			Type string `json:"type"`
+			Text string `json:"text"`
+		}
+		if json.Unmarshal(element, &part) != nil {
+			return wrong
+		}
 		if part.Type != "text" {
 			return badRequest("messages", "unsupported_value", "messages: parts of type %q are not supported, only text", part.Type)
 		}
-		all = append(all, part.Text)
+		all.WriteString(between)
+		all.WriteString(part.Text)
+		between = "\n"
 	}
-	*c = content(strings.Join(all, "\n"))
+	*c = content(all.String())
 	return nil
 }
 

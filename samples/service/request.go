@@ -18,18 +18,18 @@ import (
 
 // writing is what all requests have in common that want something written; nil: the default.
 type writing struct {
-	Model               string             `json:"model"`
-	MaxTokens           *int               `json:"max_tokens"`
-	MaxCompletionTokens *int               `json:"max_completion_tokens"`
-	Temperature         *float32           `json:"temperature"`
-	TopP                *float32           `json:"top_p"`
-	TopK                int                `json:"top_k"`
-	MinP                float32            `json:"min_p"`
-	RepetitionPenalty   float32            `json:"repetition_penalty"`
-	Seed                *int64             `json:"seed"`
-	Stop                oneOrMore          `json:"stop"`
-	LogitBias           map[string]float32 `json:"logit_bias"`
-	Stream              bool               `json:"stream"`
+	Model               string    `json:"model"`
+	MaxTokens           *int      `json:"max_tokens"`
+	MaxCompletionTokens *int      `json:"max_completion_tokens"`
+	Temperature         *float32  `json:"temperature"`
+	TopP                *float32  `json:"top_p"`
+	TopK                int       `json:"top_k"`
+	MinP                float32   `json:"min_p"`
+	RepetitionPenalty   float32   `json:"repetition_penalty"`
+	Seed                *int64    `json:"seed"`
+	Stop                oneOrMore `json:"stop"`
+	LogitBias           biases    `json:"logit_bias"`
+	Stream              bool      `json:"stream"`
 	StreamOptions       struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
@@ -39,16 +39,56 @@ type writing struct {
 // oneOrMore is a string or a list of them.
 type oneOrMore []string
 
+// mostStops are the strings of a list that are looked at; more are no request that would be answered.
+const mostStops = 64
+
 func (s *oneOrMore) UnmarshalJSON(data []byte) error {
 	var one *string
 	if json.Unmarshal(data, &one) == nil {
-		if one != nil {
+		if *s = nil; one != nil {
 			*s = oneOrMore{*one}
 		}
 		return nil
 	}
-	if json.Unmarshal(data, (*[]string)(s)) != nil {
-		return badRequest("stop", "invalid_type", "stop: expected a string or a list of strings")
+	wrong := badRequest("stop", "invalid_type", "stop: expected a string or a list of strings")
+	if !isList(data) {
+		return wrong
+	}
+	*s = nil
+	for element := range elementsOf(data) {
+		if len(*s) == mostStops {
+			return badRequest("stop", "invalid_value", "stop has more than %d strings", mostStops)
+		}
+		var stop string
+		if json.Unmarshal(element, &stop) != nil {
+			return wrong
+		}
+		*s = append(*s, stop)
+	}
+	return nil
+}
+
+// biases are of an object whose names are token ids.
+type biases []waveinfer.LogitBias
+
+func (b *biases) UnmarshalJSON(data []byte) error {
+	if err := json.Unmarshal(data, &struct{}{}); err != nil {
+		return badRequest("logit_bias", "invalid_type", "logit_bias: expected an object")
+	}
+	*b = nil
+	for name, value := range fieldsOf(data) {
+		token, err := strconv.ParseInt(name, 10, 32)
+		if err != nil {
+			return badRequest("logit_bias", "invalid_value", "logit_bias: %q is no token id", name)
+		}
+		var bias float32
+		if json.Unmarshal(value, &bias) != nil {
+			return badRequest("logit_bias", "invalid_type", "logit_bias: the bias of %s is no number", name)
+		}
+		if bias <= -100 { // by which OpenAI's API means never
+			bias = float32(math.Inf(-1))
+		}
+		*b = append(*b, waveinfer.LogitBias{Token: waveinfer.Token(token), Bias: bias})
 	}
 	return nil
 }
@@ -57,7 +97,7 @@ func (s *oneOrMore) UnmarshalJSON(data []byte) error {
 func (q *writing) sampling(temperature float32) (*waveinfer.SamplingParams, error) {
 	s := &waveinfer.SamplingParams{
 		Temperature: temperature, TopP: 1, TopK: q.TopK, MinP: q.MinP, RepetitionPenalty: q.RepetitionPenalty,
-		Seed: rand.Uint64(), Stops: q.Stop,
+		Seed: rand.Uint64(), Stops: q.Stop, LogitBias: q.LogitBias,
 	}
 	if q.Temperature != nil {
 		s.Temperature = *q.Temperature
@@ -79,8 +119,6 @@ func (q *writing) sampling(temperature float32) (*waveinfer.SamplingParams, erro
 		return nil, outOfRange("min_p", s.MinP, "0 to less than 1")
 	case s.RepetitionPenalty < 0 || s.RepetitionPenalty > 100:
 		return nil, outOfRange("repetition_penalty", s.RepetitionPenalty, "0 (none) to 100")
-	case len(s.Stops) > 64:
-		return nil, outOfRange("stop", len(s.Stops), "64 strings at most")
 	}
 	if s.TopP == 0 { // nothing but the best, which is one token
 		s.TopP, s.TopK = 1, 1
@@ -89,16 +127,6 @@ func (q *writing) sampling(temperature float32) (*waveinfer.SamplingParams, erro
 		if len(stop) < 1 || len(stop) > 1024 {
 			return nil, outOfRange("stop", len(stop), "strings of 1 to 1024 bytes")
 		}
-	}
-	for name, bias := range q.LogitBias {
-		token, err := strconv.ParseInt(name, 10, 32)
-		if err != nil {
-			return nil, badRequest("logit_bias", "invalid_value", "logit_bias: %q is no token id", name)
-		}
-		if bias <= -100 { // by which OpenAI's API means never
-			bias = float32(math.Inf(-1))
-		}
-		s.LogitBias = append(s.LogitBias, waveinfer.LogitBias{Token: waveinfer.Token(token), Bias: bias})
 	}
 	return s, nil
 }
@@ -142,11 +170,11 @@ func readJSON(w http.ResponseWriter, r *http.Request, most int64, to any) error 
 	if err != nil {
 		return err
 	}
-	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(body, &fields); err != nil {
-		return jsonProblem(err)
-	}
-	if err := json.Unmarshal(body, to); err != nil {
+	return decode(body, to)
+}
+
+func decode(body []byte, to any) error {
+	if err := json.Unmarshal(body, &struct{}{}); err != nil { // nothing is made of it: it is JSON and an object, or not
 		return jsonProblem(err)
 	}
 	known := map[string]bool{}
@@ -154,10 +182,13 @@ func readJSON(w http.ResponseWriter, r *http.Request, most int64, to any) error 
 	for _, name := range ignored {
 		known[name] = true
 	}
-	for name, raw := range fields {
+	for name, raw := range fieldsOf(body) {
 		if !known[strings.ToLower(name)] && !isNeutral(name, raw) {
 			return badRequest(name, "unsupported_parameter", "%s is not supported here", name)
 		}
+	}
+	if err := json.Unmarshal(body, to); err != nil {
+		return jsonProblem(err)
 	}
 	return nil
 }
@@ -174,10 +205,13 @@ func addFields(of reflect.Type, known map[string]bool) {
 	}
 }
 
-func isNeutral(name string, raw json.RawMessage) bool {
+// What is longer than this is not neutral.
+const mostNeutral = 1000
+
+func isNeutral(name string, raw []byte) bool {
 	allowed, found := neutral[name]
 	var value any
-	if !found || json.Unmarshal(raw, &value) != nil {
+	if !found || len(raw) > mostNeutral || json.Unmarshal(raw, &value) != nil {
 		return false
 	}
 	for _, same := range allowed {

@@ -14,7 +14,8 @@ type service struct {
 	engine        *engine
 	library       *library
 	metrics       *metrics
-	documentBytes int64
+	documentBytes int64 // most, of a document
+	requestBytes  int64 // and of any other request
 	bodies        bodies
 	hosts         []string // names besides this machine's own
 	grace         time.Duration
@@ -23,6 +24,13 @@ type service struct {
 	base     context.Context // of all requests
 	end      context.CancelCauseFunc
 }
+
+// A request has room for as many tokens as the model takes, each with more bytes than tokens have but for rare ones, and
+// for what else it says.
+const (
+	bytesPerToken = 64
+	leastRequest  = 1 << 20
+)
 
 // newService opens the model and finds the documents. ctx may end that.
 func newService(ctx context.Context, o options) (*service, error) {
@@ -33,6 +41,7 @@ func newService(ctx context.Context, o options) (*service, error) {
 	if s.engine, err = openEngine(ctx, o, s.metrics); err != nil {
 		return nil, err
 	}
+	s.requestBytes = min(o.documentBytes, max(leastRequest, bytesPerToken*int64(s.engine.context)))
 	if s.library, err = openLibrary(s.base, s.engine, o); err != nil {
 		s.engine.close()
 		return nil, err
