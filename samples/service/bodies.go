@@ -24,11 +24,13 @@ type countedBody struct {
 	io.ReadCloser
 	of    *bodies
 	taken int64
+	ended bool // all of it has come
 }
 
 func (b *countedBody) Read(data []byte) (int, error) {
 	n, err := b.ReadCloser.Read(data)
 	b.taken += int64(n)
+	b.ended = b.ended || err == io.EOF
 	if b.of.free.Add(-int64(n)) < 0 {
 		return 0, tooBusy(bodiesRetry, "too_many_bytes", "other requests have sent too much; try again later")
 	}

@@ -51,8 +51,8 @@
 // stop, logit_bias, stream, stream_options; beyond them top_k, min_p and repetition_penalty as other servers
 // have them, document, and "statistics": true for what each token has read. What would change the answer and
 // is not understood is an error that names it; fields that change nothing (user, metadata, ...) are ignored.
-// A request's body has 64 bytes at most for each token of the context, at least 1 MiB, and --document-bytes at most.
-// Without a seed each answer has one of its own; with one, answers repeat. Without max_tokens a conversation's
+// A request's body has 1 MiB at most, or 64 bytes for each token of the context where that is more, and never more
+// than --document-bytes. Without a seed each answer has one of its own; with one, answers repeat. Without max_tokens a conversation's
 // answer has 1,024 tokens at most, a completion 16.
 //
 // # Load
@@ -60,7 +60,7 @@
 // Requests become tasks of the runtime's engine: it reads prompts in pieces between steps in which all who
 // write get a token, and admits each when its planned memory is free. At most --parallel requests are with
 // the engine, --queue more wait, --queue-time at most; others get 429 with Retry-After. One whose client goes
-// away ends within a step. /metrics is for Prometheus, /healthz for a load balancer. After SIGTERM there are
+// away ends within a step, and one that takes nothing of its answer for 30 seconds is given up. /metrics is for Prometheus, /healthz for a load balancer. After SIGTERM there are
 // no new requests, running ones have --grace to end, and documents that are not yet saved are.
 //
 // It listens on this machine only unless told otherwise, and knows no users: put a proxy with TLS and keys in

@@ -14,7 +14,11 @@ import (
 // endpoint answers requests for a path: errors become problems, and all are counted.
 func (s *service) endpoint(path string, answer func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start, recorded := time.Now(), &recorder{ResponseWriter: w}
+		start, body := time.Now(), &countedBody{ReadCloser: r.Body, of: &s.bodies}
+		r.Body = body
+		defer body.giveBack()
+		recorded := &recorder{ResponseWriter: w, control: http.NewResponseController(w), body: body}
+		recorded.control.SetWriteDeadline(time.Time{}) // that of the connection's request before
 		defer func() {
 			if panicked := recover(); panicked != nil {
 				slog.Error("a request panicked", "path", path, "panic", panicked, "stack", string(debug.Stack()))
@@ -25,9 +29,6 @@ func (s *service) endpoint(path string, answer func(http.ResponseWriter, *http.R
 		}()
 		err := s.mayAsk(r)
 		if err == nil {
-			body := &countedBody{ReadCloser: r.Body, of: &s.bodies}
-			defer body.giveBack()
-			r.Body = body
 			err = answer(recorded, r)
 		}
 		if err != nil {
@@ -68,22 +69,40 @@ func (s *service) isOurs(host string) bool {
 		slices.ContainsFunc(s.hosts, func(known string) bool { return strings.EqualFold(known, name) })
 }
 
-// recorder knows which status was sent. 0: none yet.
+// recorder knows which status was sent, and has clients take what they are sent in time.
 type recorder struct {
 	http.ResponseWriter
-	status int
+	control *http.ResponseController
+	body    *countedBody
+	status  int // 0: none yet
 }
 
 func (r *recorder) WriteHeader(status int) {
-	r.status = status
+	r.begin(status)
 	r.ResponseWriter.WriteHeader(status)
 }
 
 func (r *recorder) Write(data []byte) (int, error) {
 	if r.status == 0 {
-		r.status = http.StatusOK
+		r.begin(http.StatusOK)
 	}
+	r.control.SetWriteDeadline(time.Now().Add(writeTime))
 	return r.ResponseWriter.Write(data)
+}
+
+// How long a client may take to take what it is sent, and to send what nobody wants of it any more. Tests have less
+// patience.
+const writeTime = 30 * time.Second
+
+var restTime = 5 * time.Second
+
+// begin comes before all that is sent. The server reads what it can of a body that nobody has read before it answers.
+func (r *recorder) begin(status int) {
+	r.status = status
+	r.control.SetWriteDeadline(time.Now().Add(writeTime))
+	if !r.body.ended {
+		r.control.SetReadDeadline(time.Now().Add(restTime))
+	}
 }
 
 // Unwrap is for http.ResponseController.
@@ -97,7 +116,7 @@ func (r *recorder) fail(p *problem) {
 		slog.Error("a request failed", "status", p.status, "error", p.Message)
 	}
 	if p.status == statusClientGone {
-		r.status = p.status
+		r.begin(p.status)
 		return
 	}
 	writeProblem(r, p)

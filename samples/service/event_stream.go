@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// eventStream sends server-sent events, each at once. A client that does not take them is given up.
+// eventStream sends server-sent events, each at once. A client that does not take them in time is given up (endpoint.go).
 type eventStream struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
@@ -18,9 +18,6 @@ func newEventStream(w http.ResponseWriter) *eventStream {
 	return &eventStream{to: w, control: http.NewResponseController(w), written: time.Now()}
 }
 
-// How long a client may take to take an event.
-const writeTime = 30 * time.Second
-
 func (s *eventStream) write(line string) error {
 	if !s.begun {
 		s.begun = true
@@ -29,7 +26,6 @@ func (s *eventStream) write(line string) error {
 		s.to.Header().Set("X-Accel-Buffering", "no") // nginx would keep events back
 	}
 	s.written = time.Now()
-	s.control.SetWriteDeadline(s.written.Add(writeTime))
 	if _, err := s.to.Write([]byte(line + "\n\n")); err != nil {
 		return err
 	}
