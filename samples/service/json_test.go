@@ -83,7 +83,7 @@ func TestListsAndObjectsAreGoneThroughAsTheyAreDecoded(t *testing.T) {
 }
 
 func TestLittleIsMadeOfALargeBody(t *testing.T) {
-	many := func(of string) string { return strings.Repeat(of+",", 1<<20) + of }
+	many := func(of string) string { return strings.Repeat(of+",", 1<<17) + of }
 	for name, body := range map[string]string{
 		"token ids":       `{"prompt": [` + many("1") + `]}`,
 		"a list of those": `{"prompt": [[` + many("1") + `]]}`,
@@ -114,7 +114,7 @@ func TestLittleIsMadeOfALargeBody(t *testing.T) {
 
 func TestARequestIsNoLongerThanTheContext(t *testing.T) {
 	r := start(t, func(o *options) { o.context = 500 })
-	status, answer := r.call("POST", "/v1/chat/completions", chatAbout(strings.Repeat("x", 2<<20), question))
+	status, answer := r.call("POST", "/v1/chat/completions", chatAbout(strings.Repeat("x", 1<<20+1), question))
 	if status != http.StatusRequestEntityTooLarge || at(answer, "error/code") != "request_too_large" {
 		t.Errorf("status %d, %v", status, answer)
 	}
@@ -127,7 +127,7 @@ func TestARequestIsNoLongerThanTheContext(t *testing.T) {
 			t.Errorf("%s: status %d, %v", path, status, answer)
 		}
 	}
-	if status, _ := r.call("POST", "/v1/documents", strings.Repeat("x", 2<<20)); status == http.StatusRequestEntityTooLarge {
+	if status, _ := r.call("POST", "/v1/documents", strings.Repeat("x", 1<<20+1)); status == http.StatusRequestEntityTooLarge {
 		t.Error("a document is bounded as a request is")
 	}
 }

@@ -74,12 +74,12 @@ func openLibrary(base context.Context, e *engine, o options) (*library, error) {
 	if err == nil {
 		err = l.clean()
 	}
-	for id, d := range l.documents {
-		d.disk = l.saved(id)
-	}
 	if err != nil {
 		folder.close()
 		return nil, err
+	}
+	for id, d := range l.documents {
+		d.disk = l.saved(id)
 	}
 	go l.saveAgain()
 	return l, nil

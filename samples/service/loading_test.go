@@ -46,7 +46,7 @@ func (r *running) waiting(id string) (waiting, done int) {
 }
 
 func TestADocumentComesBackThoughItsFirstClientLeaves(t *testing.T) {
-	r, id, tokens := startUnloaded(t, 1000, true, nil)
+	r, id, tokens := startUnloaded(t, 500, true, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	go r.send(ctx, "POST", "/v1/documents/"+id+"/ask", object{"question": question})
 	eventually(t, "it is read again", func() bool { _, done := r.waiting(id); return done > 0 })
@@ -60,7 +60,7 @@ func TestADocumentComesBackThoughItsFirstClientLeaves(t *testing.T) {
 }
 
 func TestWhoWaitsForADocumentTakesNoPlaceAtTheGate(t *testing.T) {
-	r, id, _ := startUnloaded(t, 1000, true, func(o *options) { o.parallel, o.queue = 2, 0 })
+	r, id, _ := startUnloaded(t, 500, true, func(o *options) { o.parallel, o.queue = 2, 0 })
 	for range 3 {
 		go r.askInVain(id)
 	}
@@ -75,7 +75,7 @@ func TestAStreamSaysThatItIsAliveWhileItsDocumentComesBack(t *testing.T) {
 	usual := aliveEvery
 	t.Cleanup(func() { aliveEvery = usual }) // once the service has ended
 	aliveEvery = time.Millisecond
-	r, id, _ := startUnloaded(t, 1000, true, nil)
+	r, id, _ := startUnloaded(t, 500, true, nil)
 	response := r.begin(context.Background(), "/v1/documents/"+id+"/ask", object{"question": question})
 	defer response.Body.Close()
 	if _, done := r.waiting(id); done == 0 {
@@ -95,7 +95,7 @@ func TestADocumentMayBeDeletedWhileItComesBack(t *testing.T) {
 	usual := aliveEvery
 	t.Cleanup(func() { aliveEvery = usual })
 	aliveEvery = time.Millisecond
-	r, id, _ := startUnloaded(t, 1000, true, nil)
+	r, id, _ := startUnloaded(t, 500, true, nil)
 	response := r.begin(context.Background(), "/v1/documents/"+id+"/ask", object{"question": question})
 	defer response.Body.Close()
 	before := time.Now()
