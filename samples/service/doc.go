@@ -52,16 +52,17 @@
 // have them, document, and "statistics": true for what each token has read. What would change the answer and
 // is not understood is an error that names it; fields that change nothing (user, metadata, ...) are ignored.
 // A request's body has 1 MiB at most, or 64 bytes for each token of the context where that is more, and never more
-// than --document-bytes. Without a seed each answer has one of its own; with one, answers repeat. Without max_tokens a conversation's
-// answer has 1,024 tokens at most, a completion 16.
+// than --document-bytes. Without a seed each answer has one of its own; with one, answers repeat. Without
+// max_tokens a conversation's answer has 1,024 tokens at most, a completion 16.
 //
 // # Load
 //
 // Requests become tasks of the runtime's engine: it reads prompts in pieces between steps in which all who
 // write get a token, and admits each when its planned memory is free. At most --parallel requests are with
 // the engine, --queue more wait, --queue-time at most; others get 429 with Retry-After. One whose client goes
-// away ends within a step, and one that takes nothing of its answer for 30 seconds is given up. /metrics is for Prometheus, /healthz for a load balancer. After SIGTERM there are
-// no new requests, running ones have --grace to end, and documents that are not yet saved are.
+// away ends within a step, and one that takes nothing of its answer for 30 seconds is given up. /metrics is for
+// Prometheus, /healthz for a load balancer. After SIGTERM there are no new requests, running ones have --grace to
+// end, and documents that are not yet saved are.
 //
 // It listens on this machine only unless told otherwise, and knows no users: put a proxy with TLS and keys in
 // front of it. One on the same machine that passes on the name it was asked by is told of by --host.
@@ -69,7 +70,7 @@
 // # Read the code
 //
 // main.go starts and stops it, service.go says what is answered where. A request goes through chat.go,
-// completions.go or documents.go, which make a prompt of it (prompt.go), waits for its turn (gate.go), is given
+// completions.go or documents.go, which make a prompt of it (json.go, prompt.go), waits for its turn (gate.go), is given
 // to the engine (asked.go, engine.go, answer.go), and its answer is sent (reply.go, event_stream.go). library.go,
 // document.go, loading.go, disk.go and folder.go keep what was read. problem.go is everything that goes wrong.
 package main

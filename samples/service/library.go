@@ -81,6 +81,7 @@ func openLibrary(base context.Context, e *engine, o options) (*library, error) {
 	for id, d := range l.documents {
 		d.disk = l.saved(id)
 	}
+	slog.Info("documents", "folder", folder.path, "found", len(l.documents))
 	go l.saveAgain()
 	return l, nil
 }

@@ -167,3 +167,13 @@ func TestADocumentThatCannotBeLoadedNowIsNotLost(t *testing.T) {
 		t.Errorf("%g tokens were read: the text was read again", read)
 	}
 }
+
+func TestADocumentWhoseTextIsGoneIsLost(t *testing.T) {
+	r, id, _ := startUnloaded(t, 20, false, nil)
+	if err := os.Remove(textFile(r.folder(), id)); err != nil {
+		t.Fatal(err)
+	}
+	if status, answer := r.call("POST", "/v1/documents/"+id+"/ask", object{"question": question}); status != 500 || at(answer, "error/code") != "document_lost" {
+		t.Errorf("status %d, %v", status, answer)
+	}
+}

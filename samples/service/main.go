@@ -32,7 +32,7 @@ func run(options options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	slog.SetLogLoggerLevel(options.log)
-	// Before anything else: who gets no address has opened no model and no documents.
+	// Before anything else: who gets no address has opened no model and no documents. Clients wait until it is served.
 	listener, err := net.Listen("tcp", options.listen)
 	if err != nil {
 		return err
