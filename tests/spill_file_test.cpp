@@ -9,6 +9,7 @@
 #include <csignal>
 #include <fcntl.h>
 #include <filesystem>
+#include <future>
 #include <linux/falloc.h>
 #include <linux/magic.h>
 #include <random>
@@ -486,6 +487,28 @@ void zeros_end_soon_after_a_cancel(void**) {
   }
 }
 
+// A session is released in the middle of them.
+void what_is_given_back_waits_for_no_zeros(void**) {
+  for (const Way& way : kWays) {
+    Folder folder;
+    arm(kFallocate, EOPNOTSUPP);
+    const auto file = open_in(folder, way.options);
+    SpillExtent first = file->reserve(100000, "a piece");
+    const uint64_t before = file->used();
+    std::future<void> released;
+    std::future_status status = std::future_status::deferred;
+    const SpillExtent second = file->reserve(3000000, "a long one", [&] {
+      if (released.valid()) return;
+      released = std::async(std::launch::async, [&] { first = SpillExtent(); });
+      status = released.wait_for(std::chrono::seconds(test::patience(5)));
+    });
+    assert_true(status == std::future_status::ready);
+    const SpillExtent third = file->reserve(100000, "a piece");  // in its place
+    assert_true(file->used() >= second.bytes() + before && file->used() < second.bytes() + 2 * before);
+    disarm();
+  }
+}
+
 // The default of SIGXFSZ ends the process.
 void a_limit_on_lengths_is_an_error_and_no_signal(void**) {
   Folder folder;
@@ -742,6 +765,7 @@ int main() {
       cmocka_unit_test(without_holes_the_files_length_is_held_to_the_limit),
       cmocka_unit_test(where_nothing_can_be_reserved_zeros_are_written),
       cmocka_unit_test(zeros_end_soon_after_a_cancel),
+      cmocka_unit_test(what_is_given_back_waits_for_no_zeros),
       cmocka_unit_test(a_limit_on_lengths_is_an_error_and_no_signal),
       cmocka_unit_test(each_call_of_the_system_may_fail_once),
       cmocka_unit_test(a_disk_that_reads_no_more_is_an_error_that_says_so),

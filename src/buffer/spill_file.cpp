@@ -45,7 +45,7 @@ SpillFile::SpillFile(const std::string& folder, uint64_t most_bytes, std::shared
 }
 
 SpillExtent::~SpillExtent() {
-  if (file_) file_->give_back(offset_, bytes_);
+  if (returned_) file_->give_back(std::move(returned_));
 }
 
 // The parent has the same file, and does with it what this process does not see.
@@ -58,8 +58,11 @@ void SpillFile::check_process() const {
 SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose, const std::function<void()>& poll) {
   check_process();
   if (bytes == 0) return {};
-  const std::shared_ptr<SpillFile> self = shared_from_this();
+  SpillExtent extent(shared_from_this(), 0, bytes);
+  auto returned = std::make_unique<Returned>();
+  const TakingBack after{*this};
   const std::unique_lock lock = lock_patiently(space_, poll);
+  take_in_returned();
   const uint64_t used = extents_.used();
   const auto refuse = [&](const char* why) {
     fail(WI_E_BUDGET, purpose, " wants ", bytes, " bytes of the spill file in ", file_.folder(), ", ", used,
@@ -88,7 +91,10 @@ SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose, const std::f
     give_up();
     throw;
   }
-  return {self, offset, bytes};
+  *returned = {offset, whole, nullptr};
+  extent.offset_ = offset;
+  extent.returned_ = std::move(returned);
+  return extent;
 }
 
 void SpillFile::make_space(uint64_t offset, uint64_t bytes, uint64_t end, const std::function<void()>& poll) {
@@ -103,13 +109,43 @@ void SpillFile::make_space(uint64_t offset, uint64_t bytes, uint64_t end, const 
   file_bytes_ = std::max(file_bytes_, end);
 }
 
-void SpillFile::give_back(uint64_t offset, uint64_t bytes) noexcept {
+// Nobody waits for who is writing zeros: what comes back meanwhile is taken in by that one.
+void SpillFile::give_back(std::unique_ptr<Returned> returned) noexcept {
   if (fork_count() != made_after_forks_) return;
-  const uint64_t whole = round_up(bytes, file_.block_bytes());
-  std::lock_guard lock(space_);
-  extents_.give(offset, whole);
-  used_.store(extents_.used(), std::memory_order_relaxed);
-  return_to_disk(offset, whole);
+  {
+    const std::lock_guard lock(returning_);
+    returned->next = std::move(came_back_);
+    came_back_ = std::move(returned);
+  }
+  take_back();
+}
+
+void SpillFile::take_back() noexcept {
+  for (;;) {
+    {
+      const std::lock_guard lock(returning_);
+      if (!came_back_) return;
+    }
+    const std::unique_lock lock(space_, std::try_to_lock);
+    if (!lock) return;
+    take_in_returned();
+  }
+}
+
+// With space_ held.
+void SpillFile::take_in_returned() noexcept {
+  for (;;) {
+    std::unique_ptr<Returned> one;
+    {
+      const std::lock_guard lock(returning_);
+      if (!came_back_) return;
+      one = std::move(came_back_);
+      came_back_ = std::move(one->next);
+    }
+    extents_.give(one->offset, one->bytes);
+    used_.store(extents_.used(), std::memory_order_relaxed);
+    return_to_disk(one->offset, one->bytes);
+  }
 }
 
 // Where the file system cannot, the space stays the file's, for extents to come.

@@ -35,9 +35,15 @@ class SlowFile {
   // Asks the page cache to.
   virtual void forget(uint64_t offset, uint64_t bytes) const noexcept = 0;
 
+  // What is given back, in a list: room for that comes with the extent, for giving back cannot fail.
+  struct Returned {
+    uint64_t offset, bytes;
+    std::unique_ptr<Returned> next;
+  };
+
  private:
   friend class SpillExtent;
-  virtual void give_back(uint64_t, uint64_t) noexcept {}
+  virtual void give_back(std::unique_ptr<Returned>) noexcept {}
 };
 
 // Space in a file, given back when this goes; nothing may be reading it then. Keeps the file.
@@ -46,6 +52,7 @@ class SpillExtent {
   SpillExtent() = default;
   SpillExtent(SpillExtent&& other) noexcept
       : file_(std::move(other.file_)),
+        returned_(std::move(other.returned_)),
         offset_(std::exchange(other.offset_, 0)),
         bytes_(std::exchange(other.bytes_, 0)) {}
   SpillExtent& operator=(SpillExtent&& other) noexcept {
@@ -59,6 +66,7 @@ class SpillExtent {
   explicit operator bool() const { return file_ != nullptr; }
   void swap(SpillExtent& other) noexcept {
     file_.swap(other.file_);
+    returned_.swap(other.returned_);
     std::swap(offset_, other.offset_);
     std::swap(bytes_, other.bytes_);
   }
@@ -71,7 +79,8 @@ class SpillExtent {
       : file_(std::move(file)), offset_(offset), bytes_(bytes) {}
 
   std::shared_ptr<SlowFile> file_;
-  uint64_t offset_ = 0, bytes_ = 0;  // in the file; as wanted
+  std::unique_ptr<SlowFile::Returned> returned_;  // null: nothing is given back
+  uint64_t offset_ = 0, bytes_ = 0;               // in the file; as wanted
 };
 
 struct SpillOptions {
@@ -140,7 +149,9 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
             const SpillOptions& options);
   void check_process() const;
   void make_space(uint64_t offset, uint64_t bytes, uint64_t end, const std::function<void()>& poll);
-  void give_back(uint64_t offset, uint64_t bytes) noexcept override;
+  void give_back(std::unique_ptr<Returned> returned) noexcept override;
+  void take_back() noexcept;
+  void take_in_returned() noexcept;
   void return_to_disk(uint64_t offset, uint64_t bytes) noexcept;
   void write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end,
                     const std::function<void()>& poll);
@@ -154,7 +165,14 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   const uint32_t made_after_forks_;
   UnnamedFile file_;
 
+  struct TakingBack {
+    SpillFile& file;
+    ~TakingBack() { file.take_back(); }
+  };
+
   mutable std::mutex space_;  // of what is taken, with the calls that do it to the file
+  std::mutex returning_;      // of the list of what came back meanwhile
+  std::unique_ptr<Returned> came_back_;
   Extents extents_;
   std::atomic<uint64_t> used_{0};  // of extents_
   bool reserves_ = true;           // fallocate works
