@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MODEL, answer, some_tokens
+from numpy.typing import NDArray
 
 import waveinfer
 from waveinfer import KvStore, LogLevel, Model, Runtime, Sampling, Session
@@ -225,6 +226,35 @@ def test_a_callback_may_use_other_objects_but_not_its_own(model: Model, session:
 
     session.prefill(some_tokens(300), progress=progress)
     assert seen == [0] * len(seen) != []
+
+
+def test_a_logits_callback_has_its_logits_alone_whatever_forks_decode(session: Session) -> None:
+    within: list[Session] = []
+    meeting = threading.Barrier(2, timeout=60)
+    unchanged: list[bool] = []
+
+    def look(logits: NDArray[np.float32]) -> None:
+        before = logits.copy()
+        if within:
+            within.pop().decode()
+        elif threading.current_thread() is not threading.main_thread():
+            meeting.wait()
+        unchanged.append(bool((logits == before).all()))
+
+    session.prefill(some_tokens(50))
+    session.set_sampling(Sampling(logits=look))
+    with session.fork() as fork, session.fork_as() as other:
+        fork.prefill(some_tokens(10, seed=2))
+        other.prefill(some_tokens(10, seed=3))
+        within.append(fork)
+        session.decode()
+        assert unchanged == [True, True]
+        threads = [threading.Thread(target=each.decode) for each in (fork, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert unchanged == [True] * 4
 
 
 # ---------------------------------------------- Signals ----------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
@@ -183,17 +184,22 @@ class Sampler:
 
     def __init__(self, function: LogitsCallback) -> None:
         self._function = function
-        self._logits = np.empty(0, np.float32)
+        # At most one, and taken out while it is in use: forks share this sampler, and may decode on other threads
+        # or within the function, where a call that finds none makes its own.
+        self._spare: deque[NDArray[np.float32]] = deque(maxlen=1)
         self.failure: BaseException | None = None  # the last one on the engine's thread
 
     def change(self, logits: Any, vocab: int) -> None:
         """Shows the user a copy of logits, (vocab) f32, and takes back what became of it."""
-        if self._logits.size != vocab:
-            self._logits = np.empty(vocab, np.float32)
-        copy = ffi.from_buffer("float[]", self._logits, require_writable=True)
+        try:
+            shown = self._spare.pop()  # all forks are of one model, and of its vocabulary
+        except IndexError:
+            shown = np.empty(vocab, np.float32)
+        copy = ffi.from_buffer("float[]", shown, require_writable=True)
         ffi.memmove(copy, logits, 4 * vocab)
-        self._function(self._logits)
+        self._function(shown)
         ffi.memmove(logits, copy, 4 * vocab)
+        self._spare.append(shown)
 
 
 class SessionOptions(TypedDict, total=False):
