@@ -1,6 +1,7 @@
 """Closing in any order, use after it, threads, child processes, the end of the process, leaks."""
 
 import gc
+import io
 import os
 import random
 import subprocess
@@ -8,7 +9,10 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import MODEL, answer, resident_bytes, some_tokens
 
@@ -101,6 +105,74 @@ def test_another_thread_inside_makes_a_session_busy(session: Session) -> None:
     cancel.trigger()
     thread.join()
     session.prefill([1])
+
+
+class Within:
+    """What a call asks something of, once, before it is in the library: another thread's call goes first."""
+
+    def __init__(self, first: Callable[[], object]) -> None:
+        self._first = [first]
+
+    def ask(self) -> None:
+        while self._first:
+            self._first.pop()()
+
+    def __iter__(self) -> Iterator[str]:
+        self.ask()
+        return iter(["x"])
+
+    def __len__(self) -> int:
+        return 1
+
+    def __array__(self, *_: object, **__: object) -> Any:
+        self.ask()
+        return np.zeros((1, 1, 8), np.float32)
+
+
+def test_of_two_calls_at_once_one_is_refused_and_none_waits(runtime: Runtime, session: Session) -> None:
+    class Stuck(io.RawIOBase):
+        def write(self, piece: Any) -> int:
+            entered.set()
+            over.wait(5)
+            return len(piece)
+
+    def saved(owner: Session | KvStore) -> None:
+        try:
+            owner.save_file(Stuck())  # type: ignore[arg-type]
+        except waveinfer.BusyError:
+            refused.append("save")
+        entered.set()
+
+    def another_first(owner: Session | KvStore) -> Any:
+        def first() -> None:
+            thread.start()
+            assert entered.wait(60)
+
+        thread = threading.Thread(target=saved, args=(owner,))
+        threads.append(thread)
+        return Within(first)
+
+    session.prefill(some_tokens(50))
+    store = KvStore(runtime, layers=1, query_heads=1, kv_heads=1, head_dim=8)
+    store.append(0, np.ones((1, 1, 8)), np.ones((1, 1, 8)))
+    calls: list[Callable[[], object]] = [
+        lambda: store.append(0, another_first(store), np.ones((1, 1, 8))),
+        lambda: store.attend(0, another_first(store)),
+        lambda: session.set_sampling(Sampling(stops=another_first(session))),
+        lambda: session.fork_as(sampling=Sampling(stops=another_first(session))),
+        lambda: session.submit(sampling=Sampling(stops=another_first(session)), max_tokens=1),
+    ]
+    for each in calls:
+        entered, over = threading.Event(), threading.Event()
+        threads: list[threading.Thread] = []
+        refused: list[str] = []
+        try:
+            each()
+        except waveinfer.BusyError:
+            refused.append("call")
+        over.set()
+        threads[0].join()
+        assert len(refused) == 1
 
 
 def test_closing_waits_for_nobody_and_harms_nobody(model: Model) -> None:

@@ -13,6 +13,7 @@ import _thread
 import asyncio
 import atexit
 import contextlib
+import functools
 import itertools
 import os
 import queue
@@ -22,14 +23,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from ._abi import ffi
 from ._library import lib
 from .errors import ArgumentError, BusyError, ClosedError, error_of_native
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Self = TypeVar("Self", bound="Owner")
+E = TypeVar("E", bound="Exclusive")
 
 _ERROR_BYTES = ffi.sizeof("wi_error")
 _MAIN = threading.main_thread().ident
@@ -124,18 +127,50 @@ class Owner:
         return handle
 
 
+class Turn:
+    """What a call has while it uses what one thread at a time may use; a batch's is on many."""
+
+    __slots__ = ("over",)
+
+    def __init__(self, over: bool = False) -> None:
+        self.over = over
+
+
 class Exclusive(Owner):
-    """An owner that one thread at a time may use. The lock is held until a result is read."""
+    """An owner that one thread at a time may use, by methods that are `alone`."""
 
     def __init__(self, handle: Handle) -> None:
         super().__init__(handle)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the next field, for a moment: nobody waits for a call
+        self._turn = Turn(over=True)
 
-    def _use_alone(self) -> Handle:
+    def _take(self, turn: Turn) -> Handle:
+        """Gives this turn the object until it is over; BusyError if another one has it. In the caller's `try`."""
         handle = self._use()
-        if self._lock.locked():
+        with self._lock:  # nothing is called here, where a signal handler might want it too
+            free = self._turn.over
+            if free:
+                self._turn = turn
+        if not free:
             raise BusyError(f"{type(self).__name__} is in use by another call")
         return handle
+
+
+def alone(method: Callable[Concatenate[E, P], T]) -> Callable[Concatenate[E, P], T]:
+    """A method with nobody else inside, until a result is read."""
+
+    @functools.wraps(method)
+    def taking_turns(self: E, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        turn = Turn()
+        # A signal may raise after any call, so also after one that takes a lock and before one that gives it back:
+        # an assignment ends the turn, whether it had begun or not.
+        try:
+            self._take(turn)
+            return method(self, *args, **kwargs)
+        finally:
+            turn.over = True
+
+    return taking_turns
 
 
 _owners: Registry[Owner] = Registry()

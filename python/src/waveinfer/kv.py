@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._abi import ffi
-from ._calls import Cancel, Exclusive, Handle, call
+from ._calls import Cancel, Exclusive, Handle, alone, call
 from ._library import lib
 from ._streams import reader_struct, writer_struct
 from ._values import Arguments, Path, float_pointer, path_bytes, read, result
@@ -143,6 +143,7 @@ class KvStore(Exclusive):
         store._set_up(handle, shape)
         return store
 
+    @alone
     def append(self, layer: int, keys: ArrayLike, values: ArrayLike) -> None:
         """Appends tokens to one layer. A token belongs to the store once every layer has it.
 
@@ -152,24 +153,23 @@ class KvStore(Exclusive):
         Errors: ArgumentError for a number that is not finite, UnsupportedError for one beyond kv_type;
         BudgetError, BusyError.
         """
-        store = self._use_alone()
+        store = self._use()
         k = self._rows("keys", keys, self._kv_heads)
         v = self._rows("values", values, self._kv_heads)
         if k.shape != v.shape:
             raise ArgumentError(f"keys have {k.shape[0]} tokens, values {v.shape[0]}")
         from_k, from_v = float_pointer(k), float_pointer(v)
-        with self._lock:
-            call(lambda _, error: lib.wi_kv_append(store.cell[0], layer, k.shape[0], from_k, from_v, error))
+        call(lambda _, error: lib.wi_kv_append(store.cell[0], layer, k.shape[0], from_k, from_v, error))
 
+    @alone
     def seal(self) -> None:
         """Seals what can be sealed beyond the local window. Nothing is sealed without this call, and until then
         everything is attended exactly.
 
         Errors: StateError if layers have different numbers of tokens; BudgetError, BusyError.
         """
-        store = self._use_alone()
-        with self._lock:
-            call(lambda _, error: lib.wi_kv_seal(store.cell[0], error))
+        store = self._use()
+        call(lambda _, error: lib.wi_kv_seal(store.cell[0], error))
 
     def attend(self, layer: int, queries: ArrayLike, *, cancel: Cancel | None = None) -> NDArray[np.float32]:
         """Attention of queries over everything appended to a layer so far: softmax(q k / sqrt(head_dim)) v.
@@ -191,43 +191,43 @@ class KvStore(Exclusive):
         lse = np.empty((rows, self._query_heads), np.float32)
         return self._attend(layer, queries, cancel, lse), lse
 
+    @alone
     def _attend(
         self, layer: int, queries: ArrayLike, cancel: Cancel | None, lse: NDArray[np.float32] | None
     ) -> NDArray[np.float32]:
-        store = self._use_alone()
+        store = self._use()
         q = self._rows("queries", queries, self._query_heads)
         out = np.empty_like(q)
         from_q, to = float_pointer(q), float_pointer(out, writable=True)
         to_lse = ffi.NULL if lse is None else float_pointer(lse, writable=True)
-        with self._lock:
-            started = time.perf_counter_ns()
-            call(
-                lambda token, error: lib.wi_kv_attend(
-                    store.cell[0], layer, q.shape[0], from_q, token, to, to_lse, error
-                ),
-                cancel,
-                self._slow,
-            )
-            self._slow = time.perf_counter_ns() - started > _SLOW_NS
+        started = time.perf_counter_ns()
+        call(
+            lambda token, error: lib.wi_kv_attend(
+                store.cell[0], layer, q.shape[0], from_q, token, to, to_lse, error
+            ),
+            cancel,
+            self._slow,
+        )
+        self._slow = time.perf_counter_ns() - started > _SLOW_NS
         return out
 
+    @alone
     def fork(self) -> KvStore:
         """A second store that goes on from here on its own, and shares what is sealed. Errors: BusyError."""
-        store, handle = self._use_alone(), Handle("wi_kv", lib.wi_kv_release)
-        with self._lock:
-            call(lambda _, error: lib.wi_kv_fork(store.cell[0], handle.cell, error), into=handle)
+        store, handle = self._use(), Handle("wi_kv", lib.wi_kv_release)
+        call(lambda _, error: lib.wi_kv_fork(store.cell[0], handle.cell, error), into=handle)
         fork = type(self).__new__(type(self))
         fork._set_up(handle, (self._layers, self._query_heads, self._kv_heads, self._head_dim))
         return fork
 
+    @alone
     def truncate(self, tokens: int) -> None:
         """Cuts the store back to its first `tokens` tokens in every layer; what only some layers have goes too.
 
         Errors: ArgumentError for more tokens than it has; BudgetError, BusyError.
         """
-        store = self._use_alone()
-        with self._lock:
-            call(lambda _, error: lib.wi_kv_truncate(store.cell[0], tokens, error))
+        store = self._use()
+        call(lambda _, error: lib.wi_kv_truncate(store.cell[0], tokens, error))
 
     def stats(self) -> SessionStats:
         """What the store has done; fields about prefill, weights and prefixes stay 0. Any thread."""
@@ -235,31 +235,31 @@ class KvStore(Exclusive):
         call(lambda _, error: lib.wi_kv_get_stats(store.cell[0], stats, error))
         return read(stats, SessionStats)
 
+    @alone
     def save(self, path: Path, *, cancel: Cancel | None = None) -> None:
         """Writes the store to a file, whole or not at all.
 
         Errors: FileError, CancelledError, BusyError; StateError if layers have different numbers of tokens.
         """
-        store, name = self._use_alone(), path_bytes(path)
-        with self._lock:
-            call(lambda token, error: lib.wi_kv_save(store.cell[0], name, token, error), cancel, long=True)
+        store, name = self._use(), path_bytes(path)
+        call(lambda token, error: lib.wi_kv_save(store.cell[0], name, token, error), cancel, long=True)
 
+    @alone
     def save_file(self, file: BinaryIO, *, cancel: Cancel | None = None) -> None:
         """The same bytes to a binary file object, in pieces of about 1 MiB."""
-        store, arguments = self._use_alone(), Arguments()
+        store, arguments = self._use(), Arguments()
         writer = writer_struct(arguments, file)
-        with self._lock:
-            call(
-                lambda token, error: lib.wi_kv_save_to(store.cell[0], writer, token, error),
-                cancel,
-                long=True,
-            )
+        call(
+            lambda token, error: lib.wi_kv_save_to(store.cell[0], writer, token, error),
+            cancel,
+            long=True,
+        )
 
+    @alone
     def saved_bytes(self) -> int:
         """Bytes that a save of the store as it is now takes. Errors: BusyError, StateError."""
-        store, count = self._use_alone(), ffi.new("uint64_t*")
-        with self._lock:
-            call(lambda _, error: lib.wi_kv_saved_bytes(store.cell[0], count, error))
+        store, count = self._use(), ffi.new("uint64_t*")
+        call(lambda _, error: lib.wi_kv_saved_bytes(store.cell[0], count, error))
         return int(count[0])
 
     def _rows(self, name: str, array: ArrayLike, heads: int) -> NDArray[np.float32]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._abi import ffi
-from ._calls import Cancel, Exclusive, Handle, Target, call, call_async, on_progress
+from ._calls import Cancel, Exclusive, Handle, Target, Turn, alone, call, call_async, on_progress
 from ._library import lib
 from ._streams import writer_struct
 from ._values import (
@@ -158,6 +157,7 @@ class Session(Exclusive):
         self._prefill(ids, chunk_tokens, progress, cancel, logits)
         return logits
 
+    @alone
     def _prefill(
         self,
         ids: NDArray[np.int32],
@@ -166,20 +166,20 @@ class Session(Exclusive):
         cancel: Cancel | None,
         logits: NDArray[np.float32] | None,
     ) -> None:
-        session, arguments, data = self._use_alone(), Arguments(), int32_pointer(ids)
+        session, arguments, data = self._use(), Arguments(), int32_pointer(ids)
         params = _prefill_struct(arguments, chunk_tokens, progress)
         if logits is not None and logits.size:
             params.logits = arguments.keep(float_pointer(logits, writable=True))
             params.logits_capacity = logits.size
-        with self._lock:
-            call(
-                lambda token, error: lib.wi_session_prefill(
-                    session.cell[0], data, ids.size, params, token, error
-                ),
-                cancel,
-                long=True,
-            )
+        call(
+            lambda token, error: lib.wi_session_prefill(
+                session.cell[0], data, ids.size, params, token, error
+            ),
+            cancel,
+            long=True,
+        )
 
+    @alone
     def append_text(
         self,
         text: Text,
@@ -191,19 +191,19 @@ class Session(Exclusive):
         cancel: Cancel | None = None,
     ) -> None:
         """Tokenises and prefills: see `Model.tokenize` and `prefill`."""
-        session, arguments, content = self._use_alone(), Arguments(), encoded(text)
+        session, arguments, content = self._use(), Arguments(), encoded(text)
         data = ffi.from_buffer(content)
         params = _prefill_struct(arguments, chunk_tokens, progress)
         flags = tokenize_flags(add_bos, parse_special)
-        with self._lock:
-            call(
-                lambda token, error: lib.wi_session_append_text(
-                    session.cell[0], data, len(content), flags, params, token, error
-                ),
-                cancel,
-                long=True,
-            )
+        call(
+            lambda token, error: lib.wi_session_append_text(
+                session.cell[0], data, len(content), flags, params, token, error
+            ),
+            cancel,
+            long=True,
+        )
 
+    @alone
     def decode(self, *, cancel: Cancel | None = None) -> Event:
         """Appends one token, sampled from the logits of the last one. Its own keys and values are computed by
         the next call that needs them. After the end of an answer the session may go on.
@@ -211,24 +211,21 @@ class Session(Exclusive):
         Errors: StateError if the session is empty or nothing is left to sample; UnsupportedError, BudgetError,
         CancelledError, BusyError; no token is lost and none is added.
         """
-        session = self._use_alone()
-        with self._lock:
-            return self._step(
-                lambda token, error: lib.wi_session_decode(session.cell[0], token, self._event, error), cancel
-            )
+        session = self._use()
+        return self._step(
+            lambda token, error: lib.wi_session_decode(session.cell[0], token, self._event, error), cancel
+        )
 
+    @alone
     def accept(self, token: int, *, cancel: Cancel | None = None) -> Event:
         """Appends one token that the host chose, exactly as `decode` appends one that it sampled. With `logits`
         this is decode with a sampler of one's own, at the cost of decode. Errors: as `decode`.
         """
-        session, chosen = self._use_alone(), token
-        with self._lock:
-            return self._step(
-                lambda token, error: lib.wi_session_accept(
-                    session.cell[0], chosen, token, self._event, error
-                ),
-                cancel,
-            )
+        session, chosen = self._use(), token
+        return self._step(
+            lambda token, error: lib.wi_session_accept(session.cell[0], chosen, token, self._event, error),
+            cancel,
+        )
 
     def _step(self, function: Callable[[Any, Any], int], cancel: Cancel | None) -> Event:
         started = time.perf_counter_ns()
@@ -253,43 +250,42 @@ class Session(Exclusive):
                 return
             written += 1
 
+    @alone
     def logits(self, *, cancel: Cancel | None = None) -> NDArray[np.float32]:
         """Logits of the last token, (vocab) f32, those that `decode` would sample from; computes them first if
         they are pending. Errors: as `decode`.
         """
-        session, count = self._use_alone(), ffi.new("uint64_t*")
+        session, count = self._use(), ffi.new("uint64_t*")
         logits = np.empty(self._vocab, np.float32)
         to = float_pointer(logits, writable=True)
-        with self._lock:
-            call(
-                lambda token, error: lib.wi_session_logits(
-                    session.cell[0], token, to, logits.size, count, error
-                ),
-                cancel,
-                self._slow,
-            )
+        call(
+            lambda token, error: lib.wi_session_logits(session.cell[0], token, to, logits.size, count, error),
+            cancel,
+            self._slow,
+        )
         return logits
 
+    @alone
     def tokens(self) -> NDArray[np.int32]:
         """The ids of all tokens, (tokens), the pending one included. Errors: BusyError."""
-        session, count = self._use_alone(), ffi.new("uint64_t*")
-        with self._lock:
-            call(lambda _, error: lib.wi_session_tokens(session.cell[0], ffi.NULL, 0, count, error))
-            ids = np.empty(count[0], np.int32)
-            to = int32_pointer(ids, writable=True)
-            call(lambda _, error: lib.wi_session_tokens(session.cell[0], to, ids.size, count, error))
+        session, count = self._use(), ffi.new("uint64_t*")
+        call(lambda _, error: lib.wi_session_tokens(session.cell[0], ffi.NULL, 0, count, error))
+        ids = np.empty(count[0], np.int32)
+        to = int32_pointer(ids, writable=True)
+        call(lambda _, error: lib.wi_session_tokens(session.cell[0], to, ids.size, count, error))
         return ids
 
+    @alone
     def fork(self) -> Session:
         """A second session that goes on from here on its own: same tokens, parameters, logits and sampler
         state. It shares what is sealed; takes microseconds. Errors: BusyError.
         """
-        session = self._use_alone()
+        session = self._use()
         handle = Handle("wi_session", lib.wi_session_release, *session.keeps)
-        with self._lock:
-            call(lambda _, error: lib.wi_session_fork(session.cell[0], handle.cell, error), into=handle)
+        call(lambda _, error: lib.wi_session_fork(session.cell[0], handle.cell, error), into=handle)
         return Session(handle, self._vocab)
 
+    @alone
     def fork_as(self, *, cancel: Cancel | None = None, **options: Unpack[SessionOptions]) -> Session:
         """A fork under other parameters: the same tokens, keys, values and logits, read through another policy
         or budget, without computing the prompt again. Without sampling the sampler goes on where it is.
@@ -297,73 +293,70 @@ class Session(Exclusive):
         Errors: ArgumentError if kv_type is not the session's; UnsupportedError for an unknown policy;
         BudgetError, CancelledError, BusyError.
         """
-        session, arguments = self._use_alone(), Arguments()
+        session, arguments = self._use(), Arguments()
         params, keeps = session_struct(arguments, options)
         kept = (session.keeps[0], keeps) if options.get("sampling") is not None else session.keeps
         handle = Handle("wi_session", lib.wi_session_release, *kept)
-        with self._lock:
-            call(
-                lambda token, error: lib.wi_session_fork_as(
-                    session.cell[0], params, token, handle.cell, error
-                ),
-                cancel,
-                long=True,
-                into=handle,
-            )
+        call(
+            lambda token, error: lib.wi_session_fork_as(session.cell[0], params, token, handle.cell, error),
+            cancel,
+            long=True,
+            into=handle,
+        )
         return Session(handle, self._vocab)
 
+    @alone
     def truncate(self, tokens: int) -> None:
         """Cuts the session back to its first `tokens` tokens. Where a prefill ended it is as it was then, bit
         for bit; elsewhere the new last token's logits are computed by the next call that needs them.
 
         Errors: ArgumentError for more tokens than it has; BudgetError, OutOfMemoryError, BusyError.
         """
-        session = self._use_alone()
-        with self._lock:
-            call(lambda _, error: lib.wi_session_truncate(session.cell[0], tokens, error))
+        session = self._use()
+        call(lambda _, error: lib.wi_session_truncate(session.cell[0], tokens, error))
 
+    @alone
     def save(self, path: Path, *, cancel: Cancel | None = None) -> None:
         """Writes the session to a file: tokens, KV, index, sampler, parameters; checksummed. The file appears
         whole or not at all. Errors: FileError, CancelledError, BusyError.
         """
-        session, name = self._use_alone(), path_bytes(path)
-        with self._lock:
-            call(
-                lambda token, error: lib.wi_session_save(session.cell[0], name, token, error),
-                cancel,
-                long=True,
-            )
+        session, name = self._use(), path_bytes(path)
+        call(
+            lambda token, error: lib.wi_session_save(session.cell[0], name, token, error),
+            cancel,
+            long=True,
+        )
 
+    @alone
     def save_file(self, file: BinaryIO, *, cancel: Cancel | None = None) -> None:
         """The same bytes to a binary file object, in pieces of about 1 MiB. An exception of the file object
         ends the call and is raised by it. Errors: CancelledError, BusyError.
         """
-        session, arguments = self._use_alone(), Arguments()
+        session, arguments = self._use(), Arguments()
         writer = writer_struct(arguments, file)
-        with self._lock:
-            call(
-                lambda token, error: lib.wi_session_save_to(session.cell[0], writer, token, error),
-                cancel,
-                long=True,
-            )
+        call(
+            lambda token, error: lib.wi_session_save_to(session.cell[0], writer, token, error),
+            cancel,
+            long=True,
+        )
 
+    @alone
     def saved_bytes(self) -> int:
         """Bytes that a save of the session as it is now takes. Errors: BusyError."""
-        session, count = self._use_alone(), ffi.new("uint64_t*")
-        with self._lock:
-            call(lambda _, error: lib.wi_session_saved_bytes(session.cell[0], count, error))
+        session, count = self._use(), ffi.new("uint64_t*")
+        call(lambda _, error: lib.wi_session_saved_bytes(session.cell[0], count, error))
         return int(count[0])
 
+    @alone
     def set_sampling(self, sampling: Sampling | None = None) -> None:
         """Replaces how tokens are picked and starts the random numbers anew from its seed; None: greedy.
 
         Errors: ArgumentError for a logit_bias of a token beyond the vocabulary; BusyError.
         """
-        session, arguments = self._use_alone(), Arguments()
+        session, arguments = self._use(), Arguments()
         params, keeps = sampling_struct(arguments, sampling)
-        with self._lock:
-            call(lambda _, error: lib.wi_session_set_sampling(session.cell[0], params, error))
-            session.keeps = (session.keeps[0], keeps)
+        call(lambda _, error: lib.wi_session_set_sampling(session.cell[0], params, error))
+        session.keeps = (session.keeps[0], keeps)
 
     def stats(self) -> SessionStats:
         """What the session has done, as of the end of its last call. Any thread, also during a call."""
@@ -371,6 +364,7 @@ class Session(Exclusive):
         call(lambda _, error: lib.wi_session_get_stats(session.cell[0], stats, error))
         return read(stats, SessionStats)
 
+    @alone
     def submit(
         self,
         prompt: Text | Tokens | None = None,
@@ -473,15 +467,14 @@ def decode_batch(sessions: Sequence[Session], *, cancel: Cancel | None = None) -
     """
     if len({id(session) for session in sessions}) < len(sessions):
         raise BusyError("a session is in the batch twice")
-    handles = [session._use_alone() for session in sessions]
-    count = len(sessions)
-    events = ffi.new("wi_event[]", max(count, 1))
-    for event in events:
-        event.struct_size = ffi.sizeof("wi_event")
-    pointers = ffi.new("wi_session*[]", [handle.cell[0] for handle in handles])
-    with ExitStack() as stack:
-        for session in sorted(sessions, key=id):  # one order, so that two batches cannot wait for each other
-            stack.enter_context(session._lock)
+    turn = Turn()
+    try:  # as alone does
+        handles = [session._take(turn) for session in sessions]
+        count = len(handles)
+        events = ffi.new("wi_event[]", max(count, 1))
+        for event in events:
+            event.struct_size = ffi.sizeof("wi_event")
+        pointers = ffi.new("wi_session*[]", [handle.cell[0] for handle in handles])
         slow = any(session._slow for session in sessions)
         started = time.perf_counter_ns()
         call(lambda token, error: lib.wi_batch_decode(pointers, count, token, events, error), cancel, slow)
@@ -489,3 +482,5 @@ def decode_batch(sessions: Sequence[Session], *, cancel: Cancel | None = None) -
         for session in sessions:
             session._slow = slow
         return [event_of(event) for event in events[0:count]]
+    finally:
+        turn.over = True

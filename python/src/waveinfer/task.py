@@ -364,10 +364,10 @@ def submit(
     sampling: Sampling | None,
     notify: Callable[[], object] | None,
 ) -> Task:
-    """See Session.submit."""
+    """See Session.submit, whose turn it is."""
     if max_tokens == 0:  # which is no limit to the library
         raise ArgumentError("max_tokens is 0: a task writes at least one token; None: without limit")
-    session, arguments, failures = owner._use_alone(), Arguments(), _Failures()
+    session, arguments, failures = owner._use(), Arguments(), _Failures()
     sampler, keeps = sampling_struct(arguments, sampling)
     params = arguments.struct(
         "wi_task_params",
@@ -401,24 +401,23 @@ def submit(
     assert isinstance(model, Handle)
     if not (model.keeps or _samplers(kept) or has_log()):
         handle = Handle("wi_task", lib.wi_task_release, session, kept, target)
-        _submit(owner, session, params, handle, kept)
+        _submit(session, params, handle, kept)
         return Task(handle, failures, own)
     _take_back()
     loan = _Loan(model.keeps)
     handle = _Borrower(loan, session, kept, target)
     _loans.add(loan)
     try:
-        _submit(owner, session, params, handle, kept)
+        _submit(session, params, handle, kept)
     finally:
         if not handle.cell[0]:
             _loans.discard(loan)
     return Task(handle, failures, own)
 
 
-def _submit(owner: Session, session: Handle, params: Any, handle: Handle, kept: tuple[object, ...]) -> None:
-    with owner._lock:
-        call(lambda _, error: lib.wi_task_submit(session.cell[0], params, handle.cell, error), into=handle)
-        session.keeps = kept
+def _submit(session: Handle, params: Any, handle: Handle, kept: tuple[object, ...]) -> None:
+    call(lambda _, error: lib.wi_task_submit(session.cell[0], params, handle.cell, error), into=handle)
+    session.keeps = kept
 
 
 def _may_be_in_force(samplings: tuple[object, ...]) -> tuple[object, ...]:
