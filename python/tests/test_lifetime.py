@@ -245,6 +245,23 @@ def test_a_cancel_that_fires_at_any_moment_never_ends_another_call(
         timer.join()
 
 
+def test_a_cancel_that_fires_and_is_reset_as_a_call_ends_does_not_end_the_next_one(session: Session) -> None:
+    class Late(set[Any]):
+        """The tokens of calls: the reset comes just when there is none any more."""
+
+        def discard(self, token: Any) -> None:
+            super().discard(token)
+            cancel.reset()
+
+    session.prefill(some_tokens(10))
+    cancel = Cancel()
+    cancel._tokens = Late()
+    cancel.trigger()
+    with pytest.raises(waveinfer.CancelledError):
+        session.decode(cancel=cancel)
+    session.decode()
+
+
 def test_a_call_lets_other_threads_run(session: Session) -> None:
     ticks = 0
     done = threading.Event()

@@ -405,7 +405,7 @@ def call(
     if exception is not None:
         raise exception
     error = error_of_native(status, calling.error) if status else None
-    if cancel is None or not cancel.fired:  # else somebody may still be about to fire the token
+    if cancel is None:  # else somebody may still be about to fire the token, reset or not
         local.free.append(calling)
     if error is not None:
         raise error
