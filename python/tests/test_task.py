@@ -390,6 +390,26 @@ def test_leaving_a_stream_early_frees_its_session(session: Session) -> None:
     asyncio.run(run())
 
 
+def test_leaving_a_task_s_events_early_leaves_the_task_as_it_is(model: Model, session: Session) -> None:
+    endless = Sampling(logit_bias={model.info.eos_token: -float("inf")})
+
+    async def run() -> None:
+        with session.submit(some_tokens(300), sampling=endless) as task:
+            async for _ in task:
+                break
+            gc.collect()
+            await asyncio.sleep(0.05)  # in which the loop closes what is left of it
+            after = task.info().answer_tokens + 200
+            events = 0
+            async for event in task:
+                assert event.kind is EventKind.TOKEN
+                events += 1
+                if events > after:
+                    break
+
+    asyncio.run(run())
+
+
 def test_blocking_calls_have_variants_beside_the_loop(session: Session, tmp_path: object) -> None:
     async def run() -> None:
         with Runtime() as runtime, await runtime.open_async(MODEL) as model, model.session() as mine:

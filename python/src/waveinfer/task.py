@@ -225,7 +225,9 @@ class Task(Owner):
             yield from self.poll()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Its events, awaited, the one that ends it included. Cancelling the asyncio task cancels it."""
+        """Its events, awaited, the one that ends it included. Cancelling the asyncio task cancels it; leaving the
+        loop early does not.
+        """
         try:
             while not self._finished():
                 events = self.poll()
@@ -233,7 +235,7 @@ class Task(Owner):
                     yield event
                 if not events:
                     await self._readable()
-        except BaseException:
+        except asyncio.CancelledError:
             if not self.closed:
                 self.cancel()
             raise
