@@ -17,6 +17,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ArrayBlockingQueue;
+import java.util.function.LongSupplier;
 
 /**
  * One call into the library, from its arguments to its result: the error and the cancel token that
@@ -233,9 +234,10 @@ final class Call implements AutoCloseable {
   }
 
   /**
-   * Where the floats of an output go; if it is not direct, they are copied when the call worked.
+   * Where the floats of an output go; if it is not direct, they are copied when the call worked: as
+   * many as it has written, which is asked for then. What is behind them in the buffer is not ours.
    */
-  long floatsOut(FloatBuffer to) {
+  long floatsOut(FloatBuffer to, LongSupplier written) {
     if (to.isReadOnly()) throw new ReadOnlyBufferException();
     if (to.isDirect() && to.order() == ByteOrder.nativeOrder()) return address(to, 4);
     long bytes = 4L * to.remaining();
@@ -243,7 +245,11 @@ final class Call implements AutoCloseable {
       throw new WaveInferException.Argument(0, "more than 2 GB that are not direct");
     long copy = allocate(bytes);
     FloatBuffer target = to.duplicate();
-    if (bytes > 0) copiesBack.add(() -> target.put(buffer(copy, bytes).asFloatBuffer()));
+    copiesBack.add(
+        () -> {
+          long count = written.getAsLong();
+          if (count > 0) target.put(buffer(copy, 4 * count).asFloatBuffer());
+        });
     return copy;
   }
 

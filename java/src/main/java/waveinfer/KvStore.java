@@ -102,8 +102,8 @@ public final class KvStore extends Handle {
               rows,
               call.floats(queries),
               call.cancel(),
-              call.floatsOut(out),
-              lseOut == null ? 0 : call.floatsOut(lseOut),
+              call.floatsOut(out, () -> rows * shape.queryHeads * shape.headDim),
+              lseOut == null ? 0 : call.floatsOut(lseOut, () -> rows * shape.queryHeads),
               call.error()));
     }
   }

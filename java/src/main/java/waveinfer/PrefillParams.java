@@ -1,6 +1,7 @@
 package waveinfer;
 
 import java.nio.FloatBuffer;
+import java.util.function.LongSupplier;
 
 /** How tokens are read. What is not set is the default. Copied by the call. */
 public final class PrefillParams {
@@ -47,7 +48,7 @@ public final class PrefillParams {
     return this;
   }
 
-  static long write(PrefillParams from, Call call) {
+  static long write(PrefillParams from, Call call, long session) {
     if (from == null) return 0;
     wi_prefill_params to = call.own(new wi_prefill_params());
     to.setChunk_tokens(from.chunkTokens);
@@ -56,9 +57,26 @@ public final class PrefillParams {
       to.setProgress_user(call.callback(from.progress));
     }
     if (from.logits != null) {
-      to.setLogits(call.floatsOut(from.logits));
+      to.setLogits(call.floatsOut(from.logits, written(call, session)));
       to.setLogits_capacity(from.logits.remaining());
     }
     return to.address();
+  }
+
+  /** How many logits a call that begins now has written when it has ended. */
+  private static LongSupplier written(Call call, long session) {
+    long before = tokens(call, session);
+    return () -> {
+      long tokens = tokens(call, session) - before;
+      int status = Native.wi_session_logits(session, 0, 0, 0, call.out(), call.error());
+      if (status != wi_status_code.WI_OK) throw call.failure(status);
+      return tokens * call.outLong(); // of the vocabulary each
+    };
+  }
+
+  private static long tokens(Call call, long session) {
+    int status = Native.wi_session_tokens(session, 0, 0, call.out(), call.error());
+    if (status != wi_status_code.WI_OK) throw call.failure(status);
+    return call.outLong();
   }
 }

@@ -81,7 +81,7 @@ public final class Session extends Handle implements Iterable<Event> {
               session,
               call.ints(tokens),
               tokens.remaining(),
-              PrefillParams.write(params, call),
+              PrefillParams.write(params, call, session),
               call.cancel(),
               call.error()));
     }
@@ -117,7 +117,7 @@ public final class Session extends Handle implements Iterable<Event> {
               call.copy(bytes),
               bytes.length,
               TokenizeFlag.bits(flags),
-              PrefillParams.write(params, call),
+              PrefillParams.write(params, call, session),
               call.cancel(),
               call.error()));
     }
@@ -234,7 +234,7 @@ public final class Session extends Handle implements Iterable<Event> {
           Native.wi_session_logits(
               session,
               call.cancel(),
-              call.floatsOut(to),
+              call.floatsOut(to, call::outLong),
               to.remaining(),
               call.out(),
               call.error()));

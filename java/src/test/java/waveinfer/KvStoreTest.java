@@ -138,6 +138,24 @@ class KvStoreTest {
   }
 
   @Test
+  void whatIsBehindAnOutputInItsBufferStays() {
+    try (KvStore kv = filled()) {
+      float[] lse = new float[QUERY_HEADS];
+      float[] expected = attend(kv, lse);
+      FloatBuffer out = FloatBuffer.allocate(1 + expected.length + 1).put(0, 7).position(1);
+      FloatBuffer lseOut = FloatBuffer.allocate(lse.length + 1);
+      out.put(1 + expected.length, 8);
+      lseOut.put(lse.length, 9);
+      kv.attend(1, 1, FloatBuffer.wrap(queries), out, lseOut, null);
+      assertEquals(FloatBuffer.wrap(expected), out.slice(1, expected.length));
+      assertEquals(FloatBuffer.wrap(lse), lseOut.slice(0, lse.length));
+      assertEquals(7, out.get(0));
+      assertEquals(8, out.get(1 + expected.length));
+      assertEquals(9, lseOut.get(lse.length));
+    }
+  }
+
+  @Test
   void aStoreIsSavedAndLoaded() throws IOException {
     Path file = folder.resolve("kv.wi");
     ByteArrayOutputStream bytes = new ByteArrayOutputStream();

@@ -177,6 +177,42 @@ class SessionTest {
   }
 
   @Test
+  void whatIsBehindTheLogitsInABufferStays() {
+    int vocab = Sample.model.info().vocab();
+    FloatBuffer[] outs = {
+      direct(8 * vocab),
+      FloatBuffer.allocate(8 * vocab),
+      ByteBuffer.allocateDirect(32 * vocab).order(ByteOrder.BIG_ENDIAN).asFloatBuffer()
+    };
+    for (FloatBuffer out : outs) {
+      unwritten(out);
+      try (Session session = Sample.model.newSession()) {
+        PrefillParams params = new PrefillParams().logits(out);
+        session.prefill(Sample.tokens(3), params, null);
+        onlyBegins(out, 3 * vocab);
+        session.decode(); // pending: its logits are none of the next call's
+        session.append("In the", params, null);
+        onlyBegins(out, ((int) session.tokenCount() - 4) * vocab);
+        session.append("", params, null);
+        onlyBegins(out, 0);
+        session.logits(out, null);
+        onlyBegins(out, vocab);
+      }
+    }
+  }
+
+  /** So many numbers were written; the next call finds none. */
+  private static void onlyBegins(FloatBuffer out, int count) {
+    for (int i = 0; i < count; i++) assertNotEquals(-12345f, out.get(i), "at " + i);
+    for (int i = count; i < out.limit(); i++) assertEquals(-12345f, out.get(i), "at " + i);
+    unwritten(out);
+  }
+
+  private static void unwritten(FloatBuffer out) {
+    for (int i = 0; i < out.limit(); i++) out.put(i, -12345f);
+  }
+
+  @Test
   void errorsLeaveTheSessionAsItWas() {
     try (Session session = Sample.session()) {
       int[] before = session.tokens();
