@@ -1,5 +1,6 @@
 package waveinfer;
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.lang.ref.Reference;
 import java.nio.Buffer;
@@ -13,6 +14,8 @@ import java.nio.channels.Selector;
 import java.nio.channels.spi.AbstractSelectableChannel;
 import java.nio.channels.spi.AbstractSelector;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.FileSystems;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
@@ -209,6 +212,33 @@ final class Call implements AutoCloseable {
       throw new WaveInferException.Argument(0, "a NUL character in \"" + text + "\"");
     }
     return copy(text.getBytes(StandardCharsets.UTF_8));
+  }
+
+  /** The bytes of a path, which is a file's of the system that C knows. */
+  long path(Path path) {
+    if (path.getFileSystem() != FileSystems.getDefault()) {
+      throw new WaveInferException.Argument(
+          0, "no path of the default file system: " + path.toUri());
+    }
+    String text = path.toString();
+    boolean ascii = text.chars().allMatch(c -> c < 0x80);
+    return ascii ? name(text) : copy(raw(path)); // else by an encoding that need not say all of it
+  }
+
+  /** Only a URI tells them. It makes the path an absolute one. */
+  private static byte[] raw(Path path) {
+    String uri = path.toUri().getRawPath();
+    int end = uri.endsWith("/") ? uri.length() - 1 : uri.length(); // which it has behind a folder
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream(end);
+    for (int i = 0; i < end; i++) {
+      if (uri.charAt(i) == '%') {
+        bytes.write(Integer.parseInt(uri, i + 1, i + 3, 16));
+        i += 2;
+      } else {
+        bytes.write(uri.charAt(i));
+      }
+    }
+    return bytes.toByteArray();
   }
 
   ByteBuffer buffer(long address, long bytes) {

@@ -177,7 +177,7 @@ public final class KvStore extends Handle {
   public void save(Path path, CancelToken cancel) {
     try (Call call = Call.cancellable(cancel)) {
       long kv = call.alone(this);
-      call.check(Native.wi_kv_save(kv, call.name(path.toString()), call.cancel(), call.error()));
+      call.check(Native.wi_kv_save(kv, call.path(path), call.cancel(), call.error()));
     }
   }
 

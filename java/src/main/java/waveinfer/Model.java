@@ -314,12 +314,7 @@ public final class Model extends Handle {
       long how = SessionParams.write(params, call);
       call.check(
           Native.wi_session_load(
-              call.use(this),
-              call.name(path.toString()),
-              how,
-              call.cancel(),
-              call.out(),
-              call.error()));
+              call.use(this), call.path(path), how, call.cancel(), call.out(), call.error()));
       return new Session(call.outLong(), kept(), new Hooks(call.logitsHook));
     }
   }

@@ -192,7 +192,7 @@ public final class RuntimeParams {
     to.setBind_threads(bindThreads.value);
     to.setNice(nice);
     to.setTask_wait_ms(taskWaitMs);
-    to.setSpill_folder(spillFolder == null ? 0 : call.name(spillFolder.toString()));
+    to.setSpill_folder(spillFolder == null ? 0 : call.path(spillFolder));
     to.setSpill_bytes(spillBytes);
     to.setBuffer_manager(bufferManager.value);
     to.setLog_level(logLevel.value());

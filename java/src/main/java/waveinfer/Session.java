@@ -398,8 +398,7 @@ public final class Session extends Handle implements Iterable<Event> {
   public void save(Path path, CancelToken cancel) {
     try (Call call = Call.cancellable(cancel)) {
       long session = call.alone(this);
-      call.check(
-          Native.wi_session_save(session, call.name(path.toString()), call.cancel(), call.error()));
+      call.check(Native.wi_session_save(session, call.path(path), call.cancel(), call.error()));
     }
   }
 

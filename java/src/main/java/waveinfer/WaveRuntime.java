@@ -174,7 +174,7 @@ public final class WaveRuntime extends Handle {
       call.check(
           Native.wi_model_open(
               call.use(this),
-              call.name(path.toString()),
+              call.path(path),
               params.write(call),
               call.cancel(),
               call.out(),
@@ -276,7 +276,7 @@ public final class WaveRuntime extends Handle {
       call.check(
           Native.wi_kv_load(
               call.use(this),
-              call.name(path.toString()),
+              call.path(path),
               params.write(call),
               call.cancel(),
               call.out(),

@@ -47,6 +47,9 @@
  * which UTF-8 cannot say, becomes a question mark; where bytes that are no UTF-8 matter, methods
  * take and give {@code byte[]}.
  *
+ * <p><b>Paths</b> are of the default file system; one of another, as in a zip file, is a {@link
+ * waveinfer.WaveInferException.Argument}.
+ *
  * <p><b>Native code</b> is in the jar, for Linux, and is unpacked to a temporary folder while it is
  * loaded; the property {@code waveinfer.library.path} names a folder to load it from instead. Java
  * 24 and later warn of the first call, and a later one will refuse it, unless the program is

@@ -17,6 +17,9 @@ import java.nio.ReadOnlyBufferException;
 import java.nio.channels.Channels;
 import java.nio.channels.FileChannel;
 import java.nio.channels.WritableByteChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileSystem;
+import java.nio.file.FileSystems;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
@@ -282,6 +285,63 @@ class SessionTest {
     try (FileChannel from = FileChannel.open(file);
         Session loaded = Sample.model.load(from, bytes, new SessionParams(), null)) {
       assertEquals(expected, Sample.answer(loaded, 10));
+    }
+  }
+
+  @Test
+  void aPathIsItsBytes() throws IOException, InterruptedException {
+    // A name that is no UTF-8: no string says it, but listing its folder gives its path.
+    String make = "mkdir \"$(printf 'no\\377 \\303\\244%%20')\"";
+    assertEquals(
+        0, new ProcessBuilder("sh", "-c", make).directory(folder.toFile()).start().waitFor());
+    Path strange;
+    try (var all = Files.list(folder)) {
+      strange = all.findFirst().orElseThrow();
+    }
+    Path relative = Path.of("").toAbsolutePath().relativize(strange);
+    try (Session session = Sample.session()) {
+      session.save(strange.resolve("session.wi"));
+      assertTrue(Files.exists(strange.resolve("session.wi")));
+      try (Session loaded = Sample.model.load(relative.resolve("session.wi"))) {
+        assertEquals(Sample.answer(session, 3), Sample.answer(loaded, 3));
+      }
+    }
+    Files.copy(Sample.FILE, strange.resolve("model.gguf"));
+    Sample.runtime.open(strange.resolve("model.gguf")).close();
+    try (Call call = Call.enter()) {
+      byte[] name = Native.text(call.path(strange)); // of a folder
+      assertEquals("no\u00ff \u00c3\u00a4%20", lastOf(name));
+      assertEquals("../a b", new String(Native.text(call.path(Path.of("../a b/")))));
+    }
+  }
+
+  private static String lastOf(byte[] path) {
+    String text = new String(path, StandardCharsets.ISO_8859_1);
+    return text.substring(text.lastIndexOf('/') + 1);
+  }
+
+  @Test
+  void aPathOfAnotherFileSystemIsRefused() throws IOException {
+    KvParams shape = new KvParams(1, 1, 1, 8);
+    Class<WaveInferException.Argument> argument = WaveInferException.Argument.class;
+    try (FileSystem zip =
+            FileSystems.newFileSystem(folder.resolve("x.zip"), Map.of("create", "true"));
+        Session session = Sample.session();
+        KvStore kv = Sample.runtime.newKvStore(shape)) {
+      Path file = folder.resolve("a file");
+      session.save(file);
+      Path same = zip.getPath(file.toString()); // by its text
+      Path model = zip.getPath(Sample.FILE.toAbsolutePath().toString());
+      assertThrows(argument, () -> session.save(same));
+      assertThrows(argument, () -> Sample.model.load(same));
+      assertThrows(argument, () -> Sample.runtime.open(model));
+      assertThrows(argument, () -> kv.save(same, null));
+      assertThrows(argument, () -> Sample.runtime.loadKvStore(same, shape, null));
+      RuntimeParams params = new RuntimeParams().spillFolder(zip.getPath(folder.toString()));
+      assertTrue(
+          assertThrows(argument, () -> WaveRuntime.create(params))
+              .getMessage()
+              .startsWith("no path of the default file system: jar:file:"));
     }
   }
 
