@@ -270,14 +270,18 @@ public final class Session extends Handle implements Iterable<Event> {
   public Task submit(TaskParams params) {
     Task.Bell bell =
         params == null || params.whenReady() == null ? null : new Task.Bell(params.whenReady());
+    boolean made = false;
     try (Call call = Call.enter()) {
       long session = call.alone(this);
       long how = TaskParams.write(params, call, bell);
       call.check(Native.wi_task_submit(session, how, call.out(), call.error()));
       boolean anew = params != null && params.setsSampling();
       Hooks.Setting setting = anew ? hooks.add(call.logitsHook) : null;
-      return new Task(call.outLong(), kept(), hooks, setting, call.logitsHook, bell);
+      Task task = new Task(call.outLong(), kept(), hooks, setting, call.logitsHook, bell);
+      made = true;
+      return task;
     } finally {
+      if (bell != null && !made) Callbacks.remove(bell.id());
       Reference.reachabilityFence(bell);
     }
   }

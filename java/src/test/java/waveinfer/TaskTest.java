@@ -345,6 +345,20 @@ class TaskTest {
   }
 
   @Test
+  void aSubmitThatFailsLeavesNoBell() {
+    TaskParams params = new TaskParams().whenReady(() -> {});
+    try (Session empty = Sample.model.newSession();
+        Session session = Sample.session();
+        Task task = session.submit(some(1_000_000))) {
+      int before = Callbacks.count();
+      assertThrows(WaveInferException.State.class, () -> empty.submit(params));
+      assertThrows(WaveInferException.Busy.class, () -> session.submit(params));
+      assertTrue(Callbacks.count() <= before, "callbacks are left");
+      assertFalse(task.info().state().isEnd());
+    }
+  }
+
+  @Test
   void aTaskHasADescriptor() {
     try (Session session = Sample.session();
         Task task = session.submit(some(1))) {
