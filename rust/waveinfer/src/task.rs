@@ -493,14 +493,15 @@ impl TaskHandle {
         Ok((count > 0).then_some(event))
     }
 
-    /// Fetches all events to come. A task without its last event has no memory for it, and has ended by its state.
+    /// Fetches all events to come. A task without its last event has no memory for it, and has ended by its state. In
+    /// a child of fork(2) it has none: its engine is the parent's, and every call on it fails.
     fn wait_for_end(&self) {
         loop {
             match self.poll() {
                 Ok(Some(event)) if event.kind != WI_EVENT_TOKEN => return,
                 Ok(Some(_)) => continue,
-                _ if self.has_ended() => return,
-                _ => drop(self.wait(-1)),
+                _ if self.info().is_ok_and(|info| !info.state.is_end()) => drop(self.wait(-1)),
+                _ => return,
             }
         }
     }

@@ -91,6 +91,40 @@ fn a_session_that_is_taken_back_ends_its_task() {
 }
 
 #[test]
+fn a_child_process_waits_for_no_engine() {
+    extern "C" {
+        fn fork() -> i32;
+        fn alarm(seconds: u32) -> u32;
+        fn _exit(status: i32) -> !;
+        fn waitpid(child: i32, status: &mut i32, options: i32) -> i32;
+    }
+    for take_back in [false, true] {
+        // A callback of ours, for whose end who drops the task waits.
+        let options = TaskOptions::new()
+            .prompt(some_tokens(60_000, 1))
+            .sampling(Sampling::new().logits(|_| Continue(())));
+        let task = options.submit(Session::new(model()).unwrap()).unwrap();
+        // SAFETY: the child allocates at most, which the C library allows it.
+        let child = unsafe { fork() };
+        if child == 0 {
+            // SAFETY: of no arguments that could be wrong.
+            unsafe { alarm(20) };
+            if take_back {
+                drop(task.into_session());
+            } else {
+                drop(task);
+            }
+            // SAFETY: as before.
+            unsafe { _exit(7) }
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours, and a valid output.
+        assert_eq!(unsafe { waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 7 << 8, "it ended by itself");
+    }
+}
+
+#[test]
 fn a_failed_task_says_why() {
     let runtime = RuntimeOptions::new().threads(1).kv_budget_bytes(1_000_000).create().unwrap();
     let model = Model::open(&runtime, MODEL).unwrap();
