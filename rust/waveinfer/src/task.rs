@@ -245,7 +245,7 @@ impl Task {
 
     /// The events that are still to come, each waited for, up to the last one or an error.
     pub fn events(&mut self) -> Events<'_> {
-        Events(self)
+        Events { task: self, ended: false }
     }
 
     /// Waits until there are events to poll, or the task has ended; at most so long. Whether there are.
@@ -342,16 +342,21 @@ impl Task {
 /// Events of a task, each waited for: [`Task::events`].
 #[derive(Debug)]
 #[must_use = "iterators are lazy"]
-pub struct Events<'a>(&'a mut Task);
+pub struct Events<'a> {
+    task: &'a mut Task,
+    ended: bool,
+}
 
 impl Iterator for Events<'_> {
     type Item = Result<OwnedEvent>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.0.next_event() {
-            Ok(event) => event.map(|event| Ok(event.to_owned())),
-            Err(error) => Some(Err(error)),
+        if self.ended {
+            return None;
         }
+        let event = self.task.next_event().map(|event| event.map(|event| event.to_owned()));
+        self.ended = !matches!(event, Ok(Some(_)));
+        event.transpose()
     }
 }
 

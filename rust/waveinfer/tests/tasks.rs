@@ -258,6 +258,8 @@ fn what_would_wait_for_the_engine_in_its_callback_is_refused() {
         if let Some(mut other) = inside.lock().unwrap().take() {
             expect(ErrorKind::State, "waits for the engine", other.wait(None));
             expect(ErrorKind::State, "waits for the engine", other.next_event().map(|_| ()));
+            let events: Vec<_> = other.events().take(3).collect();
+            assert!(matches!(&events[..], [Err(_)]), "an error ends them");
             tell.send(()).unwrap();
             other.into_session();
         }
