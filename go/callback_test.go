@@ -241,6 +241,34 @@ func TestWhatWouldWaitForTheEngineInItsCallbackIsAnError(t *testing.T) {
 	}
 }
 
+func TestACallbackMayLeaveATaskThatIsClosedLast(t *testing.T) {
+	m := openModel(t)
+	for range 20 { // in most of them Close finds the callback inside
+		var task *waveinfer.Task
+		given, called := make(chan struct{}), make(chan struct{})
+		s := hooked(t, reading(t, m, nil), func([]float32) error {
+			<-given
+			for first := true; ; first = false {
+				if _, err := task.Info(); err != nil {
+					return nil
+				}
+				if first {
+					close(called)
+				}
+			}
+		})
+		task = must(s.Submit(nil))(t)
+		close(given)
+		<-called
+		succeed(t, task.Close())
+		eventually(t, "the engine goes on", func() bool {
+			_, err := s.Tokens()
+			return err == nil
+		})
+		succeed(t, s.Close())
+	}
+}
+
 func TestCallbacksRunOnTheGoroutineThatCalled(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -114,9 +114,17 @@ func newTask(object *C.wi_task, log *logSink, work *taskWork, user unsafe.Pointe
 	t := &Task{work: work, handle: &handle[*C.wi_task]{
 		object: object, kind: "task", log: log, keep: work,
 		release: func(object *C.wi_task) {
-			endTask(object) // it may use what the handle keeps until then
-			C.wi_task_release(object)
-			freeUser(user)
+			end := func() {
+				endTask(object) // it may use what the handle keeps until then
+				C.wi_task_release(object)
+				freeUser(user)
+				runtime.KeepAlive(work)
+			}
+			if isForEngine() { // as who leaves the task last, and the engine waits for this goroutine
+				go end()
+			} else {
+				end()
+			}
 		},
 	}}
 	t.cleanup = runtime.AddCleanup(t, func(h *handle[*C.wi_task]) { go h.close() }, t.handle)
