@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"strconv"
 )
@@ -51,6 +52,7 @@ func DecodeBatch(ctx context.Context, sessions []*Session) ([]Event, error) {
 	var status C.wi_status
 	if hooked {
 		status = c.serve(decode)
+		runtime.KeepAlive(sessions) // and so their callbacks
 	} else {
 		status = decode()
 	}

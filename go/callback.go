@@ -64,12 +64,18 @@ func goWrite(id C.uintptr_t, from unsafe.Pointer, count C.uint64_t) C.int32_t {
 }
 
 // logitsHook is the logits callback of sampling parameters that sessions in C hold, also those that inherited
-// it. It lives as long as Go knows a session or task that may call it: C's reference to it is weak.
+// it. It lives as long as the program has a session or task that may call it.
 type logitsHook struct {
 	callback func(logits []float32) error // nil: none
-	user     unsafe.Pointer
-	cleanup  runtime.Cleanup
-	failure  atomic.Pointer[hookFailure] // the last one in a task
+	user     *hookUser                    // nil: none
+	failure  atomic.Pointer[hookFailure]  // the last one in a task
+}
+
+// hookUser is what C calls a hook by. Handles keep it until C has released what may call it. It knows the hook
+// weakly: the callback may refer to a session or a task that nothing else does, which is then to be collected.
+type hookUser struct {
+	user    unsafe.Pointer
+	cleanup runtime.Cleanup
 }
 
 // hookFailure is how a callback on the engine's thread ended.
@@ -80,19 +86,18 @@ type hookFailure struct {
 
 func newLogitsHook(callback func(logits []float32) error) *logitsHook {
 	hook := &logitsHook{callback: callback}
-	if callback == nil {
-		return hook
+	if callback != nil {
+		hook.user = &hookUser{user: newUser(weak.Make(hook))}
+		hook.user.cleanup = runtime.AddCleanup(hook.user, freeUser, hook.user.user)
 	}
-	hook.user = newUser(weak.Make(hook))
-	hook.cleanup = runtime.AddCleanup(hook, freeUser, hook.user)
 	return hook
 }
 
 // drop frees a hook that no session got.
 func (hook *logitsHook) drop() {
-	if hook != nil && hook.callback != nil {
-		hook.cleanup.Stop()
-		freeUser(hook.user)
+	if hook != nil && hook.user != nil {
+		hook.user.cleanup.Stop()
+		freeUser(hook.user.user)
 	}
 }
 

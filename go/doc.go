@@ -77,7 +77,8 @@
 // Close gives back what an object holds. Objects may be closed in any order and from any goroutine: what
 // was made from an object keeps alive what it needs, and a call that is inside one when it is closed goes on
 // to its end. Closing twice does nothing, calls after Close return [ErrClosed]. What is never closed is given
-// back when the garbage collector finds it, which may be late: it does not know how large these objects are.
+// back when the garbage collector finds it, a session or task that only its own logits callback refers to among
+// it; which may be late: it does not know how large these objects are.
 //
 // # Callbacks
 //

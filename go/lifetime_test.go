@@ -219,6 +219,64 @@ func TestTheCollectorGivesBackWhatWasNotClosed(t *testing.T) {
 	runtime.KeepAlive(m)
 }
 
+func TestTheCollectorGivesBackWhatOnlyItsOwnCallbackRefersTo(t *testing.T) {
+	r := newRuntime(t, nil)
+	m := must(r.Open(background, modelPath, nil))(t)
+	for range 20 {
+		var s *waveinfer.Session
+		s = must(m.NewSession(&waveinfer.SessionParams{Sampling: &waveinfer.SamplingParams{
+			LogitsCallback: func([]float32) error { _, err := s.Stats(); return err },
+		}}))(t)
+		succeed(t, s.AppendText(background, "In the beginning", 0, nil))
+		must(s.Decode(background))(t)
+		var task *waveinfer.Task
+		given := make(chan struct{})
+		task = must(must(s.Fork())(t).Submit(&waveinfer.TaskParams{Sampling: &waveinfer.SamplingParams{
+			LogitsCallback: func([]float32) error { <-given; _, err := task.Info(); return err },
+		}}))(t)
+		close(given)
+		must(must(s.Fork())(t).Submit(nil))(t) // with the session's
+	}
+	eventually(t, "all sessions are gone", func() bool {
+		runtime.GC()
+		return must(r.Stats())(t).Sessions == 0
+	})
+	runtime.KeepAlive(m)
+}
+
+func TestTheCollectorLeavesACallbackAloneDuringItsSessionsLastCall(t *testing.T) {
+	m := openModel(t)
+	session := func() *waveinfer.Session {
+		s := must(m.NewSession(&waveinfer.SessionParams{Sampling: &waveinfer.SamplingParams{LogitsCallback: only(3)}}))(t)
+		succeed(t, s.AppendText(background, "In the beginning", 0, nil))
+		return s
+	}
+	done, collected := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(collected)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	}()
+	for range 50 {
+		if event := must(session().Decode(background))(t); event.Token != 3 {
+			t.Errorf("a session took %d", event.Token)
+		}
+		for _, event := range must(waveinfer.DecodeBatch(background, []*waveinfer.Session{session(), session()}))(t) {
+			if event.Token != 3 {
+				t.Errorf("a batch took %d", event.Token)
+			}
+		}
+	}
+	close(done)
+	<-collected
+}
+
 // grows fails the test if doing something so often takes memory that stays.
 func grows(t *testing.T, times int, do func()) {
 	t.Helper()

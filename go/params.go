@@ -217,8 +217,8 @@ func (p *pins) sampling(from *SamplingParams) (*C.wi_sampling_params, *logitsHoo
 		to.stops, to.stop_count = &stops[0], C.uint64_t(len(stops))
 	}
 	hook := newLogitsHook(from.LogitsCallback)
-	if hook.callback != nil {
-		to.logits_callback, to.logits_user = C.wi_logits_callback(C.wi_go_logits), hook.user
+	if hook.user != nil {
+		to.logits_callback, to.logits_user = C.wi_logits_callback(C.wi_go_logits), hook.user.user
 	}
 	return to, hook
 }

@@ -60,14 +60,14 @@ func sessionBy(c *call, params *SessionParams, log *logSink, memory *pinnedMemor
 	if hook != nil {
 		hooks = []*logitsHook{hook}
 	}
-	uses := &sessionUses{memory: memory}
+	uses := &sessionUses{kept: &sessionKept{memory: memory}}
 	uses.set(hooks...)
 	return newSession(*out, log, uses), nil
 }
 
 func newSession(object *C.wi_session, log *logSink, uses *sessionUses) *Session {
 	s := &Session{uses: uses, handle: &handle[*C.wi_session]{
-		object: object, kind: "session", log: log, keep: uses,
+		object: object, kind: "session", log: log, keep: uses.kept,
 		release: func(object *C.wi_session) { C.wi_session_release(object) },
 	}}
 	s.cleanup = runtime.AddCleanup(s, (*handle[*C.wi_session]).close, s.handle)
@@ -163,6 +163,7 @@ func (s *Session) decode(c *call) (Event, error) {
 		status = c.serve(func() C.wi_status {
 			return C.wi_session_decode(s.handle.object, c.token(), &c.event, &c.error)
 		})
+		runtime.KeepAlive(s) // and so its callback
 	} else {
 		status = C.wi_session_decode(s.handle.object, c.token(), &c.event, &c.error)
 	}
@@ -293,7 +294,7 @@ func (s *Session) fork(ctx context.Context, params *SessionParams,
 		return nil, err
 	}
 	defer c.end()
-	return sessionBy(c, params, s.handle.log, s.uses.memory, s.uses.list(), fork)
+	return sessionBy(c, params, s.handle.log, s.uses.kept.memory, s.uses.list(), fork)
 }
 
 // Truncate cuts the session back to its first tokens. The new last one is pending: its logits are computed by

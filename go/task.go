@@ -37,14 +37,14 @@ type TaskParams struct {
 // it has ended. Its methods may be called from any goroutine.
 type Task struct {
 	handle  *handle[*C.wi_task]
+	uses    *sessionUses
+	hook    *logitsHook // of its own sampling; nil: none
 	work    *taskWork
 	cleanup runtime.Cleanup
 }
 
 // taskWork is what a task's handle and the engine's notices share.
 type taskWork struct {
-	uses   *sessionUses
-	hook   *logitsHook // of its own sampling; nil: none
 	closed chan struct{}
 	close  sync.Once
 
@@ -93,32 +93,38 @@ func (s *Session) Submit(params *TaskParams) (*Task, error) {
 		pinned.Pin(p.tokens)
 	}
 	p.text, p.text_length = pinned.text(params.Text)
-	work := &taskWork{uses: s.uses, closed: make(chan struct{}), news: make(chan struct{})}
-	p.sampling, work.hook = pinned.sampling(params.Sampling)
-	user := newUser(work)
+	t := &Task{uses: s.uses, work: &taskWork{closed: make(chan struct{}), news: make(chan struct{})}}
+	p.sampling, t.hook = pinned.sampling(params.Sampling)
+	user := newUser(t.work)
 	p.notify_user = user
-	if work.hook != nil { // before the engine may call it
-		s.uses.add(work.hook)
+	if t.hook != nil { // before the engine may call it
+		s.uses.add(t.hook)
 	}
 	out := new(*C.wi_task)
 	if err := c.check(C.wi_task_submit(s.handle.object, p, out, &c.error)); err != nil {
-		s.uses.remove(work.hook)
-		work.hook.drop()
+		s.uses.remove(t.hook)
+		t.hook.drop()
 		freeUser(user)
 		return nil, err
 	}
-	return newTask(*out, s.handle.log, work, user), nil
+	t.own(*out, s.handle.log, user)
+	return t, nil
 }
 
-func newTask(object *C.wi_task, log *logSink, work *taskWork, user unsafe.Pointer) *Task {
-	t := &Task{work: work, handle: &handle[*C.wi_task]{
-		object: object, kind: "task", log: log, keep: work,
+// own gives the task what C has made.
+func (t *Task) own(object *C.wi_task, log *logSink, user unsafe.Pointer) {
+	keep := []any{t.uses.kept, nil}
+	if t.hook != nil {
+		keep[1] = t.hook.user
+	}
+	t.handle = &handle[*C.wi_task]{
+		object: object, kind: "task", log: log, keep: keep,
 		release: func(object *C.wi_task) {
 			end := func() {
 				endTask(object) // it may use what the handle keeps until then
 				C.wi_task_release(object)
 				freeUser(user)
-				runtime.KeepAlive(work)
+				runtime.KeepAlive(keep)
 			}
 			if isForEngine() { // as who leaves the task last, and the engine waits for this goroutine
 				go end()
@@ -126,9 +132,8 @@ func newTask(object *C.wi_task, log *logSink, work *taskWork, user unsafe.Pointe
 				end()
 			}
 		},
-	}}
+	}
 	t.cleanup = runtime.AddCleanup(t, func(h *handle[*C.wi_task]) { go h.close() }, t.handle)
-	return t
 }
 
 // endTask cancels a task and waits until it has ended.
@@ -299,8 +304,8 @@ func (t *Task) finish(c *call) error {
 	if err != nil {
 		return err
 	}
-	if t.work.hook != nil && info.queued_ns > 0 {
-		t.work.uses.settle(t.work.hook)
+	if t.hook != nil && info.queued_ns > 0 {
+		t.uses.settle(t.hook)
 	}
 	if failure := t.callbackFailure(info); failure != nil && failure.panicked != nil {
 		panic(failure.panicked)
@@ -314,9 +319,9 @@ func (t *Task) callbackFailure(info *C.wi_task_info) *hookFailure {
 	if info.state != C.WI_TASK_FAILED || info.status != C.WI_E_CANCELLED {
 		return nil
 	}
-	hook := t.work.hook
+	hook := t.hook
 	if hook == nil {
-		if hooks := t.work.uses.list(); len(hooks) > 0 {
+		if hooks := t.uses.list(); len(hooks) > 0 {
 			hook = hooks[len(hooks)-1]
 		}
 	}

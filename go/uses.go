@@ -6,13 +6,20 @@ import (
 	"sync/atomic"
 )
 
-// sessionUses is what a session in C may use of Go's: shared with the tasks that work on it.
+// sessionUses is what a session in C may use of Go's: shared with the tasks that work on it. The objects that the
+// program sees have it, and what of it has to stay until C has released its own, handles have too.
 type sessionUses struct {
-	memory *pinnedMemory // the model's
+	kept *sessionKept
 
 	mutex sync.Mutex
 	hooks []*logitsHook // one of these is in force: more than one only where a task may have set its own
 	calls atomic.Bool   // whether a decode step may call back
+}
+
+// sessionKept refers to nothing that a program may refer to its sessions from.
+type sessionKept struct {
+	memory *pinnedMemory // the model's
+	users  []*hookUser   // of the hooks
 }
 
 // set says which hooks may be in force.
@@ -50,6 +57,11 @@ func (u *sessionUses) change(hooks func(before []*logitsHook) []*logitsHook) {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	u.hooks = hooks(u.hooks)
+	users := make([]*hookUser, len(u.hooks))
+	for i, hook := range u.hooks {
+		users[i] = hook.user
+	}
+	u.kept.users = users
 	u.calls.Store(slices.ContainsFunc(u.hooks, func(hook *logitsHook) bool { return hook.callback != nil }))
 }
 
