@@ -182,6 +182,19 @@ void a_segment_in_the_making_needs_no_room_of_the_device(void**) {
     });
   }
   for (const int refused : {1, 2}) assert_same_segment(*made[refused], *made[0]);
+
+  // Another caller's queue has the last steps, and no room: what is made stays as it is.
+  Queue first(world.runtime->device), last(world.runtime->device);
+  Building building(sequence, span, world.runtime->backend, *world.session_params.policy,
+                    world.session_params.policy_params, 2, true);
+  world.runtime->workers.run(nullptr, [&](const Stream& stream) {
+    for (int64_t left = steps; left > steps * 3 / 4; --left) building.advance(stream, &first, left);
+    cuda_emulation::fail_allocations_from(0);
+    building.advance(stream, &last, 1);
+    cuda_emulation::fail_allocations_from(-1);
+    made[1] = building.finish(stream, &last);
+  });
+  assert_same_segment(*made[1], *made[0]);
   assert_string_equal(cuda_emulation::report().c_str(), "");
 }
 

@@ -62,7 +62,8 @@ void Building::deal_columns() {
   size_t state_bytes = 0;
   const auto indexed = [&](size_t plane) { return policy_of(plane).pieces != nullptr; };
   if (shape.indexed_layers() > 0 && std::any_of(host_planes_.begin(), host_planes_.end(), indexed)) {
-    const IndexArgs sizes = room_.args(*segment_, 0, {runs_.data(), blocks_.size()});
+    // Of any plane, whose index may have been made by now.
+    const IndexArgs sizes = room_.args_of_device(*segment_, 0, {runs_.data(), blocks_.size()});
     pieces_ = policy_.pieces->count(sizes);
     state_bytes = (policy_.pieces->state_bytes(sizes) + 63) & ~size_t{63};
     states_ = host_pool_->allocate(columns_.size() * state_bytes, "building a segment's index");
