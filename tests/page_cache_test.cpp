@@ -342,7 +342,6 @@ void nobody_waits_for_a_manager_that_stalls(void**) {
   assert_int_equal(taken, SlabSizes(16).whole(60 * 16));
 }
 
-// Slabs follow each other without a gap; what a limit is rounded down by is a fifth of it at most.
 // What has slots from the first to the last is cleared while another thread takes frames and gives them back: it gets
 // its turns in the middle, when the first has gone and the last has not.
 template <class Clear>
@@ -382,7 +381,7 @@ int turns_during(Clear&& clear) {
 template <class Clear>
 void others_have_turns(Clear&& clear) {
   int turns = 0;
-  for (int attempt = 0; attempt < 50 && turns == 0; ++attempt) turns = turns_during(clear);
+  for (int attempt = 0; attempt < 500 && turns == 0; ++attempt) turns = turns_during(clear);
   assert_true(turns > 0);
 }
 
@@ -394,6 +393,7 @@ void others_have_turns_while_a_limit_falls(void**) {
   others_have_turns([](PageCache& cache, std::span<EntrySlot>) { cache.set_limit(0); });
 }
 
+// Slabs follow each other without a gap; what a limit is rounded down by is a fifth of it at most.
 void frames_are_numbered_slab_by_slab(void**) {
   for (size_t most : {1, 16, 100, 2048}) {
     const SlabSizes sizes(most);

@@ -295,6 +295,7 @@ void frames_that_a_step_keeps_go_when_it_ends(void**) {
   EntrySlot slot = kNoEntry;
   assert_true(cache->publish(entry, slot));
   share.set(0);
+  buffer.catch_up();
   assert_true(buffer.stats().frame_bytes > 0);
   buffer.end_step(step);
   assert_int_equal(buffer.stats().frame_bytes, 0);

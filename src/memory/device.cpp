@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "src/cancel.h"
 #include "src/error.h"
 
 namespace wi {
@@ -93,7 +92,7 @@ void Queue::keep_pace(const Stream& stream) {
   while (!device_->table.passed(queue_, mark)) {
     std::this_thread::sleep_for(kPoll);
     stream.each(1, [](int64_t, int) {});  // after a loop comes a break, if one is due
-    throw_if_cancelled(stream);
+    if (stream.cancelled()) wi::fail(WI_E_CANCELLED, "cancelled");
   }
   device_->table.mark(queue_, mark);
   next_mark_ = (mark + 1) % kDeviceMarks;
