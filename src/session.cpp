@@ -359,8 +359,21 @@ void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_token
       published.push_back(segment);
     };
   }
-  in_room([&] { seal_prompt(sequence_, context, final_tokens, coming); });
-  for (const auto& segment : published) runtime_->prefixes.publish(segment);
+  // What is in its place when the next one is refused is others' parent too.
+  const auto publish = [&] {
+    for (const auto& segment : published) {
+      const auto segments = sequence_.segments();
+      if (std::find(segments.begin(), segments.end(), segment) != segments.end())
+        runtime_->prefixes.publish(segment);
+    }
+  };
+  try {
+    in_room([&] { seal_prompt(sequence_, context, final_tokens, coming); });
+  } catch (...) {
+    publish();
+    throw;
+  }
+  publish();
 }
 
 // Before and after a chunk. The room for it was made before, and others may have needed it more while that lasted.

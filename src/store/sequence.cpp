@@ -249,6 +249,7 @@ void Sequence::truncate(int64_t tokens, int64_t sealed_end, std::shared_ptr<cons
   while (!next.segments_.empty() && (next.segments_.back()->end_position() > sealed_end ||
                                      (cut && next.segments_.back()->end_position() > cut->first_position())))
     next.segments_.pop_back();
+  const bool has_cut = cut != nullptr;
   if (cut) next.segments_.push_back(std::move(cut));
   next.sealed_end_ = next.segments_.empty() ? kSinkTokens : next.segments_.back()->end_position();
 
@@ -259,9 +260,12 @@ void Sequence::truncate(int64_t tokens, int64_t sealed_end, std::shared_ptr<cons
   const size_t brought_back =
       unsealed ? std::min(kept, slow_blocks()) : 0;  // slow ones come before all others
   next.tail_.clear();
-  if (unsealed) {
-    next.check_budget((unsealed + brought_back) * kBlockTokens * shape_.token_bytes(),
+  if (unsealed || has_cut) {
+    const size_t still_slow = std::min(kept, slow_blocks()) - brought_back;
+    next.check_budget((unsealed + kept - still_slow) * kBlockTokens * shape_.token_bytes(),
                       "truncation into a segment");
+  }
+  if (unsealed) {
     for (size_t i = 0; i < unsealed; ++i)
       next.tail_.push_back(
           BlockRef(new TokenBlock(*pools_.pages, shape_, kBlockTokens)));  // never without an owner
