@@ -200,8 +200,8 @@ enum wi_buffer_manager { WI_BUFFER_AUTO = 0, WI_BUFFER_LRU = 1, WI_BUFFER_BUCKET
 
 typedef struct wi_runtime_params {
   uint32_t struct_size;
-  /* Threads that work, 0 to 1024. 0: the physical cores this process may use, by its CPU set and the quota of
-   * its control groups. */
+  /* Threads that work, 0 to 1024. 0: the physical cores that the calling thread may use, by its CPU set and the quota
+   * of the process's control groups. The runtime's own threads inherit that set. */
   int32_t threads;
   /* NUL-terminated. NULL or "cpu": the host's own processor. "cuda:N", or "cuda" for the first: a device of
    * libwaveinfer_cuda.so, which is looked for beside this library, then where the system looks for libraries.
@@ -221,7 +221,7 @@ typedef struct wi_runtime_params {
   int32_t huge_pages;   /* WI_HUGE_PAGES_*. AUTO: ask the system for them, for large pieces of KV and copied
                            weights */
   int32_t bind_threads; /* WI_BIND_*. AUTO: pin the runtime's threads to cores on machines of several NUMA
-                           nodes */
+                           nodes, and a thread of the host's while it is inside a call, callbacks included */
   int32_t log_level;    /* WI_LOG_*: nothing above it is logged. 0: WI_LOG_WARNING */
   /* Linux: 0 to 19, added to the nice value that the runtime's own threads inherit from the one which creates
    * it, so that they stand back behind a frame loop. The host's threads are left alone: a thread inside a
@@ -690,7 +690,7 @@ typedef struct wi_policy_params {
   /* In [0, 1). Above 0: instead of a fixed budget, read clusters until the estimated share of attention mass
    * covered exactly reaches this. 0: fixed budget */
   float target_mass;
-  float budget_floor;   /* with target_mass: at least this share, in (0, budget_ceiling]. 0: budget / 8 */
+  float budget_floor;   /* with target_mass: at least this share, in (0, budget_ceiling]. 0: budget / 8, at most that */
   float budget_ceiling; /* with target_mass: at most this share, in (0, 1]. 0: budget * 4, at most 1 */
   /* Under "wave": where the newest tokens, at least three of them, stood before, the clusters of what came
    * then are read whatever their rank, from at most half of the budget. So many such places, at most 8, the
@@ -759,9 +759,9 @@ typedef struct wi_session_params {
    * in the making takes for a while is not counted here, but in the runtime's: up to 1.4 times as much in all,
    * where segments are as long as the session */
   uint64_t kv_budget_bytes;
-  /* Chunks of at most so many tokens, appended to a past that has segments, read it through the policy as a
-   * decode step does, so that the answer to a short question starts within a few steps' time. 0: every
-   * appended token attends exactly to everything before it */
+  /* Chunks of at most so many tokens, a pending one included, appended to a past that has segments, read it
+   * through the policy as a decode step does, so that the answer to a short question starts within a few
+   * steps' time. 0: every appended token attends exactly to everything before it */
   int32_t sparse_read_tokens;
   /* WI_PREFIX_REUSE_*. A session's first prompt that starts as another living session's did, with the same model and
    * parameters, takes over its sealed segments instead of computing them, as far as they are those that the
@@ -786,7 +786,7 @@ typedef struct wi_memory_plan {
   int32_t fits;
   uint64_t weight_bytes;  /* if mapped, shared with other processes and taken back under pressure */
   uint64_t kv_bytes;      /* keys and values of all tokens, in layers with a sliding window too */
-  uint64_t index_bytes;   /* at most */
+  uint64_t index_bytes;   /* at most, of a prompt; where decode_segment_tokens is small, an answer's is larger */
   uint64_t sealing_bytes; /* most that is needed besides while a segment is being built */
   /* Activations, and what is read of the slow tier at a time, estimated: a part of a chunk's past, and what a step
    * looks up in one layer, which under "full" is all of that layer. Shared by the runtime's sessions that take turns;
@@ -809,7 +809,8 @@ enum wi_event_kind {
   /* The token completes one of the stop strings; text is what was held back before that. Since 0.2 */
   WI_EVENT_STOP = 2,
   /* Of tasks only, each without a token (token is -1) and the last event of its task; since 0.2: */
-  WI_EVENT_LIMIT = 16,     /* wi_task_params.max_tokens tokens were written */
+  WI_EVENT_LIMIT = 16,     /* wi_task_params.max_tokens tokens were written; what of their text is held back
+                            * comes if the session decodes on */
   WI_EVENT_CANCELLED = 17, /* wi_task_cancel, or the task's handle was released */
   WI_EVENT_FAILED = 18     /* wi_task_get_info says why */
 };
@@ -876,9 +877,11 @@ typedef struct wi_session_stats {
    * which counts them; likewise */
   uint64_t buffer_hits;
   uint64_t buffer_misses; /* partitions that had to be brought there; likewise */
-  uint64_t prefill_ns;
-  uint64_t index_ns;  /* of prefill_ns and decode_ns: sealing segments */
-  uint64_t decode_ns; /* of decode, accept and logits; in a batch, of the whole step, as its parts below */
+  uint64_t prefill_ns; /* of a task, with the steps and chunks of others that came between */
+  uint64_t index_ns;   /* of prefill_ns and decode_ns: sealing segments */
+  /* Of decode, accept and logits, without what it takes to make room before a step; in a batch, of the whole step, as
+   * its parts below */
+  uint64_t decode_ns;
   /* On a device the next five are the time that the host took to ask for the work, not the device's to do it; the wait
    * for all of it at a step's end is in weights_ns. */
   uint64_t weights_ns;  /* of decode_ns: everything but attention, mostly products with weights; sampling */
@@ -1012,7 +1015,7 @@ WI_API wi_status wi_session_fork(wi_session* session, wi_session** fork_out, wi_
 WI_API wi_status wi_session_fork_as(wi_session* session, const wi_session_params* params, wi_cancel* cancel,
                                     wi_session** fork_out, wi_error* error);
 
-/* Cuts the session back to its first `tokens` tokens. The new last one is pending: its logits are computed by
+/* Cuts the session back to its first `tokens` tokens; nothing, if it has no more. The new last one is pending: its logits are computed by
  * the next call that needs them, and exactly if it is a token of a prompt. Where the last prefill ended, and anywhere in
  * the answer behind it, the session is as it was then: the same logits, bit for bit, and the same segments, so that
  * another answer starts where the first one did; in a fork too, and after a load of what this version or a later one
@@ -1064,6 +1067,7 @@ WI_API wi_status wi_session_saved_bytes(wi_session* session, uint64_t* bytes_out
  * what is stored (kv_type, the policy's name, segment_tokens, decode_segment_tokens, tokens_per_centroid,
  * kmeans_iterations), and applies where it does not. As zero means "as saved", "none" is written so:
  * kv_budget_bytes UINT64_MAX; sparse_read_tokens, local_window, estimation, target_mass and repeats negative.
+ * kv_fast_share is of this machine, and is not saved.
  * A budget that is given without floor and ceiling brings its own. sampling is taken whole, and its random
  * numbers start from its seed; without it the saved sampler goes on where it was. To read a session through
  * another policy, load it and call wi_session_fork_as.
@@ -1199,7 +1203,7 @@ WI_API wi_status wi_task_submit(wi_session* session, const wi_task_params* param
 WI_API wi_task* wi_task_retain(wi_task* task);
 WI_API void wi_task_release(wi_task* task);
 
-/* Takes events that have come since the last call, oldest first; never waits.
+/* Takes events that have come since the last call, oldest first; never waits. With a capacity of 0 it takes none.
  *   events_out  out: (capacity); their texts are the task's, valid until the next poll of it or its release
  *   count_out   out: events written; 0: none there now
  * Events end with one that is not WI_EVENT_TOKEN. Errors: none of its own. Any thread, one at a time. */
@@ -1291,7 +1295,8 @@ WI_API wi_status wi_kv_fork(wi_kv* kv, wi_kv** fork_out, wi_error* error);
  * as wi_session_prefill; the store is as it was. One thread. */
 WI_API wi_status wi_kv_truncate(wi_kv* kv, uint64_t tokens, wi_error* error);
 
-/* As wi_session_get_stats; fields about prefill, weights and prefixes stay 0. */
+/* As wi_session_get_stats, decode_steps and decode_ns of wi_kv_attend; fields about prefill, weights and prefixes
+ * stay 0. */
 WI_API wi_status wi_kv_get_stats(wi_kv* kv, wi_session_stats* stats_out, wi_error* error);
 
 /* The store to a file or a callback and back, as sessions, in place too; since 0.2. Files of sessions and of stores are

@@ -580,6 +580,7 @@ wi_status wi_task_submit(wi_session* session, const wi_task_params* params, wi_t
     const wi_session& of = required(session, "session");
     check_out(task_out, "task_out");
     TaskParams converted = to_task_params(params, of.model->config.vocab);
+    if (converted.sampling) of.object->check_bias(*converted.sampling);
     auto task = std::make_unique<wi_task>(std::make_shared<Task>(of.object, std::move(converted)));
     const auto before_notify = task->object->hold_notify();
     submit_task(task->object);
@@ -597,6 +598,8 @@ wi_status wi_task_poll(wi_task* task, wi_event* events_out, uint64_t capacity, u
     Task& of = unwrap(task, "task");
     check_struct_array(events_out, capacity, "events_out");
     check_out(count_out, "count_out");
+    *count_out = 0;
+    if (capacity == 0) return;
     const std::vector<Event>& events = of.poll(capacity);
     for (size_t i = 0; i < events.size(); ++i) write_struct(to_event(events[i]), element(events_out, i));
     *count_out = events.size();

@@ -96,8 +96,9 @@ PolicyChoice to_policy(const wi_policy_params* params, const Backend& backend, c
     to.budget_floor = to.budget / 8;
     to.budget_ceiling = std::min(1.0f, to.budget * 4);
   }
-  to.budget_floor = or_default(p.budget_floor, to.budget_floor);
   to.budget_ceiling = or_default(p.budget_ceiling, to.budget_ceiling);
+  if (p.budget_ceiling > 0) to.budget_floor = std::min(to.budget_floor, to.budget_ceiling);
+  to.budget_floor = or_default(p.budget_floor, to.budget_floor);
   to.repeats = p.repeats < 0 ? 0 : or_default(p.repeats, to.repeats);
   check_policy_params(to, WI_E_ARGUMENT, "wi_policy_params.");
   check(!backend.device || to.target_mass == 0, WI_E_UNSUPPORTED, "target_mass is ", to.target_mass,

@@ -179,23 +179,28 @@ void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const Ca
   row.stats = &stats;
   workspace->rows.assign(static_cast<size_t>(rows), row);
   const Retrieval::Use using_buffer(workspace->retrieval, buffer());
-  runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
-    Attention& attention = workspace->attention;
-    attention.begin(workspace->rows, params_.query_heads / params_.shape.kv_heads,
-                    buffer() ? &workspace->retrieval : nullptr);
-    attention.open(layer, queries, out, lse);
-    while (attention.next_pass()) {
-      attention.run(stream, stats, [&](const Stream& on, const Pass& pass) {
-        select(on, pass);
-        retrieve(runtime_->backend, on, pass);
-        wi::attend(runtime_->backend, on, pass);
-        estimate(on, pass);
-      });
-    }
-    throw_if_cancelled(stream);
-    attention.finish();
-  });
+  uint64_t elapsed_ns = 0;
+  {
+    StageTimer timer(elapsed_ns);
+    runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
+      Attention& attention = workspace->attention;
+      attention.begin(workspace->rows, params_.query_heads / params_.shape.kv_heads,
+                      buffer() ? &workspace->retrieval : nullptr);
+      attention.open(layer, queries, out, lse);
+      while (attention.next_pass()) {
+        attention.run(stream, stats, [&](const Stream& on, const Pass& pass) {
+          select(on, pass);
+          retrieve(runtime_->backend, on, pass);
+          wi::attend(runtime_->backend, on, pass);
+          estimate(on, pass);
+        });
+      }
+      throw_if_cancelled(stream);
+      attention.finish();
+    });
+  }
   totals_.add(stats);
+  attend_ns_ += elapsed_ns;
   ++attend_calls_;
 }
 
@@ -266,6 +271,7 @@ void KvStore::publish_stats() {
   wi_session_stats stats{};
   fill_stats(sequence_, totals_, stats);
   stats.decode_steps = attend_calls_;
+  stats.decode_ns = attend_ns_;
   std::lock_guard lock(stats_mutex_);
   published_ = stats;
 }

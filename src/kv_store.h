@@ -90,7 +90,7 @@ class KvStore {
   std::vector<int64_t> written_;  // (layers) tokens appended to each
   std::atomic<bool> busy_{false};
   StepStats totals_;
-  uint64_t attend_calls_ = 0;
+  uint64_t attend_calls_ = 0, attend_ns_ = 0;
   mutable std::mutex stats_mutex_;
   wi_session_stats published_{};
 };

@@ -134,6 +134,7 @@ class Session : public std::enable_shared_from_this<Session> {
   static std::shared_ptr<Session> load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                        ByteSource& from, const Choice& choose, const CancelToken* cancel);
 
+  void check_bias(const SamplingParams& sampling) const;  // that its tokens are the model's; any thread
   void set_sampling(const SamplingParams& sampling);
   static bool reading_here();  // this thread is in the middle of reading some session's keys and values
 
@@ -208,7 +209,6 @@ class Session : public std::enable_shared_from_this<Session> {
   void check_length(int64_t tokens) const;  // that the model can be computed so far
   Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
   void commit(const Event& event) noexcept;
-  void check_bias(const SamplingParams& sampling) const;
   bool pending() const { return tokens_.size() > sequence_.tokens(); }
   float* fresh_logits();
   void publish_stats();

@@ -234,6 +234,12 @@ void policy_parameters_are_checked(void**) {
        [](auto& p) { p.budget_floor = 0.5f, p.budget_ceiling = 0.25f; }},
       {WI_E_ARGUMENT, "wi_policy_params.repeats is 9", [](auto& p) { p.repeats = 9; }},
   };
+  // A bound that the host leaves to the library is none for the one that it gives.
+  auto low = sized<wi_policy_params>();
+  low.budget_ceiling = 0.002f;
+  auto with_low = sized<wi_session_params>();
+  with_low.policy = &low;
+  const Session lowest = create_session(world->model.get(), &with_low);
   for (const Bad& bad : table) {
     auto policy = sized<wi_policy_params>();
     bad.change(policy);

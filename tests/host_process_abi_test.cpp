@@ -211,6 +211,9 @@ void use_a_runtime_once() {
   std::vector<float> out(8 * 16);
   assert_works(wi_kv_append(kv, 0, 64, rows.data(), rows.data(), error));
   assert_works(wi_kv_attend(kv, 0, 1, query.data(), nullptr, out.data(), nullptr, error));
+  auto stats = sized<wi_session_stats>();
+  assert_works(wi_kv_get_stats(kv, &stats, error));
+  assert_true(stats.decode_steps == 1 && stats.decode_ns >= stats.attend_ns && stats.attend_ns > 0);
   wi_kv_release(kv);
 }
 

@@ -256,7 +256,8 @@ std::string metadata(wi_model* model, const char* key) {
   return text;
 }
 
-bool lists(wi_model* model, const std::string& wanted) {
+bool lists(wi_model* model, const std::string& wanted, bool sorted = false) {
+  std::string before;
   uint64_t count = 0, length = 0;
   assert_works(wi_model_metadata_count(model, &count, error));
   bool found = false;
@@ -265,6 +266,8 @@ bool lists(wi_model* model, const std::string& wanted) {
     std::string key(length, '\0');
     assert_works(wi_model_metadata_key(model, i, key.data(), key.size(), &length, error));
     found |= key == wanted;
+    if (sorted) assert_true(before < key);
+    before = key;
     metadata(model, key.c_str());  // each can be asked for
   }
   assert_fails(WI_E_ARGUMENT, "index is " + std::to_string(count),
@@ -317,7 +320,7 @@ void metadata_of_a_folder_is_its_config(void**) {
   assert_true(metadata(opened, "model_type") == "llama");
   assert_true(metadata(opened, "hidden_size") == std::to_string(info.hidden));
   assert_true(metadata(opened, "general.name") == info.name);
-  assert_true(lists(opened, "num_hidden_layers"));
+  assert_true(lists(opened, "num_hidden_layers", true));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ struct Memory {
   static int32_t read(void* user, uint64_t offset, void* to, uint64_t count) {
     auto& self = *static_cast<Memory*>(user);
     if (self.fail_after-- == 0) return -5;
-    if (offset != self.next || count > self.bytes.size() - offset) return 1;
+    if (count == 0 || offset != self.next || count > self.bytes.size() - offset) return 1;
     std::memcpy(to, self.bytes.data() + offset, count);
     self.next = offset + count;
     return 0;

@@ -787,6 +787,14 @@ void wrong_arguments_are_named(void**) {
   params.text = "x";
   params.text_length = 1;
   assert_fails(WI_E_ARGUMENT, "1 tokens and 1 bytes", wi_task_submit(session.get(), &params, &task, error));
+  const wi_logit_bias bias = {1 << 20, 1};
+  auto sampling = sized<wi_sampling_params>();
+  sampling.logit_bias = &bias;
+  sampling.logit_bias_count = 1;
+  params = sized<wi_task_params>();
+  params.sampling = &sampling;
+  assert_fails(WI_E_ARGUMENT, "logit_bias[0].token is 1048576",
+               wi_task_submit(session.get(), &params, &task, error));
   assert_fails(WI_E_ARGUMENT, "session is NULL", wi_task_submit(nullptr, nullptr, &task, error));
   assert_fails(WI_E_ARGUMENT, "task is NULL", wi_task_get_info(nullptr, nullptr, error));
   assert_null(task);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "src/error.h"
+#include "src/model/copy_weights.h"
 #include "src/model/each_weight.h"
 
 namespace wi {
@@ -28,7 +29,7 @@ void move_weights(Model& model, const DeviceTable& device, HostPool& pool, const
     room += room_for(piece.bytes);
     total += piece.bytes;
   }
-  auto buffer = std::make_shared<HostBuffer>(pool.allocate(room, "the weights"));
+  auto buffer = std::make_shared<HostBuffer>(room_for_weights(&pool, room, model.config.name, "the weights"));
 
   std::vector<const std::byte*> places;
   std::byte* to = buffer->data();

@@ -114,6 +114,11 @@ class Binder {
     }
   }
 
+  // What nobody asks for is looked at as little as that takes.
+  void tell_end() const {
+    if (watch_ && counts_) watch_->reached(total_bytes_, total_bytes_);
+  }
+
   // An output that is stored although it is tied to the embedding. Versions of transformers differ in which
   // of the two they then multiply by, so they must be the same.
   void check_repeated_output(const char* embedding, const char* output) {
@@ -222,6 +227,7 @@ void bind_weights(ModelFile file, Model* model, Watch* watch, HostPool* copy_int
   model->rope = rope_frequencies(config, factors);
   if (config.tied_embeddings) bind.check_repeated_output(names.embedding, names.output);
   bind.refuse_unused();
+  bind.tell_end();
 
   for (const StoredTensor* tensor : bind.used()) {
     model->parameters += static_cast<uint64_t>(tensor->elements());

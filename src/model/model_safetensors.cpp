@@ -1,6 +1,7 @@
 // A model from a Hugging Face directory: config.json, tokenizer.json and its companions, and the weights in
 // model.safetensors or in the shards that model.safetensors.index.json lists.
 #include <algorithm>
+#include <map>
 #include <sys/stat.h>
 
 #include "src/error.h"
@@ -66,12 +67,13 @@ ModelFile read_safetensors_model(const std::string& directory, Watch* watch) {
                              file.config.vocab);
   }
 
-  file.metadata.add("general.name", file.config.name);
+  std::map<std::string, std::string> metadata = {{"general.name", file.config.name}};
   for (const auto& [name, text] : file.vocabulary.chat_templates)
-    if (name == "default") file.metadata.add("tokenizer.chat_template", text);
+    if (name == "default") metadata["tokenizer.chat_template"] = text;
   const JsonTree fields = parse_json(config, "config.json", watch, kMostCompanionMemory);
   for (const auto& [key, value] : fields->items())
-    file.metadata.add(key, value.is_string() ? value.get<std::string>() : value.dump());
+    metadata.try_emplace(key, value.is_string() ? value.get<std::string>() : value.dump());
+  for (const auto& [key, value] : metadata) file.metadata.add(key, value);
 
   // As transformers does: what one file holds goes before what an index names, which may be left of older weights.
   auto storage = std::make_shared<FileStorage>();
