@@ -19,9 +19,15 @@ int64_t slice_bound(const Value& value, int64_t otherwise) {
   return value.integer();
 }
 
+// `count` elements: the first, and every step-th from there.
+struct Slice {
+  int64_t begin = 0, step = 1;
+  size_t count = 0;
+  size_t at(size_t i) const { return static_cast<size_t>(begin + step * static_cast<int64_t>(i)); }
+};
+
 // Python's slice.indices(): which elements of `size`.
-std::vector<size_t> slice_indices(size_t size, const Value& from, const Value& to, const Value& by,
-                                  Budget& budget) {
+Slice slice_of(size_t size, const Value& from, const Value& to, const Value& by) {
   const int64_t length = static_cast<int64_t>(size), step = slice_bound(by, 1);
   check(step != 0, WI_E_ARGUMENT, "a slice's step is 0");
   const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? length : length - 1;
@@ -32,30 +38,27 @@ std::vector<size_t> slice_indices(size_t size, const Value& from, const Value& t
     return std::clamp(at, low, std::max(low, high));
   };
   const int64_t begin = place(from, step > 0 ? low : high), end = place(to, step > 0 ? high : low);
-  std::vector<size_t> indices;
-  for (int64_t i = begin; step > 0 ? i < end : i > end;) {
-    indices.push_back(static_cast<size_t>(i));
-    if (step > 0 ? step >= end - i : step <= end - i) break;
-    i += step;
-  }
-  budget.bytes(indices.size() * sizeof(size_t));
-  return indices;
+  if (step > 0 ? begin >= end : begin <= end) return {};
+  const int64_t last = step > 0 ? (end - 1 - begin) / step : (end + 1 - begin) / step;
+  return {begin, last == 0 ? 1 : step, static_cast<size_t>(last) + 1};
 }
 
-Text slice_text(const TextObject& object, const std::vector<size_t>& indices, Budget& budget) {
+Text slice_text(const TextObject& object, const Slice& slice, Budget& budget) {
   const Text& text = object.text;
-  if (indices.empty()) return {};
-  if (indices.back() - indices.front() + 1 == indices.size()) {  // neighbours
+  if (slice.count == 0) return {};
+  const size_t first = slice.at(0);
+  if (slice.step == 1) {
     budget.bytes(text.size() / 8);
-    if (object.characters() == text.size()) return text.slice(indices.front(), indices.back() + 1);
-    const size_t begin = character_offset(text.bytes(), 0, indices.front());
-    return text.slice(begin, character_offset(text.bytes(), begin, indices.size()));
+    if (object.characters() == text.size()) return text.slice(first, first + slice.count);
+    const size_t begin = character_offset(text.bytes(), 0, first);
+    if (first + slice.count == object.characters()) return text.slice(begin, text.size());
+    return text.slice(begin, character_offset(text.bytes(), begin, slice.count));
   }
   std::vector<size_t> starts{0};
   budget.bytes(text.size() * sizeof(size_t));
   for (size_t at = 0; at < text.size();) starts.push_back(at += character_length(text.bytes(), at));
   Text out;
-  for (size_t index : indices) out.append(text, starts[index], starts[index + 1]);
+  for (size_t i = 0; i < slice.count; ++i) out.append(text, starts[slice.at(i)], starts[slice.at(i) + 1]);
   return out;
 }
 
@@ -170,7 +173,7 @@ Value Interpreter::dict(const Expression& expression) {
   auto made = std::make_shared<Dict>();
   for (size_t i = 0; i < expression.parts.size(); i += 2) {
     const Value key = evaluate_part(expression, i);
-    made->set(key, evaluate_part(expression, i + 1));
+    made->set(key, evaluate_part(expression, i + 1), budget_);
   }
   budget_.values(2 * expression.parts.size() + 4);
   return Value::of(std::move(made));
@@ -198,14 +201,17 @@ Value Interpreter::slice(const Expression& expression) {
   require_defined(of);
   if (of.is(Kind::text)) {
     const TextObject& text = of.text_object();
-    Text part = slice_text(text, slice_indices(text.characters(), from, to, by, budget_), budget_);
+    Text part = slice_text(text, slice_of(text.characters(), from, to, by), budget_);
     return text.is_safe ? make_safe(std::move(part)) : make(std::move(part));
   }
   if (!of.is(Kind::list) && !of.is(Kind::tuple) && !of.is(Kind::range))
     return Value::undefined(concat("a ", of.type_name(), " cannot be sliced"));
   const std::vector<Value>& items = of.list().items;
+  const Slice slice = slice_of(items.size(), from, to, by);
+  budget_.values(slice.count);
   std::vector<Value> part;
-  for (size_t index : slice_indices(items.size(), from, to, by, budget_)) part.push_back(items[index]);
+  part.reserve(slice.count);
+  for (size_t i = 0; i < slice.count; ++i) part.push_back(items[slice.at(i)]);
   return make(std::move(part), of.kind());
 }
 
@@ -227,6 +233,7 @@ Arguments Interpreter::arguments(const Expression& expression) {
         check(value.is(Kind::dict), WI_E_ARGUMENT, "a ", value.type_name(), " stands behind **");
         for (const auto& [key, each] : value.dict().entries()) {
           check(key.is(Kind::text), WI_E_ARGUMENT, "a key behind ** is no text");
+          budget_.texts(key.text());
           made.named.emplace_back(key.text(), each);
         }
         break;
@@ -240,7 +247,7 @@ Value Interpreter::attribute(const Value& of, std::string_view name) {
   require_defined(of);
   if (of.is(Kind::loop)) return loop_attribute(of.loop(), name, of);
   if (of.is(Kind::space)) {
-    const Value* held = of.dict().find(name);
+    const Value* held = of.dict().find(name, budget_);
     return held ? *held : Value::undefined(concat("the namespace has no '", name, "'"));
   }
   if (of.is(Kind::tuple) && of.list().is_group && (name == "grouper" || name == "list"))
@@ -248,15 +255,15 @@ Value Interpreter::attribute(const Value& of, std::string_view name) {
   Value method = method_of(of, name);
   if (!method.is(Kind::undefined) || method.object()) return method;
   if (of.is(Kind::dict))
-    if (const Value* held = of.dict().find(name)) return *held;
+    if (const Value* held = of.dict().find(name, budget_)) return *held;
   return Value::undefined(concat("a ", of.type_name(), " has no '", name, "'"));
 }
 
 Value Interpreter::item(const Value& of, const Value& key) {
   require_defined(of);
   const auto none = [&] { return Value::undefined(concat("a ", of.type_name(), " has no such element")); };
-  if (of.is(Kind::dict) && !key.is(Kind::list) && !key.is(Kind::dict) && !key.is(Kind::undefined))
-    if (const Value* held = of.dict().find(key)) return *held;
+  if (of.is(Kind::dict) && !key.is(Kind::list) && !key.is(Kind::dict) && !key.is(Kind::view))
+    if (const Value* held = of.dict().find(key, budget_)) return *held;
   if (key.is(Kind::text)) return attribute(of, key.text().bytes());
   if (!key.is_whole()) return none();
   int64_t index = key.integer();
@@ -270,7 +277,7 @@ Value Interpreter::item(const Value& of, const Value& key) {
     const auto length = static_cast<int64_t>(of.text_object().characters());
     if (index < 0) index += length;
     if (index < 0 || index >= length) return none();
-    return make(slice_text(of.text_object(), {static_cast<size_t>(index)}, budget_));
+    return make(slice_text(of.text_object(), {index, 1, 1}, budget_));
   }
   return none();
 }

@@ -232,7 +232,7 @@ Value map(Interpreter& run, const Value& value, const Arguments& arguments) {
   } else {
     check(!arguments.positional.empty() && arguments.positional[0].is(Kind::text), WI_E_ARGUMENT,
           "map needs the name of a filter");
-    const std::string name(arguments.positional[0].text().bytes());
+    const std::string_view name = arguments.positional[0].text().bytes();
     Arguments rest = arguments;
     rest.positional.erase(rest.positional.begin());
     for (const Value& item : elements_if_true(run, value)) {
@@ -255,12 +255,9 @@ Value select(Interpreter& run, const Value& value, const Arguments& arguments) {
         "selectattr needs the name of an attribute");
   const Value path = by_attribute ? take() : Value::none();
   const Getter get(run, &path, false);
-  std::string test;
-  if (!rest.positional.empty()) {
-    const Value name = take();
-    check(name.is(Kind::text), WI_E_ARGUMENT, "select needs the name of a test");
-    test = name.text().bytes();
-  }
+  const Value name = rest.positional.empty() ? Value::of("") : take();
+  check(name.is(Kind::text), WI_E_ARGUMENT, "select needs the name of a test");
+  const std::string_view test = name.text().bytes();
   std::vector<Value> items;
   for (Value& item : elements_if_true(run, value)) {
     run.budget().step();

@@ -27,7 +27,7 @@ namespace {
 Value trim(Interpreter& run, const Value& value, const Arguments& arguments) {
   const Parameters given(arguments, "trim", {"chars"});
   const Text text = run.print(value);
-  return run.make(strip(text, given.given(0) ? &given.text(0) : nullptr, Side::both));
+  return run.make(strip(text, given.given(0) ? &given.text(0) : nullptr, Side::both, run.budget()));
 }
 
 template <Text (*change)(const Text&)>
@@ -87,7 +87,7 @@ Value format_filter(Interpreter& run, const Value& value, const Arguments& argum
   if (arguments.named.empty())
     return run.make(format_percent(run, run.print(value), run.make(arguments.positional, Kind::tuple)));
   auto names = std::make_shared<Dict>();
-  for (const auto& [name, named] : arguments.named) names->set(Value::of(name), named);
+  for (const auto& [name, named] : arguments.named) names->set(Value::of(name), named, run.budget());
   return run.make(format_percent(run, run.print(value), Value::of(std::move(names))));
 }
 
@@ -117,6 +117,7 @@ Value tojson(Interpreter& run, const Value& value, const Arguments& arguments) {
   if (given.given(1)) {
     style.indented = true;
     style.item_separator = Text(",");
+    if (given[1].is(Kind::text)) run.budget().texts(given.text(1));
     style.indent = given[1].is(Kind::text) ? given.text(1)
                                            : padded(Text(), given.integer(1, 0), 0, Text(" "), run.budget());
   }
@@ -124,6 +125,7 @@ Value tojson(Interpreter& run, const Value& value, const Arguments& arguments) {
     const std::vector<Value> pair = run.elements(given[2]);
     check(pair.size() == 2 && pair[0].is(Kind::text) && pair[1].is(Kind::text), WI_E_ARGUMENT,
           "tojson: separators must be two texts");
+    for (const Value& separator : pair) run.budget().texts(separator.text());
     style.item_separator = pair[0].text();
     style.key_separator = pair[1].text();
   }
@@ -131,26 +133,27 @@ Value tojson(Interpreter& run, const Value& value, const Arguments& arguments) {
 }
 
 // Python's int() and float() of a text: white space around, digits of any script, _ between them.
-std::string number_text(const Value& value) {
-  const Text stripped = strip(value.text(), nullptr, Side::both);
+std::string number_text(const Value& value, Budget& budget) {
+  const Text stripped = strip(value.text(), nullptr, Side::both, budget);
+  budget.bytes(stripped.size());
   std::string text;
+  bool joins = false;  // a _ behind a digit stands before what comes next
   for (size_t at = 0; at < stripped.size();) {
     const std::string_view character = stripped.bytes().substr(at, character_length(stripped.bytes(), at));
     const int digit = decimal_digit(code_point(character));
+    if (joins && digit < 0) text += '_';
+    joins = character == "_" && !joins && !text.empty() && text.back() >= '0' && text.back() <= '9';
     if (digit >= 0)
       text += static_cast<char>('0' + digit);
-    else
+    else if (!joins)
       text += character;
     at += character.size();
   }
-  const auto is_digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
-  for (size_t i = 1; i < text.size(); ++i)
-    if (text[i] == '_' && is_digit(i - 1) && is_digit(i + 1)) text.erase(i, 1);
-  return text;
+  return joins ? text + '_' : text;
 }
 
-bool parse_real(const Value& value, double* result) {
-  std::string text = number_text(value);
+bool parse_real(const Value& value, double* result, Budget& budget) {
+  std::string text = number_text(value, budget);
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.erase(0, 1);
   if (text.empty() || text[0] == '-' || text[0] == '+' || text.find('(') != std::string::npos) return false;
@@ -168,7 +171,7 @@ bool to_whole(double real, int64_t* result) {
   return true;
 }
 
-Value to_int(Interpreter&, const Value& value, const Arguments& arguments) {
+Value to_int(Interpreter& run, const Value& value, const Arguments& arguments) {
   const Parameters given(arguments, "int", {"default", "base"});
   Value otherwise = given.get(0, Value::of(int64_t{0}));
   check(given.integer(1, 10) == 10, WI_E_UNSUPPORTED, "the filter 'int' is supported for base 10 only");
@@ -178,22 +181,22 @@ Value to_int(Interpreter&, const Value& value, const Arguments& arguments) {
   if (value.is_whole()) return Value::of(value.integer());
   if (value.is(Kind::real)) return to_whole(value.real(), &whole) ? Value::of(whole) : otherwise;
   if (!value.is(Kind::text)) return otherwise;
-  std::string text = number_text(value);
-  if (text.starts_with('+')) text.erase(0, 1);
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), whole);
-  if (!text.empty() && read.ptr == text.data() + text.size()) {
+  const std::string text = number_text(value, run.budget());
+  const bool plus = text.starts_with('+') && !text.starts_with("+-");
+  const auto read = std::from_chars(text.data() + plus, text.data() + text.size(), whole);
+  if (text.size() > plus && read.ptr == text.data() + text.size()) {
     check(read.ec == std::errc(), WI_E_UNSUPPORTED, "a number in a text has more than 64 bits");
     return Value::of(whole);
   }
-  return parse_real(value, &real) && to_whole(real, &whole) ? Value::of(whole) : otherwise;
+  return parse_real(value, &real, run.budget()) && to_whole(real, &whole) ? Value::of(whole) : otherwise;
 }
 
-Value to_float(Interpreter&, const Value& value, const Arguments& arguments) {
+Value to_float(Interpreter& run, const Value& value, const Arguments& arguments) {
   const Parameters given(arguments, "float", {"default"});
   double real = 0;
   require_defined(value);
   if (value.is_number()) return Value::of(value.real());
-  if (value.is(Kind::text) && parse_real(value, &real)) return Value::of(real);
+  if (value.is(Kind::text) && parse_real(value, &real, run.budget())) return Value::of(real);
   return given.get(0, Value::of(0.0));
 }
 

@@ -33,16 +33,16 @@ void fill(Interpreter& run, Arguments& arguments, const char* function, Dict& in
     const Value& from = arguments.positional[0];
     require_defined(from);
     if (from.is(Kind::dict)) {
-      for (const auto& [key, value] : from.dict().entries()) into.set(key, value);
+      for (const auto& [key, value] : from.dict().entries()) into.set(key, value, run.budget());
     } else {
       for (const Value& pair : run.elements(from)) {
         const std::vector<Value> both = run.elements(pair);
         check(both.size() == 2, WI_E_ARGUMENT, function, "(): an element is no pair");
-        into.set(both[0], both[1]);
+        into.set(both[0], both[1], run.budget());
       }
     }
   }
-  for (auto& [name, value] : arguments.named) into.set(Value::of(name), std::move(value));
+  for (auto& [name, value] : arguments.named) into.set(Value::of(name), std::move(value), run.budget());
   run.budget().values(4 * into.entries().size() + 4);
 }
 

@@ -51,7 +51,7 @@ Interpreter::~Interpreter() {
 
 const Value* Scope::find(std::string_view name, Budget& budget) const {
   for (const Scope* scope = this; scope; scope = scope->parent_.get()) {
-    budget.step(1 + scope->values_.size() / 16);
+    budget.step(1 + (scope->values_.size() + name.size()) / 16);
     for (const auto& [known, value] : scope->values_)
       if (known == name) return &value;
   }
@@ -59,7 +59,7 @@ const Value* Scope::find(std::string_view name, Budget& budget) const {
 }
 
 void Scope::set(const std::string& name, Value value, Budget& budget) {
-  budget.step(1 + values_.size() / 16);
+  budget.step(1 + (values_.size() + name.size()) / 16);
   for (auto& [known, held] : values_)
     if (known == name) {
       held = std::move(value);
@@ -70,12 +70,14 @@ void Scope::set(const std::string& name, Value value, Budget& budget) {
 }
 
 Value Interpreter::make(Text text) {
-  budget_.bytes(text.size() + sizeof(TextObject) + text.host().size() * sizeof(TextRange));
+  budget_.texts(text);
+  budget_.bytes(sizeof(TextObject));
   return Value::of(std::move(text));
 }
 
 Value Interpreter::make_safe(Text text) {
-  budget_.bytes(text.size() + sizeof(TextObject));
+  budget_.texts(text);
+  budget_.bytes(sizeof(TextObject));
   auto made = std::make_shared<TextObject>(std::move(text));
   made->is_safe = true;
   return Value(Kind::text, std::move(made));
@@ -103,7 +105,7 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
   budget_.step();
   line_ = statement.line;
   const auto put = [&](const Text& text) {
-    budget_.bytes(text.size());
+    budget_.texts(text);
     out.append(text);
   };
   switch (statement.kind) {
@@ -199,8 +201,8 @@ void Interpreter::assign(const Target& target, const Value& value) {
           ": it is a ", space->type_name(), ", not a namespace");
     check(!target.attribute.starts_with('_'), WI_E_ARGUMENT, "a namespace cannot hold '", target.attribute,
           "': it begins with an underscore");
-    budget_.bytes(target.attribute.size() + 2 * sizeof(Value));
-    return space->dict().set(Value::of(target.attribute), value);
+    budget_.bytes(2 * sizeof(Value));
+    return space->dict().set(Value::of(target.attribute), value, budget_);
   }
   const std::vector<Value> items = elements(value);
   check(items.size() == target.several.size(), WI_E_ARGUMENT, "a value of ", items.size(),
@@ -224,6 +226,7 @@ Value Interpreter::run_macro(const MacroObject& object, Arguments arguments) {
   const auto inner = std::make_shared<Scope>(object.scope);
   const InScope inside(scope_, inner);
   const auto take = [&](std::string_view name) {
+    budget_.step(1 + arguments.named.size() / 16);
     for (auto given = arguments.named.begin(); given != arguments.named.end(); ++given)
       if (given->first.bytes() == name) {
         Value value = std::move(given->second);
@@ -251,7 +254,7 @@ Value Interpreter::run_macro(const MacroObject& object, Arguments arguments) {
   }
   if (macro.takes_named) {
     auto more = std::make_shared<Dict>();
-    for (auto& [name, value] : arguments.named) more->set(Value::of(name), value);
+    for (auto& [name, value] : arguments.named) more->set(Value::of(name), value, budget_);
     inner->set("kwargs", Value::of(std::move(more)), budget_);
   } else {
     check(arguments.named.empty(), WI_E_ARGUMENT, "macro '", macro.name, "' takes no argument '",

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/chat/text.h"
 #include "src/error.h"
 
 namespace wi::chat {
@@ -26,20 +27,29 @@ class Budget {
   explicit Budget(uint64_t input_bytes, uint64_t steps = limits::kSteps)
       : steps_limit_(steps), bytes_limit_(limits::kBytes + limits::kBytesPerInputByte * input_bytes) {}
   void step(uint64_t steps = 1) {
+    check(steps <= steps_limit_ - steps_, WI_E_UNSUPPORTED, "it takes more than ", steps_limit_, " steps");
     steps_ += steps;
-    check(steps_ <= steps_limit_ && steps <= steps_limit_, WI_E_UNSUPPORTED, "it takes more than ",
-          steps_limit_, " steps");
   }
   // Bytes that are made or searched.
   void bytes(uint64_t count) {
+    check(count <= bytes_limit_ - bytes_, WI_E_UNSUPPORTED, "it makes or searches more than ", bytes_limit_,
+          " bytes");
     bytes_ += count;
-    check(bytes_ <= bytes_limit_ && count <= bytes_limit_, WI_E_UNSUPPORTED,
-          "it makes or searches more than ", bytes_limit_, " bytes");
+  }
+  // Copies of a text, with the account of where it came from.
+  void texts(const Text& text, uint64_t times = 1) {
+    bytes(product(text.size() + text.host().size() * sizeof(TextRange), times));
   }
   // Copies of n values.
-  void values(uint64_t count) { bytes(count * 32); }
+  void values(uint64_t count, uint64_t times = 1) { bytes(product(product(count, times), 32)); }
 
  private:
+  // What does not fit is more than any limit.
+  static uint64_t product(uint64_t a, uint64_t b) {
+    uint64_t all = 0;
+    return __builtin_mul_overflow(a, b, &all) ? UINT64_MAX : all;
+  }
+
   uint64_t steps_ = 0, bytes_ = 0;
   const uint64_t steps_limit_, bytes_limit_;
 };

@@ -29,7 +29,7 @@ const Text* separator_of(const Parameters& given, size_t i) {
 template <Side side>
 Value strip_method(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters given(arguments, "strip", {"chars"});
-  return run.make(strip(self.text(), separator_of(given, 0), side));
+  return run.make(strip(self.text(), separator_of(given, 0), side, run.budget()));
 }
 
 template <bool from_right>
@@ -46,7 +46,10 @@ Value splitlines(Interpreter& run, const Value& self, Arguments& arguments) {
 }
 
 // A range of characters as bytes, as str.find(x, start, end) takes it; end < begin if it is empty by far.
-std::pair<size_t, size_t> window(const TextObject& object, const Parameters& given, size_t first) {
+std::pair<size_t, size_t> window(const TextObject& object, const Parameters& given, size_t first,
+                                 Budget& budget) {
+  if (!given.given(first) && !given.given(first + 1)) return {0, object.text.size()};
+  budget.bytes(object.text.size());
   const auto length = static_cast<int64_t>(object.characters());
   const auto place = [&](size_t i, int64_t otherwise) {
     int64_t at = given.given(i) ? given.integer(i, 0) : otherwise;
@@ -63,13 +66,14 @@ std::pair<size_t, size_t> window(const TextObject& object, const Parameters& giv
 template <bool at_end>
 Value starts_or_ends(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters given(arguments, at_end ? "endswith" : "startswith", {"prefix", "start", "end"}, 1);
-  const auto [begin, end] = window(self.text_object(), given, 1);
+  const auto [begin, end] = window(self.text_object(), given, 1, run.budget());
   if (begin > end) return Value::of(false);
   const std::string_view part = self.text().bytes().substr(begin, end - begin);
   const auto fits = [&](const Value& wanted) {
     check(wanted.is(Kind::text), WI_E_ARGUMENT, "startswith() and endswith() need a text, not a ",
           wanted.type_name());
     run.budget().step();
+    run.budget().bytes(std::min(part.size(), wanted.text().size()));
     return at_end ? part.ends_with(wanted.text().bytes()) : part.starts_with(wanted.text().bytes());
   };
   if (!given[0].is(Kind::tuple)) return Value::of(fits(given[0]));
@@ -80,7 +84,7 @@ Value starts_or_ends(Interpreter& run, const Value& self, Arguments& arguments) 
 template <bool last, bool must>
 Value find_method(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters given(arguments, "find", {"sub", "start", "end"}, 1);
-  const auto [begin, end] = window(self.text_object(), given, 1);
+  const auto [begin, end] = window(self.text_object(), given, 1, run.budget());
   const std::string_view part = given.text(0).bytes(), bytes = self.text().bytes();
   size_t found = std::string_view::npos;
   if (begin <= end) {
@@ -95,7 +99,7 @@ Value find_method(Interpreter& run, const Value& self, Arguments& arguments) {
 
 Value count_text(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters given(arguments, "count", {"sub", "start", "end"}, 1);
-  const auto [begin, end] = window(self.text_object(), given, 1);
+  const auto [begin, end] = window(self.text_object(), given, 1, run.budget());
   if (begin > end) return Value::of(int64_t{0});
   const std::string_view part = given.text(0).bytes(),
                          inside = self.text().bytes().substr(begin, end - begin);
@@ -139,6 +143,7 @@ template <bool at_end>
 Value without(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters given(arguments, at_end ? "removesuffix" : "removeprefix", {"part"}, 1);
   const std::string_view bytes = self.text().bytes(), part = given.text(0).bytes();
+  run.budget().bytes(std::min(bytes.size(), part.size()));
   if (at_end ? !bytes.ends_with(part) : !bytes.starts_with(part)) return self;
   return run.make(at_end ? self.text().slice(0, bytes.size() - part.size())
                          : self.text().slice(part.size(), bytes.size()));
@@ -149,7 +154,7 @@ Value partition(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters given(arguments, "partition", {"sep"}, 1);
   const Text &text = self.text(), &separator = given.text(0);
   check(!separator.empty(), WI_E_ARGUMENT, "partition() by an empty separator");
-  run.budget().bytes(text.size() * (from_right ? 1 + separator.size() / 16 : 1));
+  run.budget().bytes(text.size() * (from_right ? 1 + separator.size() / 16 : 1) + separator.size());
   const size_t found = from_right ? find_last_bytes(text.bytes(), separator.bytes(), text.size())
                                   : find_bytes(text.bytes(), separator.bytes(), 0);
   std::vector<Text> parts(3);
@@ -165,29 +170,33 @@ Value partition(Interpreter& run, const Value& self, Arguments& arguments) {
 template <char place>
 Value just(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters given(arguments, "a text's method", {"width", "fillchar"}, 1);
-  const int64_t width = given.integer(0, 0),
-                missing = width - static_cast<int64_t>(self.text_object().characters());
+  const int64_t width = given.integer(0, 0), length = static_cast<int64_t>(self.text_object().characters());
   const Text fill = given.has(1) ? given.text(1) : Text(" ");
-  if (missing <= 0) return self;
+  check(!fill.empty() && character_length(fill.bytes(), 0) == fill.size(), WI_E_ARGUMENT,
+        "the fill character must be exactly one character long");
+  if (width <= length) return self;
+  const int64_t missing = width - length;
   const int64_t left = place == 'l' ? 0 : place == 'r' ? missing : missing / 2 + (missing & width & 1);
   return run.make(padded(self.text(), left, missing - left, fill, run.budget()));
 }
 
 Value zfill(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters given(arguments, "zfill", {"width"}, 1);
-  const int64_t missing = given.integer(0, 0) - static_cast<int64_t>(self.text_object().characters());
+  const int64_t width = given.integer(0, 0), length = static_cast<int64_t>(self.text_object().characters());
+  if (width <= length) return self;
   const Text& text = self.text();
   const bool has_sign = text.bytes().starts_with('-') || text.bytes().starts_with('+');
   Text filled = text.slice(0, has_sign);
-  filled.append(padded(text.slice(has_sign, text.size()), missing, 0, Text("0"), run.budget()));
+  filled.append(padded(text.slice(has_sign, text.size()), width - length, 0, Text("0"), run.budget()));
   return run.make(std::move(filled));
 }
 
 // isdigit and the like hold if all characters do and there is one. ASCII only: what other alphabets count as
 // digits or letters is a table that no chat template has asked for.
 template <bool (*holds)(char)>
-Value all_are(Interpreter&, const Value& self, Arguments& arguments) {
+Value all_are(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters none(arguments, "a text's method", {});
+  run.budget().bytes(self.text().size());
   const std::string_view bytes = self.text().bytes();
   const bool ascii =
       std::all_of(bytes.begin(), bytes.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
@@ -200,8 +209,7 @@ bool is_letter_or_digit(char c) { return is_digit(c) || is_letter(c); }
 
 Value isspace(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters none(arguments, "isspace", {});
-  run.budget().bytes(self.text().size());
-  return Value::of(!self.text().empty() && strip(self.text(), nullptr, Side::left).empty());
+  return Value::of(!self.text().empty() && strip(self.text(), nullptr, Side::left, run.budget()).empty());
 }
 
 // islower, isupper: a cased character, and none of the other case.
@@ -274,9 +282,9 @@ Value list_copy(Interpreter& run, const Value& self, Arguments& arguments) {
 
 constexpr Method kListMethods[] = {{"index", list_index}, {"count", list_count}, {"copy", list_copy}};
 
-Value get(Interpreter&, const Value& self, Arguments& arguments) {
+Value get(Interpreter& run, const Value& self, Arguments& arguments) {
   const Parameters given(arguments, "get", {"key", "default"}, 1);
-  const Value* held = self.dict().find(given[0]);
+  const Value* held = self.dict().find(given[0], run.budget());
   return held ? *held : given.get(1, Value::none());
 }
 

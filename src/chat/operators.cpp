@@ -69,19 +69,14 @@ Value arithmetic(std::string_view symbol, const Value& left, const Value& right)
 
 Value repeated(Interpreter& run, const Value& value, int64_t times) {
   const auto count = static_cast<uint64_t>(std::max<int64_t>(0, times));
-  const auto charge = [&](uint64_t each) {
-    uint64_t all = 0;
-    if (__builtin_mul_overflow(each, count, &all)) all = UINT64_MAX / 2;
-    run.budget().bytes(all);
-  };
   if (value.is(Kind::text)) {
-    charge(value.text().size());
+    run.budget().texts(value.text(), count);
     Text text;
     for (uint64_t i = 0; i < count && !value.text().empty(); ++i) text.append(value.text());
     return Value::of(std::move(text));
   }
   const std::vector<Value>& items = value.list().items;
-  charge(items.size() * sizeof(Value));
+  run.budget().values(items.size(), count);
   std::vector<Value> all;
   for (uint64_t i = 0; i < count && !items.empty(); ++i) all.insert(all.end(), items.begin(), items.end());
   return Value::of(std::move(all), value.kind());

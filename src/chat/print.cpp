@@ -24,7 +24,7 @@ class Writer {
     out_.append(own);
   }
   void put(const Text& text) {
-    budget_.bytes(text.size());
+    budget_.texts(text);
     out_.append(text);
   }
 
@@ -248,8 +248,11 @@ class JsonWriter {
 }  // namespace
 
 Text to_text(const Value& value, Budget& budget) {
-  if (value.is(Kind::text)) return value.text();
   if (value.is(Kind::undefined)) return {};
+  if (value.is(Kind::text)) {
+    budget.texts(value.text());
+    return value.text();
+  }
   return to_repr(value, budget);
 }
 

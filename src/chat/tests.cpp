@@ -74,7 +74,9 @@ bool apply_test(Interpreter& run, std::string_view name, const Value& value, con
   }
   if (name == "upper" || name == "lower") {
     const Parameters none(arguments, name, {});
-    return is_all_in_case(to_text(value, run.budget()), name == "upper" ? Case::upper : Case::lower);
+    const Text text = run.print(value);
+    run.budget().bytes(2 * text.size());
+    return is_all_in_case(text, name == "upper" ? Case::upper : Case::lower);
   }
   fail(WI_E_UNSUPPORTED, "the test '", name, "' is not known here");
 }

@@ -63,12 +63,15 @@ void append_lower(Text& out, const Text& from, size_t begin, size_t end, char32_
 
 }  // namespace
 
-Text strip(const Text& text, const Text* characters, Side side) {
+Text strip(const Text& text, const Text* characters, Side side, Budget& budget) {
   const std::string_view bytes = text.bytes();
   const auto goes = [&](std::string_view character) {
+    budget.bytes(1);
     if (!characters) return is_space(code_point(character));
-    for (size_t at = 0; at < characters->size(); at += character_length(characters->bytes(), at))
+    for (size_t at = 0; at < characters->size(); at += character_length(characters->bytes(), at)) {
+      budget.bytes(1);
       if (character_at(characters->bytes(), at) == character) return true;
+    }
     return false;
   };
   size_t begin = 0, end = bytes.size();
@@ -180,7 +183,8 @@ Text replace(const Text& text, const Text& old, const Text& with, int64_t most, 
   Text out;
   size_t at = 0;
   const auto put_with = [&] {
-    budget.bytes(with.size() + 1);
+    budget.bytes(1);
+    budget.texts(with);
     out.append(with);
   };
   for (int64_t done = 0; most < 0 || done < most; ++done) {
@@ -222,7 +226,7 @@ Text escaped(const Text& text, Budget& budget) {
 Text join(const Text& separator, const std::vector<Text>& parts, Budget& budget) {
   Text out;
   for (size_t i = 0; i < parts.size(); ++i) {
-    budget.bytes(separator.size() + parts[i].size());
+    for (const Text* text : {&separator, &parts[i]}) budget.texts(*text);
     if (i > 0) out.append(separator);
     out.append(parts[i]);
   }
@@ -232,9 +236,7 @@ Text join(const Text& separator, const std::vector<Text>& parts, Budget& budget)
 Text padded(const Text& text, int64_t left, int64_t right, const Text& with, Budget& budget) {
   left = std::max<int64_t>(0, left);
   right = std::max<int64_t>(0, right);
-  for (const int64_t count : {left, right}) {
-    budget.bytes(static_cast<uint64_t>(std::min(count, int64_t{1} << 40)) * std::max<size_t>(1, with.size()));
-  }
+  for (const int64_t count : {left, right}) budget.texts(with, static_cast<uint64_t>(count));
   Text out;
   for (int64_t i = 0; i < left; ++i) out.append(with);
   out.append(text);

@@ -11,7 +11,7 @@
 namespace wi::chat {
 
 enum class Side : uint8_t { left = 1, right = 2, both = 3 };
-Text strip(const Text& text, const Text* characters, Side side);  // null: white space
+Text strip(const Text& text, const Text* characters, Side side, Budget& budget);  // null: white space
 
 // most < 0: all. Null separator: runs of white space.
 std::vector<Text> split(const Text& text, const Text* separator, int64_t most, Budget& budget);

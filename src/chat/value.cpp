@@ -23,6 +23,10 @@ uint64_t heavier(uint64_t weight, const Value& inside) {
 }
 
 std::string key_of(const Value& value);
+// What it takes to copy and to hash a key.
+void charge_key(const Value& key, Budget& budget) {
+  budget.bytes(key.is(Kind::text) ? key.text().size() : 64 * std::min<uint64_t>(key.weight(), 1 << 30));
+}
 bool same(const Value& a, const Value& b);
 int order(const Value& a, const Value& b, std::string_view operation);
 
@@ -126,6 +130,21 @@ void Dict::set(const Value& key, Value value) {
     entries_.emplace_back(key, std::move(value));
   else
     entries_[place->second].second = std::move(value);
+}
+
+const Value* Dict::find(const Value& key, Budget& budget) const {
+  charge_key(key, budget);
+  return find(key);
+}
+
+const Value* Dict::find(std::string_view key, Budget& budget) const {
+  budget.bytes(key.size());
+  return find(key);
+}
+
+void Dict::set(const Value& key, Value value, Budget& budget) {
+  charge_key(key, budget);
+  set(key, std::move(value));
 }
 
 void nest(Object& object, const Value& inside) {

@@ -43,6 +43,7 @@ struct List;
 struct Dict;
 struct Callable;
 struct Loop;
+class Budget;
 
 class Value {
  public:
@@ -116,6 +117,10 @@ struct Dict : Object {
   const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
   void set(const Value& key, Value value);
+  // Those of a template, which may look up long keys often.
+  const Value* find(const Value& key, Budget& budget) const;
+  const Value* find(std::string_view key, Budget& budget) const;
+  void set(const Value& key, Value value, Budget& budget);
   const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
   void clear() { entries_.clear(), index_.clear(); }
 
@@ -123,6 +128,9 @@ struct Dict : Object {
   std::vector<std::pair<Value, Value>> entries_;
   std::unordered_map<std::string, size_t, TextHash> index_;
 };
+
+class Scope;
+struct Statement;
 
 // The variable `loop` of a for block.
 struct Loop : Object {
