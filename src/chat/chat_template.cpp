@@ -53,7 +53,7 @@ Text ChatTemplate::render(const ChatRequest& request) const {
     }
   }
   try {
-    const chat::Block program = chat::parse_template(source);
+    const chat::Template program = chat::parse_template(source);
     chat::Budget budget(bytes, steps_);
     chat::Interpreter run(budget, request.now);
     return run.render(program, variables);

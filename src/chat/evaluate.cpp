@@ -69,25 +69,28 @@ bool is_about_self(const Expression& test) {
          (test.name == "defined" || test.name == "undefined");
 }
 
-Value loop_attribute(const Loop& loop, std::string_view name, const Value& self) {
-  const auto length = static_cast<int64_t>(loop.items.size()), index = static_cast<int64_t>(loop.index);
+}  // namespace
+
+Value Interpreter::loop_attribute(const Value& self, std::string_view name) {
+  Loop& loop = self.loop();
+  const auto index = static_cast<int64_t>(loop.index);
+  const auto all = [&] { return static_cast<int64_t>(length(loop)); };
+  const auto has_next = [&] { return loop.index + 1 < loop.items.size() || advance(loop); };
   if (name == "index") return Value::of(index + 1);
   if (name == "index0") return Value::of(index);
   if (name == "first") return Value::of(index == 0);
-  if (name == "last") return Value::of(index + 1 == length);
-  if (name == "length") return Value::of(length);
-  if (name == "revindex") return Value::of(length - index);
-  if (name == "revindex0") return Value::of(length - index - 1);
+  if (name == "last") return Value::of(!has_next());
+  if (name == "length") return Value::of(all());
+  if (name == "revindex") return Value::of(all() - index);
+  if (name == "revindex0") return Value::of(all() - index - 1);
   if (name == "depth") return Value::of(loop.depth + 1);
   if (name == "depth0") return Value::of(loop.depth);
   if (name == "previtem")
     return index > 0 ? loop.items[loop.index - 1] : Value::undefined("there is no previous item");
   if (name == "nextitem")
-    return index + 1 < length ? loop.items[loop.index + 1] : Value::undefined("there is no next item");
+    return has_next() ? loop.items[loop.index + 1] : Value::undefined("there is no next item");
   return method_of(self, name);
 }
-
-}  // namespace
 
 Value Interpreter::evaluate(const Expression& expression) {
   using Node = Expression::Kind;
@@ -101,7 +104,7 @@ Value Interpreter::evaluate(const Expression& expression) {
       const Value* value = scope_->find(expression.name, budget_);
       check(value || expression.name != "self", WI_E_UNSUPPORTED,
             "'self', the template itself, is supported in 'self is defined' only");
-      return value ? *value : Value::undefined(concat("'", expression.name, "' is undefined"));
+      return value ? *value : undefined_name(expression.name);
     }
     case Node::list:
     case Node::tuple: {
@@ -245,7 +248,8 @@ Arguments Interpreter::arguments(const Expression& expression) {
 
 Value Interpreter::attribute(const Value& of, std::string_view name) {
   require_defined(of);
-  if (of.is(Kind::loop)) return loop_attribute(of.loop(), name, of);
+  budget_.bytes(name.size());
+  if (of.is(Kind::loop)) return loop_attribute(of, name);
   if (of.is(Kind::space)) {
     const Value* held = of.dict().find(name, budget_);
     return held ? *held : Value::undefined(concat("the namespace has no '", name, "'"));
@@ -282,6 +286,13 @@ Value Interpreter::item(const Value& of, const Value& key) {
   return none();
 }
 
+// A filter's result that is walked later reads its generator then; here it has done so already.
+List& Interpreter::generator(const Value& iterator) {
+  check(!iterator.list().is_read, WI_E_UNSUPPORTED,
+        "a generator that is read by a filter and by something else is not supported");
+  return iterator.list();
+}
+
 std::vector<Value> Interpreter::elements(const Value& of) {
   std::vector<Value> items;
   switch (of.kind()) {
@@ -302,7 +313,7 @@ std::vector<Value> Interpreter::elements(const Value& of) {
       for (const auto& [key, value] : of.dict().entries()) items.push_back(key);
       return items;
     case Kind::iterator: {
-      List& list = of.list();
+      List& list = generator(of);
       const auto begin =
           list.items.begin() + static_cast<ptrdiff_t>(std::exchange(list.taken, list.items.size()));
       budget_.values(list.items.size());

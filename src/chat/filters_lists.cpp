@@ -71,7 +71,7 @@ std::vector<Value> keys_of(const Items& items, const Key& key) {
   return keys;
 }
 
-Value length(Interpreter&, const Value& value, const Arguments& arguments) {
+Value length(Interpreter& run, const Value& value, const Arguments& arguments) {
   const Parameters none(arguments, "length", {});
   switch (value.kind()) {
     case Kind::undefined:
@@ -81,7 +81,7 @@ Value length(Interpreter&, const Value& value, const Arguments& arguments) {
     case Kind::dict:
       return Value::of(static_cast<int64_t>(value.dict().entries().size()));
     case Kind::loop:
-      return Value::of(static_cast<int64_t>(value.loop().items.size()));
+      return Value::of(static_cast<int64_t>(run.length(value.loop())));
     default:
       check(value.is_elements() && !value.is(Kind::iterator), WI_E_ARGUMENT, "a ", value.type_name(),
             " has no length");
@@ -98,7 +98,7 @@ Value default_filter(Interpreter&, const Value& value, const Arguments& argument
 Value first(Interpreter& run, const Value& value, const Arguments& arguments) {
   const Parameters none(arguments, "first", {});
   if (value.is(Kind::iterator)) {  // takes one, and leaves the rest
-    List& list = value.list();
+    List& list = run.generator(value);
     return list.taken < list.items.size() ? list.items[list.taken++]
                                           : Value::undefined("no first item, it was empty");
   }
@@ -182,20 +182,6 @@ Value dictsort(Interpreter& run, const Value& value, const Arguments& arguments)
   return run.make(sorted(run, std::move(items), keys, given.truth(2)));
 }
 
-Value unique(Interpreter& run, const Value& value, const Arguments& arguments) {
-  const Parameters given(arguments, "unique", {"case_sensitive", "attribute"});
-  const Getter get(run, at(given, 1), !given.truth(0));
-  Dict seen;
-  std::vector<Value> items;
-  for (Value& item : run.elements(value)) {
-    const Value key = get(item);
-    if (seen.find(key)) continue;
-    seen.set(key, Value::none());
-    items.push_back(std::move(item));
-  }
-  return run.make(std::move(items), Kind::iterator);
-}
-
 template <bool most>
 Value extreme(Interpreter& run, const Value& value, const Arguments& arguments) {
   const Parameters given(arguments, most ? "max" : "min", {"case_sensitive", "attribute"});
@@ -218,9 +204,30 @@ Value sum(Interpreter& run, const Value& value, const Arguments& arguments) {
   return total;
 }
 
+// For a filter that Jinja runs as its result is walked through.
+std::vector<Value> elements_later(Interpreter& run, const Value& value) {
+  std::vector<Value> items = run.elements(value);
+  if (value.is(Kind::iterator)) value.list().is_read = true;
+  return items;
+}
+
 // What is empty, None or undefined gives nothing, also where it cannot be walked through.
 std::vector<Value> elements_if_true(Interpreter& run, const Value& value) {
-  return value.truth() ? run.elements(value) : std::vector<Value>();
+  return value.truth() ? elements_later(run, value) : std::vector<Value>();
+}
+
+Value unique(Interpreter& run, const Value& value, const Arguments& arguments) {
+  const Parameters given(arguments, "unique", {"case_sensitive", "attribute"});
+  const Getter get(run, at(given, 1), !given.truth(0));
+  Dict seen;
+  std::vector<Value> items;
+  for (Value& item : elements_later(run, value)) {
+    const Value key = get(item);
+    if (seen.find(key, run.budget())) continue;
+    seen.set(key, Value::none(), run.budget());
+    items.push_back(std::move(item));
+  }
+  return run.make(std::move(items), Kind::iterator);
 }
 
 Value map(Interpreter& run, const Value& value, const Arguments& arguments) {
@@ -273,7 +280,7 @@ Value batch(Interpreter& run, const Value& value, const Arguments& arguments) {
   const int64_t count = given.integer(0, 0);
   check(count > 0 && count <= limits::kRange, WI_E_ARGUMENT, "batch: linecount is ", count);
   std::vector<Value> lines, line;
-  for (Value& item : run.elements(value)) {
+  for (Value& item : elements_later(run, value)) {
     if (static_cast<int64_t>(line.size()) == count) lines.push_back(run.make(std::exchange(line, {})));
     line.push_back(std::move(item));
   }
@@ -288,7 +295,7 @@ Value slices(Interpreter& run, const Value& value, const Arguments& arguments) {
   const Parameters given(arguments, "slice", {"slices", "fill_with"}, 1);
   const int64_t count = given.integer(0, 0);
   check(count > 0 && count <= limits::kRange, WI_E_ARGUMENT, "slice: slices is ", count);
-  const std::vector<Value> items = run.elements(value);
+  const std::vector<Value> items = elements_later(run, value);
   const auto size = static_cast<int64_t>(items.size());
   std::vector<Value> columns;
   int64_t begin = 0;

@@ -29,15 +29,16 @@ class InScope {
 
 }  // namespace
 
-Text Interpreter::render(const Block& program, const std::vector<std::pair<std::string, Value>>& variables) {
+Text Interpreter::render(const Template& program,
+                         const std::vector<std::pair<std::string, Value>>& variables) {
   try {
     scope_ = std::make_shared<Scope>(nullptr);
     for (const auto& [name, value] : global_functions()) scope_->set(name, value, budget_);
     scope_ = std::make_shared<Scope>(scope_);
     for (const auto& [name, value] : variables) scope_->set(name, value, budget_);
-    scope_ = std::make_shared<Scope>(scope_);
+    scope_ = scope_with(program.unset);
     Text out;
-    execute(program, out);
+    execute(program.body, out);
     return out;
   } catch (const Error& error) {
     fail(error.code(), "line ", line_, ": ", error.what());
@@ -122,11 +123,9 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
     case Type::assign:
       assign(statement.target, evaluate(*statement.value));
       break;
-    case Type::capture: {
-      Value text = make(in_scope(statement.body));
-      assign(statement.target, statement.value ? filtered(*statement.value, std::move(text)) : text);
+    case Type::capture:
+      assign(statement.target, captured(statement));
       break;
-    }
     case Type::macro:
       scope_->set(statement.macro->name, make_macro(statement), budget_);
       break;
@@ -137,12 +136,12 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
       break;
     }
     case Type::filter:
-      put(print(filtered(*statement.value, make(in_scope(statement.body)))));
+      put(print(captured(statement)));
       break;
     case Type::scope: {
       std::vector<Value> values;
       for (const ExpressionPtr& value : statement.values) values.push_back(evaluate(*value));
-      const InScope inside(scope_, std::make_shared<Scope>(scope_));
+      const InScope inside(scope_, scope_with(statement.unset));
       for (size_t i = 0; i < values.size(); ++i) assign(statement.targets[i], values[i]);
       return execute(statement.body, out);
     }
@@ -155,41 +154,77 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
 }
 
 Interpreter::Flow Interpreter::loop(const Statement& statement, Text& out) {
-  std::vector<Value> items = elements(evaluate(*statement.value));
-  if (statement.condition) {
-    std::vector<Value> chosen;
-    for (Value& item : items) {
-      const InScope inside(scope_, std::make_shared<Scope>(scope_));
-      budget_.step();
-      assign(statement.target, item);
-      if (evaluate(*statement.condition).truth()) chosen.push_back(std::move(item));
-    }
-    items = std::move(chosen);
-  }
-  if (items.empty()) {
-    const InScope inside(scope_, std::make_shared<Scope>(scope_));
-    return execute(statement.otherwise, out);
-  }
+  const Value of = evaluate(*statement.value);
   const auto state = std::make_shared<Loop>();
-  for (const Value& item : items) nest(*state, item);
-  state->items = std::move(items);
   state->depth = loop_depth_;
+  state->statement = &statement;
+  state->around = scope_;
+  if (of.is(Kind::iterator)) {
+    generator(of);
+    state->source = std::static_pointer_cast<List>(of.shared());
+  } else {
+    std::vector<Value> items = elements(of);
+    for (const Value& item : items) nest(*state, item);
+    if (statement.condition) {
+      state->source = std::make_shared<List>();
+      state->source->items = std::move(items);
+    } else {
+      state->items = std::move(items);
+    }
+  }
   const Value variable(Kind::loop, state);
-  for (; state->index < state->items.size(); ++state->index) {
+  bool ended = false;  // a round reached its end: what {% else %} asks
+  for (; state->index < state->items.size() || advance(*state); ++state->index) {
     budget_.step();
-    const InScope inside(scope_, std::make_shared<Scope>(scope_));
+    const InScope inside(scope_, scope_with(statement.unset));
     scope_->set("loop", variable, budget_);
     assign(statement.target, state->items[state->index]);
-    if (execute(statement.body, out) == Flow::leave) break;
+    const Flow flow = execute(statement.body, out);
+    ended = ended || flow == Flow::normal;
+    if (flow == Flow::leave) break;
   }
-  return Flow::normal;
+  if (ended) return Flow::normal;
+  const InScope inside(scope_, scope_with(statement.otherwise_unset));
+  return execute(statement.otherwise, out);
 }
 
-Text Interpreter::in_scope(const Block& body) {
-  const InScope inside(scope_, std::make_shared<Scope>(scope_));
+// One more element, if there is one. As in Jinja a generator is walked, and a loop's condition evaluated, no
+// sooner than a round, loop.last or the like asks.
+bool Interpreter::advance(Loop& loop) {
+  while (loop.source && loop.source->taken < loop.source->items.size()) {
+    budget_.step();
+    budget_.values(1);
+    Value item = loop.source->items[loop.source->taken++];
+    if (loop.statement->condition) {
+      const InScope inside(scope_, std::make_shared<Scope>(loop.around));
+      assign(loop.statement->target, item);
+      if (!evaluate(*loop.statement->condition).truth()) continue;
+    }
+    nest(loop, item);
+    loop.items.push_back(std::move(item));
+    return true;
+  }
+  return false;
+}
+
+size_t Interpreter::length(Loop& loop) {
+  while (advance(loop)) continue;
+  return loop.items.size();
+}
+
+std::shared_ptr<Scope> Interpreter::scope_with(const std::vector<std::string>& unset) const {
+  auto scope = std::make_shared<Scope>(scope_);
+  for (const std::string& name : unset) scope->set(name, undefined_name(name), budget_);
+  return scope;
+}
+
+// What a block prints, through its filters.
+Value Interpreter::captured(const Statement& statement) {
+  const InScope inside(scope_, scope_with(statement.unset));
   Text text;
-  execute(body, text);
-  return text;
+  execute(statement.body, text);
+  Value made = make(std::move(text));
+  return statement.value ? filtered(*statement.value, std::move(made)) : made;
 }
 
 void Interpreter::assign(const Target& target, const Value& value) {
@@ -223,8 +258,9 @@ Value Interpreter::MacroObject::call(Interpreter& run, Arguments arguments) {
 Value Interpreter::run_macro(const MacroObject& object, Arguments arguments) {
   const Macro& macro = object.macro;
   const Level level(*this);
-  const auto inner = std::make_shared<Scope>(object.scope);
-  const InScope inside(scope_, inner);
+  const InScope outer(scope_, object.scope);
+  const InScope inside(scope_, scope_with(macro.unset));
+  const auto& inner = scope_;
   const auto take = [&](std::string_view name) {
     budget_.step(1 + arguments.named.size() / 16);
     for (auto given = arguments.named.begin(); given != arguments.named.end(); ++given)
@@ -235,7 +271,9 @@ Value Interpreter::run_macro(const MacroObject& object, Arguments arguments) {
       }
     return std::make_pair(false, Value());
   };
+  // All are there before the first default, which may name any of them and none of the same name around.
   bool has_caller = false;
+  std::vector<const Macro::Parameter*> left_out;
   for (size_t i = 0; i < macro.parameters.size(); ++i) {
     const Macro::Parameter& parameter = macro.parameters[i];
     has_caller = has_caller || parameter.name == "caller";
@@ -245,7 +283,7 @@ Value Interpreter::run_macro(const MacroObject& object, Arguments arguments) {
     else if (auto [given, named] = take(parameter.name); given)
       value = std::move(named);
     else if (parameter.otherwise)
-      value = evaluate(*parameter.otherwise);
+      left_out.push_back(&parameter);
     inner->set(parameter.name, std::move(value), budget_);
   }
   if (macro.takes_caller && !has_caller) {
@@ -268,6 +306,8 @@ Value Interpreter::run_macro(const MacroObject& object, Arguments arguments) {
     for (size_t i = count; i < given; ++i) more.push_back(arguments.positional[i]);
     inner->set("varargs", make(std::move(more), Kind::tuple), budget_);
   }
+  for (const Macro::Parameter* parameter : left_out)
+    inner->set(parameter->name, evaluate(*parameter->otherwise), budget_);
   Text out;
   execute(object.body, out);
   return make(std::move(out));

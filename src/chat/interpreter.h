@@ -35,8 +35,8 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  // The block must outlive the interpreter. Errors name the line.
-  Text render(const Block& program, const std::vector<std::pair<std::string, Value>>& variables);
+  // The template must outlive the interpreter. Errors name the line.
+  Text render(const Template& program, const std::vector<std::pair<std::string, Value>>& variables);
 
   Budget& budget() { return budget_; }
   int64_t now() const { return now_; }  // seconds since the epoch
@@ -53,6 +53,8 @@ class Interpreter {
   Value call(const Value& callee, Arguments arguments);
   std::vector<Value> elements(const Value& of);  // throws for what cannot be walked
   Text print(const Value& value);                // str()
+  List& generator(const Value& iterator);        // throws if a filter reads it already
+  size_t length(Loop& loop);                     // of which all is taken then
 
  private:
   enum class Flow { normal, leave, next };
@@ -63,9 +65,12 @@ class Interpreter {
   Flow execute(const Block& block, Text& out);
   Flow execute(const Statement& statement, Text& out);
   Flow loop(const Statement& statement, Text& out);
+  bool advance(Loop& loop);
+  Value loop_attribute(const Value& self, std::string_view name);
   Value run_macro(const MacroObject& macro, Arguments arguments);
   Value make_macro(const Statement& statement);
-  Text in_scope(const Block& body);
+  std::shared_ptr<Scope> scope_with(const std::vector<std::string>& unset) const;
+  Value captured(const Statement& statement);
   void assign(const Target& target, const Value& value);
 
   Value evaluate(const Expression& expression);

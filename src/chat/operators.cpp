@@ -140,7 +140,13 @@ bool contains(Interpreter& run, const Value& whole, const Value& part) {
     run.budget().bytes(whole.text().size());
     return find_bytes(whole.text().bytes(), part.text().bytes(), 0) != std::string_view::npos;
   }
-  if (whole.is(Kind::dict)) return whole.dict().find(part) != nullptr;
+  if (whole.is(Kind::dict)) return whole.dict().find(part, run.budget()) != nullptr;
+  if (whole.is(Kind::iterator)) {  // walked as far as is needed
+    List& list = run.generator(whole);
+    while (list.taken < list.items.size())
+      if (equal(list.items[list.taken++], part, run.budget())) return true;
+    return false;
+  }
   const std::vector<Value> items = run.elements(whole);
   return std::any_of(items.begin(), items.end(),
                      [&](const Value& item) { return equal(item, part, run.budget()); });

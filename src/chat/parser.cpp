@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/chat/parse_expression.h"
+#include "src/chat/unset_names.h"
 
 namespace wi::chat {
 namespace {
@@ -273,12 +274,28 @@ class Parser {
   int loops_ = 0;
 };
 
+// String constants beside each other are one.
+std::string literals_of(const std::vector<Token>& tokens) {
+  std::string all(1, '\0');
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i].kind != Token::Kind::data && tokens[i].kind != Token::Kind::text) continue;
+    all += tokens[i].value;
+    if (tokens[i].kind == Token::Kind::data || tokens[i + 1].kind != Token::Kind::text) all += '\0';
+  }
+  return all;
+}
+
 }  // namespace
 
-Block parse_template(std::string_view source) {
+Template parse_template(std::string_view source) {
   check(source.size() <= limits::kTemplateBytes, WI_E_UNSUPPORTED, "the template has ", source.size(),
         " bytes, at most ", limits::kTemplateBytes, " are allowed");
-  return Parser(TokenStream(tokenize_template(source))).whole();
+  std::vector<Token> tokens = tokenize_template(source);
+  Template made;
+  made.literals = literals_of(tokens);
+  made.body = Parser(TokenStream(std::move(tokens))).whole();
+  find_unset_names(made);
+  return made;
 }
 
 }  // namespace wi::chat

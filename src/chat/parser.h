@@ -10,6 +10,6 @@ namespace wi::chat {
 
 // Throws WI_E_FORMAT for what is no template, WI_E_UNSUPPORTED for what this library does not know, each with
 // the line.
-Block parse_template(std::string_view source);
+Template parse_template(std::string_view source);
 
 }  // namespace wi::chat

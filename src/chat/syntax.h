@@ -70,6 +70,7 @@ struct Macro {
   std::vector<Parameter> parameters;
   bool takes_more = false, takes_named = false;  // the body says varargs, kwargs
   bool takes_caller = false;
+  std::vector<std::string> unset;  // of the body
 };
 
 struct Statement {
@@ -96,7 +97,15 @@ struct Statement {
   std::vector<Target> targets;  // of with
   std::vector<ExpressionPtr> values;
   Block body, otherwise;
+  std::vector<std::string> unset, otherwise_unset;  // of a body that has a scope of its own
   std::unique_ptr<Macro> macro;
+};
+
+struct Template {
+  Block body;
+  // Names that a scope sets, and that are undefined in it before, whatever is around it (unset_names.h).
+  std::vector<std::string> unset;
+  std::string literals;  // what it prints as it is and its string constants, with a NUL around each
 };
 
 }  // namespace wi::chat

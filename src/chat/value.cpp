@@ -152,6 +152,8 @@ void nest(Object& object, const Value& inside) {
   check(object.nesting <= limits::kNesting, WI_E_UNSUPPORTED, "values nest deeper than ", limits::kNesting);
 }
 
+Value undefined_name(std::string_view name) { return Value::undefined(concat("'", name, "' is undefined")); }
+
 void require_defined(const Value& value) {
   if (value.is(Kind::undefined)) fail(WI_E_ARGUMENT, value.why());
 }

@@ -109,6 +109,7 @@ struct TextObject : Object {
 struct List : Object {
   std::vector<Value> items;
   size_t taken = 0;       // of an iterator
+  bool is_read = false;   // by a filter that Jinja runs as its result is walked through
   bool is_group = false;  // of groupby: a tuple whose elements are called grouper and list
 };
 
@@ -134,17 +135,19 @@ struct Statement;
 
 // The variable `loop` of a for block.
 struct Loop : Object {
-  std::vector<Value> items;
+  std::vector<Value> items;      // as far as they are taken
+  std::shared_ptr<List> source;  // of more; null: there are none
+  const Statement* statement = nullptr;
+  std::shared_ptr<Scope> around;
   size_t index = 0;
   int64_t depth = 0;  // of for blocks around it
   std::vector<Value> changed_last;
   bool changed_called = false;
 };
 
-class Budget;
-
 // The object holds the value: it nests deeper than that. Throws beyond the limit.
 void nest(Object& object, const Value& inside);
+Value undefined_name(std::string_view name);
 void require_defined(const Value& value);  // throws what undefined values say
 
 bool equal(const Value& a, const Value& b, Budget& budget);
