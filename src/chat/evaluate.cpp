@@ -207,8 +207,8 @@ Value Interpreter::slice(const Expression& expression) {
     Text part = slice_text(text, slice_of(text.characters(), from, to, by), budget_);
     return text.is_safe ? make_safe(std::move(part)) : make(std::move(part));
   }
-  if (!of.is(Kind::list) && !of.is(Kind::tuple) && !of.is(Kind::range))
-    return Value::undefined(concat("a ", of.type_name(), " cannot be sliced"));
+  check(of.is(Kind::list) || of.is(Kind::tuple) || of.is(Kind::range), WI_E_ARGUMENT, "a ", of.type_name(),
+        " cannot be sliced");
   const std::vector<Value>& items = of.list().items;
   const Slice slice = slice_of(items.size(), from, to, by);
   budget_.values(slice.count);

@@ -30,12 +30,23 @@ int64_t read_number(std::string_view text, size_t* at) {
   return value;
 }
 
-std::string with_groups(std::string digits, char mark) {
-  if (mark == '\0') return digits;
+// A number's digits before what is no digit of it, marked in groups from the right, and with zeros before them
+// up to the width.
+std::string with_groups(const Spec& spec, std::string_view digits, int64_t width) {
+  const bool by_four = std::string_view("xXob").find(spec.type) != std::string_view::npos;
+  const size_t group = by_four ? 4 : 3;
   size_t whole = 0;
-  while (whole < digits.size() && std::isdigit(static_cast<unsigned char>(digits[whole]))) ++whole;
-  for (size_t at = whole; at > 3;) digits.insert(at -= 3, 1, mark);
-  return digits;
+  while (whole < digits.size() && (by_four || std::isdigit(static_cast<unsigned char>(digits[whole]))))
+    ++whole;
+  const auto wanted =
+      static_cast<size_t>(std::max<int64_t>(0, width - static_cast<int64_t>(digits.size() - whole)));
+  std::string reversed;
+  for (size_t i = 0; i < whole || reversed.size() < wanted; ++i) {
+    if (i > 0 && i % group == 0) reversed += spec.group;
+    reversed += i < whole ? digits[whole - 1 - i] : '0';
+  }
+  std::reverse(reversed.begin(), reversed.end());
+  return reversed.append(digits.substr(whole));
 }
 
 std::string real_digits(const Spec& spec, double value) {
@@ -72,12 +83,15 @@ std::string whole_digits(const Spec& spec, uint64_t value) {
 }
 
 // Digits with sign and prefix, filled up to the width.
-Text number_text(const Spec& spec, bool negative, std::string prefix, const std::string& digits,
-                 Budget& budget) {
+Text number_text(const Spec& spec, bool negative, std::string prefix, std::string digits, Budget& budget) {
   if (negative)
     prefix.insert(0, "-");
   else if (spec.sign != '-')
     prefix.insert(0, 1, spec.sign);
+  if (spec.group) {
+    const bool zeros = spec.align == '=' && spec.fill == "0";
+    digits = with_groups(spec, digits, zeros ? spec.width - static_cast<int64_t>(prefix.size()) : 0);
+  }
   const auto length = static_cast<int64_t>(prefix.size() + digits.size());
   const int64_t missing = std::max<int64_t>(0, spec.width - length);
   if (spec.align == '=' || (spec.zeros && spec.align == '\0')) {
@@ -91,15 +105,15 @@ Text number_text(const Spec& spec, bool negative, std::string prefix, const std:
 
 Text whole_text(const Spec& spec, int64_t value, Budget& budget) {
   const uint64_t size = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
-  std::string digits = with_groups(whole_digits(spec, size), spec.group);
   const bool has_prefix =
       spec.alternate && (spec.type == 'x' || spec.type == 'X' || spec.type == 'o' || spec.type == 'b');
-  return number_text(spec, value < 0, has_prefix ? std::string("0") + spec.type : "", digits, budget);
+  return number_text(spec, value < 0, has_prefix ? std::string("0") + spec.type : "",
+                     whole_digits(spec, size), budget);
 }
 
 Text real_text_of(const Spec& spec, double value, Budget& budget) {
-  return number_text(spec, std::signbit(value) && !std::isnan(value), "",
-                     with_groups(real_digits(spec, std::abs(value)), spec.group), budget);
+  return number_text(spec, std::signbit(value) && !std::isnan(value), "", real_digits(spec, std::abs(value)),
+                     budget);
 }
 
 Text aligned(const Spec& spec, Text text, char usual, Budget& budget) {
@@ -151,7 +165,8 @@ std::optional<Spec> brace_spec(std::string_view text) {
     return i < text.size() && std::string_view("<>=^").find(text[i]) != std::string_view::npos;
   };
   const size_t first = text.empty() ? 0 : character_length(text, 0);
-  if (first > 0 && is_align(first)) {
+  const bool has_fill = first > 0 && is_align(first);
+  if (has_fill) {
     spec.fill = text.substr(0, first);
     spec.align = text[first];
     at = first + 1;
@@ -163,9 +178,10 @@ std::optional<Spec> brace_spec(std::string_view text) {
   };
   if (const char sign = take("+- ")) spec.sign = sign;
   spec.alternate = take("#") != '\0';
-  if (take("0") != '\0') {
-    spec.zeros = spec.align == '\0';
-    if (spec.zeros) spec.align = '=';
+  if (!has_fill && take("0") != '\0') {
+    spec.zeros = true;
+    spec.fill = "0";
+    if (spec.align == '\0') spec.align = '=';
   }
   spec.width = read_number(text, &at);
   spec.group = take(",_");
@@ -187,6 +203,8 @@ Text brace_value(Interpreter& run, std::string_view text, const Value& value) {
   }
   const Value& number = number_of(value, type ? type : 'd');
   if (is_real_type(type) && type) return real_text_of(*spec, number.real(), run.budget());
+  check(spec->group != ',' || std::string_view("xXob").find(type) == std::string_view::npos, WI_E_ARGUMENT,
+        "a format cannot have ',' with '", type, "'");
   check(number.is(Kind::integer) && type != 's' && spec->precision < 0, WI_E_UNSUPPORTED,
         "the format '{:", text.substr(0, 40), "}' of a ", value.type_name(), " is not supported");
   return whole_text(*spec, number.integer(), run.budget());
@@ -240,7 +258,10 @@ Value brace_field(Interpreter& run, std::string_view field, const Arguments& arg
 
 Text format_percent(Interpreter& run, const Text& format, const Value& values) {
   const std::string_view text = format.bytes();
-  const bool is_tuple = values.is(Kind::tuple), is_dict = values.is(Kind::dict);
+  // What can be asked for an element may stay unused, also without names.
+  const bool is_tuple = values.is(Kind::tuple), is_dict = values.is(Kind::dict),
+             may_stay =
+                 is_dict || values.is(Kind::list) || values.is(Kind::range) || values.is(Kind::undefined);
   size_t used = 0;
   const auto next = [&]() -> Value {
     const size_t count = is_tuple ? values.list().items.size() : 1;
@@ -280,7 +301,7 @@ Text format_percent(Interpreter& run, const Text& format, const Value& values) {
                    mark, at);
     run.budget().bytes(out.size() / 16 + 1);
   }
-  check(used > 0 || is_dict || (is_tuple && values.list().items.empty()), WI_E_ARGUMENT,
+  check(used > 0 || may_stay || (is_tuple && values.list().items.empty()), WI_E_ARGUMENT,
         "not all values were used by a format");
   check(!is_tuple || used == values.list().items.size(), WI_E_ARGUMENT,
         "not all values were used by a format");

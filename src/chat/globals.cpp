@@ -66,14 +66,31 @@ Value raise_exception(Interpreter& run, const Value&, Arguments& arguments) {
   fail(WI_E_ARGUMENT, "the template refuses this conversation: ", run.print(given[0]).bytes().substr(0, 300));
 }
 
+// Of a time without a zone Python prints nothing for %Z and %z; with a flag or a width it leaves them to the C
+// library.
+std::string without_zones(std::string_view format) {
+  std::string text;
+  for (size_t at = 0; at < format.size(); ++at) {
+    const size_t end = format[at] == '%' ? format.find_first_not_of("-_0^#:EO123456789", at + 1) : at;
+    const char asked = end < format.size() && end > at ? format[end] : '\0';
+    check(asked != 'f', WI_E_UNSUPPORTED, "strftime_now(): %f is not supported");
+    const bool is_zone = asked == 'Z' || asked == 'z';
+    check((!is_zone && asked != '%') || end == at + 1, WI_E_UNSUPPORTED,
+          "strftime_now(): ", format.substr(at, end + 1 - at), " is not supported");
+    if (!is_zone) text += format.substr(at, asked ? end + 1 - at : 1);
+    if (asked) at = end;
+  }
+  return text;
+}
+
 // In this process's time zone and in English, as Python's strftime is by default. Where any of the format is
 // the host's the whole date is.
 Value strftime_now(Interpreter& run, const Value&, Arguments& arguments) {
   const Parameters given(arguments, "strftime_now", {"format"}, 1);
-  const std::string format(given.text(0).bytes());
-  check(format.size() <= 1000 && format.find('\0') == std::string::npos, WI_E_UNSUPPORTED,
+  const std::string_view asked = given.text(0).bytes();
+  check(asked.size() <= 1000 && asked.find('\0') == std::string::npos, WI_E_UNSUPPORTED,
         "strftime_now(): the format has more than 1000 bytes or a NUL");
-  check(format.find("%f") == std::string::npos, WI_E_UNSUPPORTED, "strftime_now(): %f is not supported");
+  const std::string format = without_zones(asked);
   const auto seconds = static_cast<std::time_t>(run.now());
   std::tm now{};
   check(::localtime_r(&seconds, &now), WI_E_ARGUMENT, "wi_chat_params.now is ", run.now(),
@@ -82,7 +99,7 @@ Value strftime_now(Interpreter& run, const Value&, Arguments& arguments) {
   std::vector<char> text(64 + 64 * format.size());
   const size_t length = ::strftime_l(text.data(), text.size(), format.c_str(), &now, english);
   Text date;
-  date.append_for({text.data(), length}, given.text(0), 0, format.size());
+  date.append_for({text.data(), length}, given.text(0), 0, asked.size());
   return run.make(std::move(date));
 }
 

@@ -226,7 +226,7 @@ class Lexer {
       end = run(end + 1, false);
       real = true;
     }
-    if (!prefixed && end < source_.size() && (source_[end] | 32) == 'e') {
+    if (!prefixed && !after_dot && end < source_.size() && (source_[end] | 32) == 'e') {
       const size_t exponent = end + 1 + (sign_at(end + 1) != '\0');
       if (digit(exponent, false)) {
         end = run(exponent, false);
@@ -235,6 +235,8 @@ class Lexer {
     }
     std::string value = source_.substr(at_, end - at_);
     value.erase(std::remove(value.begin(), value.end(), '_'), value.end());
+    check(real || prefixed || value[0] != '0' || value.find_first_not_of('0') == std::string::npos,
+          WI_E_FORMAT, "line ", line_, ": the number ", value.substr(0, 40), " begins with 0");
     add(real ? Token::Kind::real : Token::Kind::integer, std::move(value));
     skip(end - at_);
   }
@@ -278,8 +280,13 @@ std::string with_plain_newlines(std::string_view source) {
   return text;
 }
 
-// Python's escapes. An unknown one keeps its backslash.
+// Python's escapes. An unknown one keeps its backslash. Jinja has written all but ASCII as escapes before.
 std::string unescaped(std::string_view literal, int line) {
+  const auto append_escape = [](std::string& out, char32_t code) {
+    const int digits = code < 0x100 ? 2 : code < 0x10000 ? 4 : 8;
+    out += digits == 2 ? 'x' : digits == 4 ? 'u' : 'U';
+    for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) out += "0123456789abcdef"[code >> shift & 15];
+  };
   std::string text;
   size_t at = 0;
   const auto digits = [&](size_t count, int base, bool exact) {
@@ -317,7 +324,13 @@ std::string unescaped(std::string_view literal, int line) {
     } else {
       check(escape != 'N', WI_E_UNSUPPORTED, "line ", line, ": \\N{} in a string is not supported");
       text += '\\';
-      text += escape;
+      if (static_cast<unsigned char>(escape) < 0x80) {
+        text += escape;
+      } else {
+        const size_t length = character_length(literal, at - 1);
+        append_escape(text, code_point(literal.substr(at - 1, length)));
+        at += length - 1;
+      }
     }
   }
   return text;

@@ -18,6 +18,13 @@ int64_t whole(std::string_view symbol, bool overflow, int64_t result) {
 
 // Python's floor division and the remainder that goes with it, which has the divisor's sign.
 int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+double floor_divide(double a, double b) {
+  const double rest = std::fmod(a, b);
+  const double divided = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0));
+  if (divided == 0) return std::copysign(0.0, a / b);
+  const double floor = std::floor(divided);
+  return divided - floor > 0.5 ? floor + 1 : floor;
+}
 double remainder_of(double a, double b) {
   const double rest = std::fmod(a, b);
   if (rest == 0) return std::copysign(0.0, b);
@@ -46,7 +53,13 @@ Value arithmetic(std::string_view symbol, const Value& left, const Value& right)
   const bool divides = symbol == "/" || symbol == "//" || symbol == "%";
   check(!divides || right.real() != 0, WI_E_ARGUMENT, "division by zero");
   if (symbol == "**") return power(left, right);
-  if (symbol == "/") return Value::of(left.real() / right.real());
+  if (symbol == "/") {
+    constexpr int64_t kExact = int64_t{1} << 53;  // to which every whole number is a double
+    for (const Value* value : {&left, &right})
+      check(!value->is_whole() || (value->integer() >= -kExact && value->integer() <= kExact),
+            WI_E_UNSUPPORTED, "the division of a whole number beyond 2 ** 53 is not supported");
+    return Value::of(left.real() / right.real());
+  }
   if (left.is_whole() && right.is_whole()) {
     const int64_t a = left.integer(), b = right.integer();
     int64_t result = 0;
@@ -64,7 +77,7 @@ Value arithmetic(std::string_view symbol, const Value& left, const Value& right)
   if (symbol == "-") return Value::of(a - b);
   if (symbol == "*") return Value::of(a * b);
   if (symbol == "%") return Value::of(remainder_of(a, b));
-  return Value::of(std::floor((a - remainder_of(a, b)) / b + 0.5));
+  return Value::of(floor_divide(a, b));
 }
 
 Value repeated(Interpreter& run, const Value& value, int64_t times) {
@@ -94,7 +107,8 @@ Value operate(Interpreter& run, std::string_view symbol, const Value& left, cons
     text.append(to_text(right, run.budget()));
     return run.make(std::move(text));
   }
-  for (const Value* value : {&left, &right}) require_defined(*value);
+  require_defined(left);
+  if (symbol != "%" || !left.is(Kind::text)) require_defined(right);  // a text's % prints it
   check(!left.is_safe() || (symbol != "%" && symbol != "*"), WI_E_UNSUPPORTED, "'", symbol,
         "' of a text marked safe is not supported");
   if (symbol == "%" && left.is(Kind::text)) return run.make(format_percent(run, left.text(), right));

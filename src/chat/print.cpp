@@ -113,6 +113,7 @@ void write_repr(Writer& out, const Value& value) {
     case Kind::real:
       return out.put(real_text(value.real()));
     case Kind::text:
+      check(!value.is_safe(), WI_E_UNSUPPORTED, "the repr of a text marked safe is not supported");
       return write_repr(out, value.text());
     case Kind::list:
       return write_repr_items(out, value.list(), "[", "]");
@@ -127,7 +128,7 @@ void write_repr(Writer& out, const Value& value) {
 
 class JsonWriter {
  public:
-  JsonWriter(const JsonStyle& style, Budget& budget) : style_(style), out_(budget) {}
+  JsonWriter(const JsonStyle& style, Budget& budget) : style_(style), budget_(budget), out_(budget) {}
 
   void write(const Value& value) {
     switch (value.kind()) {
@@ -211,15 +212,18 @@ class JsonWriter {
   }
 
   void dict(const Dict& dict) {
-    std::vector<std::pair<Text, const Value*>> entries;
-    for (const auto& [key, value] : dict.entries()) entries.emplace_back(key_text(key), &value);
+    std::vector<const std::pair<Value, Value>*> entries;
+    for (const auto& entry : dict.entries()) entries.push_back(&entry);
     if (style_.sort_keys)
-      std::stable_sort(entries.begin(), entries.end(),
-                       [](const auto& a, const auto& b) { return a.first.bytes() < b.first.bytes(); });
-    enclosed("{", "}", entries, [&](const auto& entry) {
-      quoted(entry.first);
+      std::stable_sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {
+        const int order = compare(a->first, b->first, "<", budget_);
+        check(order != 2, WI_E_UNSUPPORTED, "keys that are NaN are sorted");
+        return order < 0;
+      });
+    enclosed("{", "}", entries, [&](const auto* entry) {
+      quoted(key_text(entry->first));
       out_.put(style_.key_separator);
-      write(*entry.second);
+      write(entry->second);
     });
   }
 
@@ -241,6 +245,7 @@ class JsonWriter {
   }
 
   const JsonStyle& style_;
+  Budget& budget_;
   Writer out_;
   int level_ = 0;
 };

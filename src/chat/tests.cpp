@@ -29,7 +29,7 @@ constexpr Plain kPlain[] = {
     {"mapping", [](const Value& v) { return v.is(Kind::dict); }},
     {"callable",
      [](const Value& v) { return v.is(Kind::callable) || v.is(Kind::loop) || v.is(Kind::undefined); }},
-    {"escaped", [](const Value&) { return false; }},
+    {"escaped", [](const Value& v) { return v.is_safe(); }},
     // Jinja's undefined can be walked and has a length, but no element can be looked up without an error.
     {"iterable",
      [](const Value& v) {

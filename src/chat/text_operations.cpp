@@ -282,12 +282,16 @@ Text title_case(const Text& text) {
 Text swapped_case(const Text& text) {
   Text out;
   for_characters(text, [&](char32_t code, size_t begin, size_t end) {
-    std::string lower;
+    std::string lower, upper;
     append_in_case(lower, code, Case::lower);
-    if (lower != text.bytes().substr(begin, end - begin))
-      append_lower(out, text, begin, end, code);
-    else
+    append_in_case(upper, code, Case::upper);
+    const std::string_view own = text.bytes().substr(begin, end - begin);
+    if (lower == own)
       append_cased(out, text, begin, end, code, Case::upper);
+    else if (upper == own)
+      append_lower(out, text, begin, end, code);
+    else  // of title case
+      out.append(text, begin, end);
   });
   return out;
 }
@@ -308,16 +312,22 @@ bool is_all_in_case(const Text& text, Case wanted) {
 
 Text title_of_words(const Text& text) {
   Text out;
+  size_t rest = 0;  // where what is to be lower case begins, which knows of nothing around it
   bool in_word = false;
+  const auto put_rest = [&](size_t end) {
+    if (end > rest) out.append(in_case(text.slice(rest, end), Case::lower));
+  };
   for_characters(text, [&](char32_t code, size_t begin, size_t end) {
     const bool divides =
         code == '-' || code == '(' || code == '{' || code == '[' || code == '<' || is_space(code);
-    if (in_word && !divides)
-      append_lower(out, text, begin, end, code);
-    else
+    if (!in_word || divides) {
+      put_rest(begin);
       append_cased(out, text, begin, end, code, Case::upper);
+      rest = end;
+    }
     in_word = !divides;
   });
+  put_rest(text.size());
   return out;
 }
 

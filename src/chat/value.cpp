@@ -242,9 +242,12 @@ std::string key_of(const Value& value) {
       }
       return key;
     }
-    case Kind::undefined:
-      fail(WI_E_ARGUMENT, value.why());
+    case Kind::undefined:  // all of them are one
+      return "u";
+    case Kind::range:
+      fail(WI_E_UNSUPPORTED, "a range as a key is not supported");
     case Kind::list:
+    case Kind::view:
     case Kind::dict:
       fail(WI_E_ARGUMENT, "a ", value.type_name(), " cannot be a key");
     default:
