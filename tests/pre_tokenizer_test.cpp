@@ -94,7 +94,43 @@ void patterns_are_rewritten_or_refused(void**) {
   assert_error(WI_E_UNSUPPORTED, "property \\p{Script=Han}", to_pcre2(R"(\p{Script=Han})"));
   assert_error(WI_E_UNSUPPORTED, "other members there at byte 1", to_pcre2("[[:punct:]]"));
   assert_error(WI_E_UNSUPPORTED, "(?i) behind the beginning", to_pcre2("a(?i)b|c"));
-  assert_error(WI_E_UNSUPPORTED, "class without case", to_pcre2(R"((?i)[\p{Lu}])"));
+  for (const char* pattern :
+       {R"((?i)[\p{Lu}])", R"((?i:[\p{Lu}]))", R"(x(?i:a|(?:[^\p{L}])))", R"((?i:[\p{^Z}]))"})
+    assert_error(WI_E_UNSUPPORTED, "a property of letters in a class without case", to_pcre2(pattern));
+  assert_string_equal(to_pcre2(R"((?i:[\p{P}]|\p{Lu})[\p{Lu}](?i:a(?-i:[\p{Lu}]))[\p{Lu}])").c_str(),
+                      R"((?i:[\p{P}]|\p{Lu})[\p{Lu}](?i:a(?-i:[\p{Lu}]))[\p{Lu}])");
+}
+
+// Oniguruma finds the one character where the pattern has several without case, and the other way about.
+void what_is_one_character_without_case_is_refused(void**) {
+  for (const char* pattern :
+       {"(?i:ss)", "(?i)aSt", "(?i:(?:s)s)", R"((?i:s\x73))", "(?i:x|(?:f)+(i))", "(?i:a(?i:f)L)"})
+    assert_error(WI_E_UNSUPPORTED, "what one character is without case", to_pcre2(pattern));
+  for (const char* pattern : {"(?i:\u00df)", "(?i:[\u00df])", "(?i:[\u00e0-\u00ff])", R"((?i:\x{DF}))",
+                              R"((?i:\u0149))", "(?i:[!-\u2020])", "(?i:a\u02be)"})
+    assert_error(WI_E_UNSUPPORTED, "a letter outside ASCII without case", to_pcre2(pattern));
+  assert_error(WI_E_UNSUPPORTED, "a class of letters without case", to_pcre2(R"((?i:[\S]))"));
+  for (const char* pattern :
+       {"ss|\u00df", "(?i:s)s", "(?i:s|s)", "(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[sdmt]|ll|ve|re)",
+        "(?-i:ss)", "(?i:a(?-i:ss))", "(?i:[\u2019']s)", "(?i:\u6f22s)", "(?i:[s]s)"})
+    assert_string_equal(to_pcre2(pattern).c_str(), pattern);
+}
+
+// Where Oniguruma reads bytes, other digits, or nothing at all.
+void escapes_that_read_differently_are_refused(void**) {
+  assert_string_equal(to_pcre2(R"(\x{1F600}\x41[\x41-\x{5A}\u0061])").c_str(),
+                      R"(\x{1F600}\x41[\x41-\x{5A}\x{0061}])");
+  for (const char* pattern : {R"(\x4)", R"(\x)", R"(\xzz)", R"(\x{})", R"(\x{41)", R"(\x{1234567})"})
+    assert_error(WI_E_UNSUPPORTED, "\\x without", to_pcre2(pattern));
+  assert_error(WI_E_UNSUPPORTED, "\\x of a byte", to_pcre2(R"(\xC3\xA9)"));
+  for (const char* pattern : {R"(\u{41})", R"(\u00e)", R"(\u)"})
+    assert_error(WI_E_UNSUPPORTED, "\\u without", to_pcre2(pattern));
+  for (const char* pattern : {R"([\s-a])", R"([\d-z])", R"([\p{L}-9])"})
+    assert_error(WI_E_UNSUPPORTED, "a range from a class", to_pcre2(pattern));
+  assert_error(WI_E_UNSUPPORTED, "a range to a class", to_pcre2(R"([a-\s])"));
+  expect_words(from_patterns(R"([\s-]+)"), "a -b", "[a][ -][b]");
+  expect_words(from_patterns(R"([-\s]+)"), "a -b", "[a][ -][b]");
+  expect_words(from_patterns(R"([\--a]+)"), "-a.b", "[-a.][b]");
 }
 
 // A script is a character's own: not all that it is written with, as PCRE2 takes a name alone.
@@ -222,6 +258,8 @@ int main() {
       cmocka_unit_test(a_run_of_spaces_at_the_end_is_one_word),
       cmocka_unit_test(space_means_unicode_white_space),
       cmocka_unit_test(patterns_are_rewritten_or_refused),
+      cmocka_unit_test(what_is_one_character_without_case_is_refused),
+      cmocka_unit_test(escapes_that_read_differently_are_refused),
       cmocka_unit_test(scripts_are_those_of_oniguruma),
       cmocka_unit_test(behaviours_join_matches_to_their_neighbours),
       cmocka_unit_test(a_files_pattern_has_only_so_many_steps),
