@@ -632,11 +632,11 @@ WI_API wi_status wi_model_chat_render(wi_model* model, const wi_chat_message* me
 
 /* Renders a conversation as wi_model_chat_render does, to token ids. Only the template's own text makes
  * control tokens: every byte that came from content, fields_json, tools_json or variables_json is text, also
- * where it spells <|end|> or completes what the template began. A role of letters, digits, - and _ counts as
- * the template's own, since many write '<|' + role + '|>'; do not take roles from strangers. Where the host's
- * text spells no control token the ids are those of the whole text with WI_TOKENIZE_PARSE_SPECIAL. BOS is
- * among them where the template prints it, so nothing is to be added: pass them to wi_session_prefill. Since
- * 0.2.
+ * where it spells <|end|> or completes what the template began; so for added tokens that are not flagged as
+ * special, if the template writes them as marks. A role of letters, digits, - and _ counts as the template's
+ * own, since many write '<|' + role + '|>'; do not take roles from strangers. Where the host's text spells no
+ * such token the ids are those of the whole text with WI_TOKENIZE_PARSE_SPECIAL. BOS is among them where the
+ * template prints it, so nothing is to be added: pass them to wi_session_prefill. Since 0.2.
  *   messages, count, params  as for wi_model_chat_render
  *   tokens                   out: (capacity) ids, or NULL with capacity 0
  *   count_out                out: ids that the conversation has

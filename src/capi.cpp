@@ -379,9 +379,10 @@ wi_status wi_model_chat_tokens(wi_model* model, const wi_chat_message* messages,
     const Model& of = unwrap(model, "model");
     check_list_out(tokens, capacity, count_out, "tokens", "count_out");
     const std::vector<ChatMessage> read = to_chat_messages(messages, count);
-    const chat::Text rendered = of.chat.render(to_chat_request(read, params));
-    write_list<int32_t>(of.tokenizer->encode_beside(rendered.bytes(), rendered.host()), tokens, capacity,
-                        count_out, "tokens");
+    std::string literals;
+    const chat::Text rendered = of.chat.render(to_chat_request(read, params), &literals);
+    write_list<int32_t>(of.tokenizer->encode_beside(rendered.bytes(), rendered.host(), literals), tokens,
+                        capacity, count_out, "tokens");
   });
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <pthread.h>
 #include <random>
+#include <set>
 
 #include "test.h"
 
@@ -127,6 +128,31 @@ void features_print_what_jinja_prints(void**) {
     wrong += !agrees_with(text, feature.at("text"), [&] { return render(text, variables); });
   }
   assert_int_equal(wrong, 0);
+}
+
+// By which an added token is known as a mark between turns.
+void a_templates_texts_are_those_of_transformers(void**) {
+  const ChatMessage message{.role = "user", .content = "x"};
+  ChatRequest request;
+  request.messages = {&message, 1};
+  int wrong = 0, compared = 0;
+  for (const ordered_json& feature : fixture().at("features")) {
+    std::string literals;
+    try {
+      one_template(feature.at("template")).render(request, &literals);
+    } catch (const Error&) {
+    }
+    if (literals.empty()) continue;  // refused before it ran
+    std::set<std::string> texts;
+    for (size_t at = 1; at < literals.size(); at = literals.find('\0', at) + 1)
+      texts.insert(literals.substr(at, literals.find('\0', at) - at));
+    const std::set<std::string> wanted = feature.at("literals");
+    if (texts != wanted) std::printf("%s\n", feature.dump().c_str());
+    wrong += texts != wanted;
+    ++compared;
+  }
+  assert_int_equal(wrong, 0);
+  assert_true(compared > 200);
 }
 
 void what_is_not_known_is_refused_by_name(void**) {
@@ -427,6 +453,7 @@ int main() {
       cmocka_unit_test(real_templates_print_what_jinja_prints),
       cmocka_unit_test(fields_that_are_null_are_left_out_as_transformers_does),
       cmocka_unit_test(features_print_what_jinja_prints),
+      cmocka_unit_test(a_templates_texts_are_those_of_transformers),
       cmocka_unit_test(what_is_not_known_is_refused_by_name),
       cmocka_unit_test(templates_are_chosen_as_transformers_does),
       cmocka_unit_test(filters_take_paths_and_what_is_defined),

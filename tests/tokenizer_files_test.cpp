@@ -318,7 +318,7 @@ int64_t controls(const Ids& ids) {
 void control_tokens_of_a_template_pass_the_normalizer(void**) {
   const auto nfc = open_normalized("nfc");
   const auto hello = Conversation().own("<s>").of_host("e\u0301te\u0301 <s>").own("</s>");
-  const Ids ids = nfc->encode_beside(hello.text, hello.host);
+  const Ids ids = nfc->encode_beside(hello.text, hello.host, {});
   assert_true(ids.front() == 1 && ids.back() == 2 && controls(ids) == 2);
   assert_string_equal(nfc->decode(ids, true).c_str(), "<s>\u00e9t\u00e9 <s></s>");
 
@@ -336,9 +336,9 @@ void control_tokens_of_a_template_pass_the_normalizer(void**) {
       Conversation made;
       for (int part = 0; part < 8; ++part) made.own(any(own)).of_host(any(host));
       const Ids whole = tokenizer->encode(made.text, false, true);
-      if (tokenizer->encode_beside(made.text, made.host) != whole)
+      if (tokenizer->encode_beside(made.text, made.host, {}) != whole)
         std::printf("%s: %s\n", name, json(made.text).dump().c_str());
-      assert_true(tokenizer->encode_beside(made.text, made.host) == whole);
+      assert_true(tokenizer->encode_beside(made.text, made.host, {}) == whole);
       found += controls(whole);
     }
   }
@@ -356,7 +356,7 @@ void no_normalizer_makes_a_control_token_of_host_text(void**) {
   const auto expect_none = [](const Tokenizer& tokenizer, const std::vector<Conversation>& texts) {
     for (const Conversation& text : texts) {
       assert_true(controls(tokenizer.encode(text.text, false, true)) > 0);
-      assert_int_equal(controls(tokenizer.encode_beside(text.text, text.host)), 0);
+      assert_int_equal(controls(tokenizer.encode_beside(text.text, text.host, {})), 0);
     }
   };
   expect_none(*open_normalized("nfc"),
@@ -380,7 +380,7 @@ void a_normalizer_may_not_make_a_text_grow_without_end(void**) {
     assert_error(WI_E_UNSUPPORTED, "the file's normalizer makes a text of",
                  tokenizer->encode(text, false, true));
   assert_error(WI_E_UNSUPPORTED, "longer, which is more than is granted",
-               tokenizer->encode_beside("<s>a", std::vector<TextRange>{{3, 4}}));
+               tokenizer->encode_beside("<s>a", std::vector<TextRange>{{3, 4}}, {}));
   assert_int_equal(tokenizer->encode("b", false, true).size(), 1);
   // What real files do is far from that.
   const auto llama2 = open(fixture("llama-2"));

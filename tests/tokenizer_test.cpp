@@ -103,6 +103,44 @@ void specials_are_found_longest_first(void**) {
   assert_int_equal(tokenizer->find("<|nothing|>"), -1);
 }
 
+// Words that the file does not flag as special, but the template writes between turns; others are the user's.
+void marks_of_a_template_are_not_made_of_host_text(void**) {
+  Vocabulary vocabulary = byte_vocabulary("gpt-2");
+  const char* words[] = {"<｜User｜>", "<|user|>", "<think>", "  ", "<other>"};
+  int32_t ids[std::size(words)];
+  for (size_t i = 0; i < std::size(words); ++i)
+    ids[i] = add_special(vocabulary, words[i], TokenKind::user_defined);
+  const auto tokenizer = Tokenizer::create(vocabulary);
+  const auto expect = [&](size_t word, const std::string& literals, bool is_mark) {
+    const std::string name = words[word], text = name + name;
+    const std::vector<TextRange> host = {{name.size(), text.size()}},
+                                 part = {{name.size() + 1, name.size() + 2}};
+    Ids wanted{ids[word]};
+    if (is_mark)
+      for (const char c : name) wanted.push_back(static_cast<unsigned char>(c));
+    else
+      wanted.push_back(ids[word]);
+    for (const auto& ranges : {host, part})
+      assert_true(tokenizer->encode_beside(text, ranges, literals) == wanted);
+  };
+  const auto texts = [](std::initializer_list<std::string> all) {
+    std::string joined(1, '\0');
+    for (const std::string& text : all) joined += text + '\0';
+    return joined;
+  };
+  expect(0, texts({"a<｜User｜>b"}), true);
+  expect(0, texts({"<｜User", "｜>"}), false);
+  expect(0, texts({}), false);
+  expect(0, {}, false);
+  expect(1, texts({"x <|", "|> y"}), true);  // '<|' + role + '|>'
+  expect(1, texts({"|>", "<|"}), true);
+  expect(1, texts({"<|", "x|>"}), false);
+  expect(2, texts({"</think>"}), false);
+  expect(2, texts({"\n<think>\n"}), true);
+  expect(3, texts({"a  b"}), false);
+  expect(4, texts({"<think>", "<|"}), false);
+}
+
 void bos_comes_only_where_the_file_wants_one(void**) {
   Vocabulary vocabulary = byte_vocabulary("qwen2");
   vocabulary.bos = 5;
@@ -212,6 +250,7 @@ int main() {
       cmocka_unit_test(any_bytes_round_trip),
       cmocka_unit_test(bytes_that_are_no_utf8_are_words_of_their_own),
       cmocka_unit_test(specials_are_found_longest_first),
+      cmocka_unit_test(marks_of_a_template_are_not_made_of_host_text),
       cmocka_unit_test(bos_comes_only_where_the_file_wants_one),
       cmocka_unit_test(a_whole_word_wins_over_merges_for_llama3_only),
       cmocka_unit_test(sentencepiece_joins_by_score_and_falls_back),

@@ -24,7 +24,7 @@ uint64_t bytes_of(const ChatRequest& request);
 
 }  // namespace
 
-Text ChatTemplate::render(const ChatRequest& request) const {
+Text ChatTemplate::render(const ChatRequest& request, std::string* literals) const {
   const bool with_tools = !request.tools_json.empty();
   const std::string& source = choose(with_tools);
   const uint64_t bytes = bytes_of(request);
@@ -54,6 +54,7 @@ Text ChatTemplate::render(const ChatRequest& request) const {
   }
   try {
     const chat::Template program = chat::parse_template(source);
+    if (literals) *literals = program.literals;
     chat::Budget budget(bytes, steps_);
     chat::Interpreter run(budget, request.now);
     return run.render(program, variables);

@@ -40,7 +40,8 @@ class ChatTemplate {
   void set_steps(uint64_t steps) { steps_ = steps; }  // less than the limit, for tests
   // Throws WI_E_UNSUPPORTED if there is no template or it uses something that this library does not know or
   // costs too much, WI_E_FORMAT if it is broken, WI_E_ARGUMENT for what it refuses and for JSON that is none.
-  chat::Text render(const ChatRequest& request) const;
+  // literals: set to the texts of the template that is taken, with a NUL around each.
+  chat::Text render(const ChatRequest& request, std::string* literals = nullptr) const;
 
  private:
   const std::string& choose(bool with_tools) const;

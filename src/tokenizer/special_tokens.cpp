@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <pcre2.h>
+#include <unordered_set>
 
 #include "src/error.h"
 #include "src/files/watch.h"
+#include "src/text_hash.h"
 #include "src/utf8.h"
 
 namespace wi {
@@ -43,6 +45,19 @@ size_t character_begin(std::string_view text, size_t end) {
   return end - 1;
 }
 
+// Of a role that a template puts between texts of its own.
+bool is_name_byte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+size_t find_name(std::string_view text, size_t from) {
+  while (from < text.size() && !is_name_byte(text[from])) ++from;
+  return from;
+}
+size_t name_end(std::string_view text, size_t from) {
+  while (from < text.size() && is_name_byte(text[from])) ++from;
+  return from;
+}
+
 void check_length(size_t token, std::string_view text) {
   check(text.size() <= kLongestSpecialBytes, WI_E_FORMAT, "tokens[", token, "] is a special token of ",
         text.size(), " bytes, at most ", kLongestSpecialBytes, " are allowed");
@@ -62,7 +77,7 @@ std::vector<TextRange> ControlTokens::plain_within(size_t begin, size_t end) con
 
 SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& normalizer, bool normalized,
                              Watch* watch)
-    : nodes_(1), flags_(vocabulary.tokens.size()) {
+    : flags_(vocabulary.tokens.size()) {
   bool asks_for_words = false;
   const std::function<void()> look = [&] { tick(watch); };
   Poll poll(nullptr, &look);
@@ -99,16 +114,17 @@ SpecialTokens::Match SpecialTokens::next(std::string_view text, size_t from, con
   constexpr size_t kBlock = 4096;
   for (size_t begin = from; begin < text.size(); ++begin) {
     if ((begin - from) % kBlock == 0) poll(kBlock);
-    uint32_t node = roots_[static_cast<unsigned char>(text[begin])];
+    uint32_t node = trie_.root(text[begin]);
     Match longest{begin, begin, -1};
     for (size_t at = begin + 1; node != 0; ++at) {
-      const int32_t token = nodes_[node].token;
-      const size_t mark = nodes_[node].mark;
+      const int32_t token = trie_.node(node).token;
+      const size_t mark = trie_.node(node).mark;
       // A mark may stand for a space of the host's: only the token's own text must be the template's.
-      if (token >= 0 && (!flags_[static_cast<size_t>(token)].special || control.allowed(begin + mark, at)))
+      if (token >= 0 &&
+          (!control.is_bound(flags_[static_cast<size_t>(token)]) || control.allowed(begin + mark, at)))
         longest = {begin, at, token};
       if (at == text.size()) break;
-      node = find_child(node, static_cast<unsigned char>(text[at]));
+      node = trie_.find_child(node, static_cast<unsigned char>(text[at]));
     }
     if (longest.token >= 0) return longest;
   }
@@ -155,32 +171,85 @@ bool SpecialTokens::is_word_character(std::string_view character) const {
   return code >= 0;
 }
 
-void SpecialTokens::insert(std::string_view text, int32_t token, size_t mark) {
-  const auto add = [&](unsigned char byte, uint32_t sibling) {
+TokenTrie::Node& TokenTrie::add(std::string_view text) {
+  const auto add_node = [&](unsigned char byte, uint32_t sibling) {
     nodes_.push_back({byte, 0, -1, 0, sibling});
     return static_cast<uint32_t>(nodes_.size() - 1);
   };
   const auto first = static_cast<unsigned char>(text[0]);
-  if (roots_[first] == 0) roots_[first] = add(first, 0);
+  if (roots_[first] == 0) roots_[first] = add_node(first, 0);
   uint32_t node = roots_[first];
   for (size_t i = 1; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     uint32_t child = find_child(node, byte);
     if (child == 0) {
-      child = add(byte, nodes_[node].child);
+      child = add_node(byte, nodes_[node].child);
       nodes_[node].child = child;
     }
     node = child;
   }
-  // Two tokens with one text: the first is what a search finds, but one of the user's own stays findable.
-  const int32_t held = nodes_[node].token;
-  const auto special = [&](int32_t id) { return flags_[static_cast<size_t>(id)].special; };
-  if (held >= 0 && !(special(held) && !special(token))) return;
-  nodes_[node].token = token;
-  nodes_[node].mark = static_cast<uint16_t>(mark);
+  return nodes_[node];
 }
 
-uint32_t SpecialTokens::find_child(uint32_t node, unsigned char byte) const {
+void SpecialTokens::insert(std::string_view text, int32_t token, size_t mark) {
+  TokenTrie::Node& node = trie_.add(text);
+  // Two tokens with one text: the first is what a search finds, but one of the user's own stays findable.
+  const int32_t held = node.token;
+  const auto special = [&](int32_t id) { return flags_[static_cast<size_t>(id)].special; };
+  if (held >= 0 && !(special(held) && !special(token))) return;
+  node.token = token;
+  node.mark = static_cast<uint16_t>(mark);
+}
+
+TemplateMarks::TemplateMarks(const Vocabulary& vocabulary, Watch* watch) {
+  size_t calls = 0;
+  for (const AddedToken& added : *vocabulary.added) {
+    tick(watch, ++calls);
+    const std::string_view text = vocabulary.tokens[static_cast<size_t>(added.token)];
+    size_t spaces = 0;
+    while (const size_t length = space_length(text, spaces)) spaces += length;
+    if (added.special || spaces == text.size()) continue;
+    int32_t& held = words_.add(text).token;
+    if (held < 0) held = added.token;
+    const size_t first = find_name(text, 0), end = name_end(text, first);
+    if (first > 0 && end > first && end < text.size() && find_name(text, end) == text.size())
+      named_.push_back({text, static_cast<uint32_t>(first), static_cast<uint32_t>(end), added.token});
+  }
+}
+
+std::vector<int32_t> TemplateMarks::find(std::string_view literals, Poll& poll) const {
+  std::vector<int32_t> found;
+  constexpr size_t kBlock = 4096;
+  for (size_t begin = 0; begin < literals.size(); ++begin) {
+    if (begin % kBlock == 0) poll(kBlock);
+    uint32_t node = words_.root(literals[begin]);
+    for (size_t at = begin + 1; node != 0; ++at) {
+      if (words_.node(node).token >= 0) found.push_back(words_.node(node).token);
+      if (at == literals.size()) break;
+      node = words_.find_child(node, static_cast<unsigned char>(literals[at]));
+    }
+  }
+  // What the texts begin and end with, as far as that is no name.
+  constexpr size_t kLongest = 32;
+  std::unordered_set<std::string_view, TextHash> begins, ends;
+  for (size_t at = 0; !named_.empty() && at < literals.size();) {
+    const size_t next = std::min(literals.find('\0', at), literals.size());
+    const std::string_view text = literals.substr(at, next - at);
+    for (size_t i = 1; i <= std::min(text.size(), kLongest) && !is_name_byte(text[i - 1]); ++i)
+      begins.insert(text.substr(0, i));
+    for (size_t i = 1; i <= std::min(text.size(), kLongest) && !is_name_byte(text[text.size() - i]); ++i)
+      ends.insert(text.substr(text.size() - i));
+    at = next + 1;
+  }
+  for (const Named& word : named_)
+    if (ends.count(word.text.substr(0, word.name)) > 0 && begins.count(word.text.substr(word.name_end)) > 0)
+      found.push_back(word.token);
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+uint32_t TokenTrie::find_child(uint32_t node, unsigned char byte) const {
   uint32_t child = nodes_[node].child;
   while (child != 0 && nodes_[child].byte != byte) child = nodes_[child].sibling;
   return child;

@@ -26,7 +26,11 @@ struct ControlTokens {
   bool parsed = true;                     // false: those that stand there are text
   std::span<const TextRange> plain = {};  // ascending, apart: bytes that none of them may touch
   size_t offset = 0;                      // of the text in what plain counts
+  std::span<const int32_t> words = {};    // ascending: words that may not touch them either
 
+  bool is_bound(const AddedToken& token) const {
+    return token.special || std::binary_search(words.begin(), words.end(), token.token);
+  }
   bool allowed(size_t begin, size_t end) const {
     const auto after = [&](const TextRange& range) { return range.end <= begin + offset; };
     const auto range = std::partition_point(plain.begin(), plain.end(), after);
@@ -34,6 +38,45 @@ struct ControlTokens {
   }
   // The plain ranges of a part of the text, counted from where it begins.
   std::vector<TextRange> plain_within(size_t begin, size_t end) const;
+};
+
+// Texts by their first bytes.
+class TokenTrie {
+ public:
+  struct Node {
+    unsigned char byte;
+    uint16_t mark = 0;  // bytes of a mark that the normalizer put before the token's own text
+    int32_t token = -1;
+    uint32_t child = 0, sibling = 0;  // 0: none
+  };
+  Node& add(std::string_view text);  // not empty: where it ends
+  const Node& node(uint32_t at) const { return nodes_[at]; }
+  uint32_t root(char first) const { return roots_[static_cast<unsigned char>(first)]; }
+  uint32_t find_child(uint32_t node, unsigned char byte) const;
+
+ private:
+  std::vector<Node> nodes_{1};
+  std::array<uint32_t, 256> roots_{};  // first byte → node
+};
+
+// Which of the words added to a vocabulary, which are no special tokens, a chat template writes as marks between
+// turns: those in its own text, and those that it puts a role into ('<|' + role + '|>'). Not white space, which
+// every text has.
+class TemplateMarks {
+ public:
+  // The vocabulary must outlive this.
+  TemplateMarks(const Vocabulary& vocabulary, Watch* watch);
+  // Ascending. literals: the template's texts with a NUL around each.
+  std::vector<int32_t> find(std::string_view literals, Poll& poll) const;
+
+ private:
+  struct Named {  // a word with a name inside
+    std::string_view text;
+    uint32_t name, name_end;
+    int32_t token;
+  };
+  TokenTrie words_;
+  std::vector<Named> named_;
 };
 
 class SpecialTokens {
@@ -64,12 +107,6 @@ class SpecialTokens {
     size_t begin, end;
     int32_t token;  // -1: none
   };
-  struct Node {
-    unsigned char byte;
-    uint16_t mark = 0;  // bytes of a mark that the normalizer put before the token's own text
-    int32_t token = -1;
-    uint32_t child = 0, sibling = 0;  // 0: none
-  };
   struct FreeCode {
     void operator()(pcre2_real_code_8* code) const;
   };
@@ -78,10 +115,8 @@ class SpecialTokens {
   bool accept(std::string_view text, bool parse_special, size_t done, size_t* spaces_end, Match* match) const;
   bool is_word_character(std::string_view character) const;
   void insert(std::string_view text, int32_t token, size_t mark);
-  uint32_t find_child(uint32_t node, unsigned char byte) const;
 
-  std::vector<Node> nodes_;
-  std::array<uint32_t, 256> roots_{};                            // first byte → node
+  TokenTrie trie_;
   std::vector<AddedToken> flags_;                                // (tokens)
   std::unique_ptr<pcre2_real_code_8, FreeCode> word_character_;  // null if no token asks
 };

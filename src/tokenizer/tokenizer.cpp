@@ -48,7 +48,8 @@ TokenizerBase::TokenizerBase(Vocabulary vocabulary, Watch* watch)
       normalizer_(vocabulary_.normalizer),
       rewrites_(vocabulary_.rewrites),
       specials_(vocabulary_, normalizer_, false, watch),
-      normalized_specials_(vocabulary_, normalizer_, true, watch) {
+      normalized_specials_(vocabulary_, normalizer_, true, watch),
+      marks_(vocabulary_, watch) {
   ids_.reserve(vocabulary_.tokens.size());
   // Padded vocabularies repeat a text now and then: the first token that has it is the one meant.
   for (size_t i = 0; i < vocabulary_.tokens.size(); ++i) {
@@ -60,12 +61,14 @@ TokenizerBase::TokenizerBase(Vocabulary vocabulary, Watch* watch)
 std::vector<int32_t> TokenizerBase::encode(std::string_view text, bool add_bos, bool parse_special,
                                            const std::atomic<bool>* cancel,
                                            const std::function<void()>* pause) const {
-  return encode_parts(text, add_bos, {parse_special, {}, 0}, Poll(cancel, pause));
+  return encode_parts(text, add_bos, {parse_special, {}, 0, {}}, Poll(cancel, pause));
 }
 
-std::vector<int32_t> TokenizerBase::encode_beside(std::string_view text,
-                                                  std::span<const TextRange> plain) const {
-  return encode_parts(text, false, {true, plain, 0}, Poll(nullptr));
+std::vector<int32_t> TokenizerBase::encode_beside(std::string_view text, std::span<const TextRange> plain,
+                                                  std::string_view literals) const {
+  Poll poll(nullptr);
+  const std::vector<int32_t> marks = marks_.find(literals, poll);
+  return encode_parts(text, false, {true, plain, 0, marks}, poll);
 }
 
 // As the library tokenizers goes about it: tokens of the text as it is come first, what lies between them is
@@ -85,12 +88,12 @@ std::vector<int32_t> TokenizerBase::encode_parts(std::string_view text, bool add
   const auto between = [&](size_t begin, size_t end) {
     std::string_view normal = text.substr(begin, end - begin);
     std::vector<TextRange> moved;
-    ControlTokens inside{control.parsed, control.plain, begin};
+    ControlTokens inside{control.parsed, control.plain, begin, control.words};
     if (!normalizer_.empty()) {
       moved = control.plain_within(begin, end);
       normal = normalizer_.apply(normal, begin == 0, &buffers.emplace_back(), call,
                                  control.plain.empty() ? nullptr : &moved);
-      inside = {control.parsed, moved, 0};
+      inside = {control.parsed, moved, 0, control.words};
     }
     normalized_specials_.split(
         normal, inside, poll,

@@ -86,9 +86,10 @@ class Tokenizer {
   virtual std::vector<int32_t> encode(std::string_view text, bool add_bos, bool parse_special,
                                       const std::atomic<bool>* cancel = nullptr,
                                       const std::function<void()>* pause = nullptr) const = 0;
-  // Special tokens are parsed, but none that touches a byte of the plain ranges (ascending, apart).
-  virtual std::vector<int32_t> encode_beside(std::string_view text,
-                                             std::span<const TextRange> plain) const = 0;
+  // Special tokens are parsed, but none that touches a byte of the plain ranges (ascending, apart), nor any other
+  // added token that a template with these texts, a NUL around each, writes as a mark (TemplateMarks).
+  virtual std::vector<int32_t> encode_beside(std::string_view text, std::span<const TextRange> plain,
+                                             std::string_view literals) const = 0;
   // The bytes of one token; control tokens are empty unless keep_special. Not necessarily whole UTF-8.
   virtual std::string_view piece(int32_t token, bool keep_special) const = 0;
   // Whole sequence (SentencePiece drops the first space it added itself).

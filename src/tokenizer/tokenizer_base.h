@@ -19,7 +19,8 @@ class TokenizerBase : public Tokenizer {
   std::vector<int32_t> encode(std::string_view text, bool add_bos, bool parse_special,
                               const std::atomic<bool>* cancel,
                               const std::function<void()>* pause) const final;
-  std::vector<int32_t> encode_beside(std::string_view text, std::span<const TextRange> plain) const final;
+  std::vector<int32_t> encode_beside(std::string_view text, std::span<const TextRange> plain,
+                                     std::string_view literals) const final;
   std::string_view piece(int32_t token, bool keep_special) const final;
   std::string decode(std::span<const int32_t> tokens, bool keep_special) const final;
   const Vocabulary& vocabulary() const final { return vocabulary_; }
@@ -58,6 +59,7 @@ class TokenizerBase : public Tokenizer {
   TextTable<int32_t> ids_;  // views into vocabulary_.tokens
   Normalizer normalizer_, rewrites_;
   SpecialTokens specials_, normalized_specials_;
+  TemplateMarks marks_;
   std::string piece_bytes_;
   std::vector<size_t> piece_offsets_{0};  // (tokens + 1)
 };
