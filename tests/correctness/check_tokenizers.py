@@ -181,7 +181,7 @@ def write_model(folder, vocab, config):
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
         "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": vocab, "rms_norm_eps": 1e-5, "max_position_embeddings": 64,
-        "rope_theta": 10000.0, "tie_word_embeddings": True} | config
+        "rope_theta": 10000.0, "tie_word_embeddings": True, "head_dim": 32} | config
     (folder / "config.json").write_text(json.dumps(config))
     layer = "model.layers.0."
     shapes = {"model.embed_tokens": [vocab, 32], "model.norm": [32], layer + "input_layernorm": [32], layer + "post_attention_layernorm": [32]}
