@@ -433,12 +433,13 @@ typedef struct wi_model_info {
   int32_t query_heads; /* a multiple of kv_heads */
   int32_t kv_heads;
   int32_t head_dim;
-  int32_t ffn;                 /* width of the feed-forward block */
-  int32_t vocab;               /* token ids are in [0, vocab) */
-  int32_t bos_token;           /* -1: none */
-  int32_t eos_token;           /* -1: none; wi_event.kind knows every token that ends an answer */
-  uint64_t max_positions;      /* the model was made for at most so many tokens; enforced where its file asks for
-                                * something not implemented beyond them (wi_model_open) */
+  int32_t ffn;       /* width of the feed-forward block */
+  int32_t vocab;     /* token ids are in [0, vocab) */
+  int32_t bos_token; /* -1: none */
+  int32_t eos_token; /* -1: none; wi_event.kind knows every token that ends an answer */
+  /* The model was made for at most so many tokens; enforced where its file asks for something not implemented beyond
+   * them (wi_model_open) */
+  uint64_t max_positions;
   uint64_t parameters;         /* weights, counted */
   uint64_t weight_bytes;       /* as stored in the file */
   uint64_t kv_bytes_per_token; /* all layers, with f16 KV, without index */
@@ -690,7 +691,8 @@ typedef struct wi_policy_params {
   /* In [0, 1). Above 0: instead of a fixed budget, read clusters until the estimated share of attention mass
    * covered exactly reaches this. 0: fixed budget */
   float target_mass;
-  float budget_floor;   /* with target_mass: at least this share, in (0, budget_ceiling]. 0: budget / 8, at most that */
+  /* With target_mass: at least this share, in (0, budget_ceiling]. 0: budget / 8, at most budget_ceiling */
+  float budget_floor;
   float budget_ceiling; /* with target_mass: at most this share, in (0, 1]. 0: budget * 4, at most 1 */
   /* Under "wave": where the newest tokens, at least three of them, stood before, the clusters of what came
    * then are read whatever their rank, from at most half of the budget. So many such places, at most 8, the
@@ -786,7 +788,7 @@ typedef struct wi_memory_plan {
   int32_t fits;
   uint64_t weight_bytes;  /* if mapped, shared with other processes and taken back under pressure */
   uint64_t kv_bytes;      /* keys and values of all tokens, in layers with a sliding window too */
-  uint64_t index_bytes;   /* at most, of a prompt; where decode_segment_tokens is small, an answer's is larger */
+  uint64_t index_bytes;   /* at most, of a prompt; where decode_segment_tokens is small an answer has more */
   uint64_t sealing_bytes; /* most that is needed besides while a segment is being built */
   /* Activations, and what is read of the slow tier at a time, estimated: a part of a chunk's past, and what a step
    * looks up in one layer, which under "full" is all of that layer. Shared by the runtime's sessions that take turns;
@@ -809,8 +811,8 @@ enum wi_event_kind {
   /* The token completes one of the stop strings; text is what was held back before that. Since 0.2 */
   WI_EVENT_STOP = 2,
   /* Of tasks only, each without a token (token is -1) and the last event of its task; since 0.2: */
-  WI_EVENT_LIMIT = 16,     /* wi_task_params.max_tokens tokens were written; what of their text is held back
-                            * comes if the session decodes on */
+  /* wi_task_params.max_tokens tokens were written; what of their text is held back comes if the session decodes on */
+  WI_EVENT_LIMIT = 16,
   WI_EVENT_CANCELLED = 17, /* wi_task_cancel, or the task's handle was released */
   WI_EVENT_FAILED = 18     /* wi_task_get_info says why */
 };
@@ -877,8 +879,8 @@ typedef struct wi_session_stats {
    * which counts them; likewise */
   uint64_t buffer_hits;
   uint64_t buffer_misses; /* partitions that had to be brought there; likewise */
-  uint64_t prefill_ns; /* of a task, with the steps and chunks of others that came between */
-  uint64_t index_ns;   /* of prefill_ns and decode_ns: sealing segments */
+  uint64_t prefill_ns;    /* of a task, with what others had of the engine meanwhile */
+  uint64_t index_ns;      /* of prefill_ns and decode_ns: sealing segments */
   /* Of decode, accept and logits, without what it takes to make room before a step; in a batch, of the whole step, as
    * its parts below */
   uint64_t decode_ns;

@@ -360,7 +360,8 @@ void SectionReader::read_piece(unsigned char* to, size_t bytes, const char* fiel
 void SectionReader::get(void* to, uint64_t bytes, const char* what) {
   check(bytes <= from_.bytes() - offset_, WI_E_FORMAT, what, " at byte ", offset_, " needs ", bytes,
         " bytes, the file ends at ", from_.bytes());
-  if (bytes) from_.read(offset_, to, static_cast<size_t>(bytes));  // a host may take none of nothing for an end
+  if (bytes)
+    from_.read(offset_, to, static_cast<size_t>(bytes));  // a host may take none of nothing for an end
   offset_ += bytes;
 }
 
