@@ -193,6 +193,17 @@ void a_chunk_that_is_given_up_on_a_device_leaves_the_session_as_it_was(void**) {
   assert_true(logits_of(*session) == logits_of(*expected));
 }
 
+// No budget of the host's is to blame.
+void weights_beyond_a_device_are_memory_that_it_has_not(void**) {
+  const Backend& backend = cuda_backend();
+  const auto small = HostPool::create(1000, false);
+  const auto model = random_model(shape_named("tiny"), DType::f16, 7, Precision::f32);
+  assert_int_equal(
+      status_of([&] { move_weights(*std::const_pointer_cast<Model>(model), *backend.device, *small, {}); }),
+      WI_E_MEMORY);
+  assert_int_equal(small->used(), 0);
+}
+
 // Each allocation on the device or of pinned memory refused, from one on: a status, and the session as it was.
 void refused_memory_is_a_status_and_the_next_call_works(void**) {
   World device(cuda_backend());
@@ -446,6 +457,7 @@ int main() {
       cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
       cmocka_unit_test_setup(a_device_lets_others_in_while_it_reads_a_chunk, reset),
       cmocka_unit_test_setup(a_chunk_that_is_given_up_on_a_device_leaves_the_session_as_it_was, reset),
+      cmocka_unit_test_setup(weights_beyond_a_device_are_memory_that_it_has_not, reset),
       cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
       cmocka_unit_test_setup(warm_steps_allocate_nothing, reset),
       cmocka_unit_test_setup(lookups_of_many_rows_come_in_passes, reset),

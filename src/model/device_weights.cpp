@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "src/error.h"
-#include "src/model/copy_weights.h"
 #include "src/model/each_weight.h"
 
 namespace wi {
@@ -29,7 +28,10 @@ void move_weights(Model& model, const DeviceTable& device, HostPool& pool, const
     room += room_for(piece.bytes);
     total += piece.bytes;
   }
-  auto buffer = std::make_shared<HostBuffer>(room_for_weights(&pool, room, model.config.name, "the weights"));
+  const uint64_t left = pool.budget() - std::min(pool.budget(), pool.used());
+  check(room <= left, WI_E_MEMORY, "the weights take ", room, " bytes of the device's memory, of whose ",
+        pool.budget(), " other models' have ", pool.used());
+  auto buffer = std::make_shared<HostBuffer>(pool.allocate(room, "the weights"));
 
   std::vector<const std::byte*> places;
   std::byte* to = buffer->data();
