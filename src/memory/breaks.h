@@ -18,6 +18,11 @@ class Breaks {
   virtual void take() = 0;
 };
 
+// Where a call has no loop of the host's: what is urgent comes now, if it is time for it.
+inline void take_break(const Stream& stream) {
+  stream.each(1, [](int64_t, int) {});
+}
+
 class InterruptibleStream {
  public:
   // breaks may be null: then stream() is `inner`. Both must outlive this.

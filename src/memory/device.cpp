@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/error.h"
+#include "src/memory/breaks.h"
 
 namespace wi {
 namespace {
@@ -91,7 +92,7 @@ void Queue::keep_pace(const Stream& stream) {
   const int32_t mark = next_mark_;
   while (!device_->table.passed(queue_, mark)) {
     std::this_thread::sleep_for(kPoll);
-    stream.each(1, [](int64_t, int) {});  // after a loop comes a break, if one is due
+    take_break(stream);
     if (stream.cancelled()) wi::fail(WI_E_CANCELLED, "cancelled");
   }
   device_->table.mark(queue_, mark);

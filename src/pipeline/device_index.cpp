@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "src/cancel.h"
+#include "src/memory/breaks.h"
 #include "src/memory/device.h"
 
 namespace wi {
@@ -94,7 +95,7 @@ bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of,
   const Drained drained{queue};
 
   for (size_t first = 0; first < planes.size(); first += at_once) {
-    given.each(1, [](int64_t, int) {});  // after a loop comes a break, if one is due
+    take_break(given);
     throw_if_cancelled(given);
     const size_t count = std::min(at_once, planes.size() - first);
     std::vector<IndexArgs> args;
