@@ -75,7 +75,7 @@ KvStore::~KvStore() = default;
 void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const float* values) {
   int64_t& written = written_[static_cast<size_t>(layer)];
   Use use(*this, [&] {
-    const uint64_t coming = block_bytes(sequence_, written + tokens - sequence_.tokens());
+    const uint64_t coming = sequence_.bytes_to_reserve(written + tokens - sequence_.tokens());
     if (coming || sequence_.slow_segments()) make_room(sequence_, coming, true);
   });
   const int64_t width = int64_t{params_.shape.kv_heads} * params_.shape.head_dim;
@@ -102,10 +102,13 @@ void KvStore::seal() {
   WaveBuffer* straight = nullptr;
   Use use(*this, [&] {
     const SealPlan plan = plan_seal(sequence_, params_.policy_params, 0);
-    if (plan.longest)
-      straight = make_room_to_make(plan.longest, static_cast<uint64_t>(plan.count) *
-                                                     most_index_bytes(params_.shape, *params_.policy,
-                                                                      params_.policy_params, plan.longest));
+    if (!plan.longest) return;
+    const PolicyParams& params = params_.policy_params;
+    straight =
+        make_room_to_make(index_size(params_.shape, *params_.policy, params, plan.longest), plan.longest,
+                          static_cast<uint64_t>(plan.kept) * params_.shape.token_bytes() +
+                              static_cast<uint64_t>(plan.count) *
+                                  most_index_bytes(params_.shape, *params_.policy, params, plan.longest));
   });
   check_even();
   StageTimer timer(totals_.index_ns);
@@ -141,16 +144,13 @@ bool KvStore::make_room(const Sequence& sequence, uint64_t coming_bytes, bool ma
 
 // For a segment of so many tokens, and so much besides. Not null: there is none for all of it, and it is to go
 // straight to the slow tier.
-WaveBuffer* KvStore::make_room_to_make(int32_t longest, uint64_t more_bytes) {
+WaveBuffer* KvStore::make_room_to_make(const IndexSize& index, int32_t longest, uint64_t more_bytes) {
   if (!resident_) return nullptr;
-  const PolicyParams& params = params_.policy_params;
   const int workers = runtime_->workers.threads();
   const bool may_be_straight = runtime_->buffer->file() && straight_planes(params_.shape, workers);
-  const uint64_t whole = making_bytes(params_.shape, *params_.policy, params, longest) + more_bytes;
+  const uint64_t whole = making_bytes(params_.shape, index, longest) + more_bytes;
   if (make_room(sequence_, whole, !may_be_straight) || !may_be_straight) return nullptr;
-  make_room(sequence_,
-            straight_making_bytes(params_.shape, *params_.policy, params, longest, workers) + more_bytes,
-            true);
+  make_room(sequence_, straight_making_bytes(params_.shape, index, longest, workers) + more_bytes, true);
   return runtime_->buffer.get();
 }
 
@@ -218,10 +218,10 @@ std::shared_ptr<KvStore> KvStore::fork() {
 void KvStore::truncate(int64_t tokens) {
   WaveBuffer* straight = nullptr;
   Use use(*this, [&] {
-    const CutPlan plan = plan_cut(sequence_, params_.policy_params, tokens);
+    const CutPlan plan = plan_cut(sequence_, *params_.policy, params_.policy_params, tokens);
     if (plan.longest)
-      straight =
-          make_room_to_make(plan.longest, static_cast<uint64_t>(plan.again) * params_.shape.token_bytes());
+      straight = make_room_to_make(plan.index, plan.longest,
+                                   static_cast<uint64_t>(plan.again) * params_.shape.token_bytes());
   });
   check(tokens >= 0 && tokens <= sequence_.tokens(), WI_E_ARGUMENT, "tokens is ", tokens, ", the store has ",
         sequence_.tokens());

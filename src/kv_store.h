@@ -22,6 +22,7 @@ namespace wi {
 class ByteSink;
 class ByteSource;
 class InputFile;
+struct IndexSize;
 struct SavedParams;
 
 struct KvStoreParams {
@@ -69,7 +70,7 @@ class KvStore {
   // As a session does; no reading of the store lives.
   bool make_room(const Sequence& sequence, uint64_t coming_bytes, bool may_wait,
                  const std::atomic<bool>* cancel = nullptr, const Sequence* from = nullptr);
-  WaveBuffer* make_room_to_make(int32_t longest, uint64_t more_bytes);
+  WaveBuffer* make_room_to_make(const IndexSize& index, int32_t longest, uint64_t more_bytes);
   template <class Work>
   void in_room(Work&& work);
   void rest() noexcept;

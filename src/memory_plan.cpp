@@ -29,11 +29,10 @@ uint64_t count_indexed_planes(const KvShape& shape) {
 }
 
 // Of a segment beside its index: each token's place, each partition's offset, each page's frame.
-uint64_t order_bytes_of(const KvShape& shape, const Policy& policy, const PolicyParams& params,
-                        int64_t tokens) {
+uint64_t order_bytes_of(const KvShape& shape, const IndexSize& index, int64_t tokens) {
   const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
   const uint64_t indexed = count_indexed_planes(shape);
-  const auto partitions = static_cast<uint64_t>(policy.most_partitions(params, static_cast<int32_t>(tokens)));
+  const auto partitions = static_cast<uint64_t>(index.partitions);
   const uint64_t pages =
       shape.paged ? planes * hot_page_slots(static_cast<int32_t>(tokens), static_cast<int32_t>(partitions))
                   : 0;
@@ -42,11 +41,18 @@ uint64_t order_bytes_of(const KvShape& shape, const Policy& policy, const Policy
          sizeof(int32_t);
 }
 
-uint64_t index_room_of(const KvShape& shape, const Policy& policy, const PolicyParams& params,
-                       int64_t tokens) {
-  const size_t capacity =
-      policy.index_capacity(params, static_cast<int32_t>(tokens), shape.head_dim, shape.dtype);
-  return count_indexed_planes(shape) * ((capacity + 63) & ~size_t{63});
+uint64_t index_room_of(const KvShape& shape, const IndexSize& index) {
+  return count_indexed_planes(shape) * ((index.bytes + 63) & ~uint64_t{63});
+}
+
+// Of what is cut: no policy has more clusters of a segment's beginning than of the segment.
+IndexSize index_size_of_cut(const Segment& whole) {
+  IndexSize size;
+  for (const Segment::HeadIndex& head : whole.heads()) {
+    size.bytes = std::max<uint64_t>(size.bytes, head.bytes);
+    size.partitions = std::max(size.partitions, head.partitions);
+  }
+  return size;
 }
 
 SlowPlan slow_plan_of(const Runtime& runtime, const KvShape& shape, const SessionParams& params) {
@@ -73,15 +79,18 @@ int64_t looked_up_tokens(const Policy& policy, const PolicyParams& params, int64
 
 }  // namespace
 
-uint64_t making_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
-                      int32_t tokens) {
-  return static_cast<uint64_t>(tokens) * shape.token_bytes() + order_bytes_of(shape, policy, params, tokens) +
-         2 * index_room_of(shape, policy, params, tokens);
+IndexSize index_size(const KvShape& shape, const Policy& policy, const PolicyParams& params, int32_t tokens) {
+  return {policy.index_capacity(params, tokens, shape.head_dim, shape.dtype),
+          policy.most_partitions(params, tokens)};
 }
 
-uint64_t straight_making_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
-                               int32_t tokens, int workers) {
-  return making_bytes(shape, policy, params, tokens) - static_cast<uint64_t>(tokens) * shape.token_bytes() +
+uint64_t making_bytes(const KvShape& shape, const IndexSize& index, int32_t tokens) {
+  return static_cast<uint64_t>(tokens) * shape.token_bytes() + order_bytes_of(shape, index, tokens) +
+         2 * index_room_of(shape, index);
+}
+
+uint64_t straight_making_bytes(const KvShape& shape, const IndexSize& index, int32_t tokens, int workers) {
+  return making_bytes(shape, index, tokens) - static_cast<uint64_t>(tokens) * shape.token_bytes() +
          straight_bytes(shape, tokens, workers);
 }
 
@@ -101,24 +110,23 @@ int64_t decode_tail_tokens(const PolicyParams& params) {
   return int64_t{params.local_window} + params.decode_segment_tokens + kBuildTokens;
 }
 
-uint64_t block_bytes(const Sequence& sequence, int64_t coming_tokens) {
-  const int64_t held = static_cast<int64_t>(sequence.tail().size()) * kBlockTokens;
-  const int64_t end = sequence.tail_tokens() + coming_tokens;
-  int64_t tokens = end > held ? (end - held + kBlockTokens - 1) / kBlockTokens * kBlockTokens : 0;
-  if (!sequence.tail().empty() && !sequence.tail().back().unique()) tokens += kBlockTokens;
-  if (sequence.tokens() < kSinkTokens) tokens += kSinkTokens;
-  return static_cast<uint64_t>(tokens) * sequence.shape().token_bytes();
-}
-
-CutPlan plan_cut(const Sequence& sequence, const PolicyParams& params, int64_t tokens) {
+CutPlan plan_cut(const Sequence& sequence, const Policy& policy, const PolicyParams& params, int64_t tokens) {
   // What was sealed since the session had so many tokens is tail again.
   const int64_t window = params.local_window + kBuildTokens + kBlockTokens;
+  CutPlan plan;
   int64_t cut = 0;
-  for (const auto& segment : sequence.segments())
-    if (segment->end_position() > tokens - window && segment->first_position() < tokens)
-      cut += segment->tokens();
-  return {static_cast<int32_t>(std::min<int64_t>(cut, params.segment_tokens)),
-          cut ? std::min(cut, window + params.decode_segment_tokens) + kBlockTokens : 0};
+  for (const auto& segment : sequence.segments()) {
+    if (segment->end_position() <= tokens - window || segment->first_position() >= tokens) continue;
+    cut += segment->tokens();
+    const IndexSize index = policy.cut ? index_size_of_cut(*segment)
+                                       : index_size(sequence.shape(), policy, params, segment->tokens());
+    plan.index.bytes = std::max(plan.index.bytes, index.bytes);
+    plan.index.partitions = std::max(plan.index.partitions, index.partitions);
+  }
+  if (cut == 0) return {};
+  plan.longest = static_cast<int32_t>(std::min<int64_t>(cut, params.segment_tokens));
+  plan.again = std::min(cut, window + params.decode_segment_tokens) + kBlockTokens;
+  return plan;
 }
 
 SealPlan plan_seal(const Sequence& sequence, const PolicyParams& params, int64_t coming_tokens) {
@@ -127,13 +135,57 @@ SealPlan plan_seal(const Sequence& sequence, const PolicyParams& params, int64_t
       std::min<int64_t>(sequence.tokens() - settled, sequence.tail_tokens() + params.segment_tokens) +
       coming_tokens;
   if (SegmentGrid(params).sealed_end(kSinkTokens + open) == kSinkTokens) return {};
-  const auto longest = static_cast<int32_t>(std::min<int64_t>(params.segment_tokens, open));
-  return {longest, open / longest};
+  // One that begins off the grid goes on to a border that gives it a unit's tokens.
+  const int64_t most = std::max<int64_t>(
+      params.segment_tokens, 2 * int64_t{std::min(params.decode_segment_tokens, params.segment_tokens)});
+  const auto longest = static_cast<int32_t>(std::min(most, open));
+  SealPlan plan{longest, open / longest + 1};
+  for (const BlockRef& block : sequence.tail()) plan.kept += block.unique() ? 0 : kBlockTokens;
+  for (const auto& segment : sequence.segments())
+    if (segment->first_position() >= settled && segment.use_count() > 1) plan.kept += segment->tokens();
+  return plan;
+}
+
+// Follows seal_decoded() of pipeline/index.cpp: what is there at once, with what of earlier ones has stayed.
+uint64_t decoded_sealing_bytes(const Sequence& sequence, const Policy& policy, const PolicyParams& params,
+                               int64_t tokens, int workers) {
+  const KvShape& shape = sequence.shape();
+  const SegmentGrid grid(params);
+  const auto shared = [&](const SegmentSpan& span) {
+    const auto blocks =
+        sequence.tail().subspan(static_cast<size_t>((span.first - sequence.sealed_end()) / kBlockTokens),
+                                static_cast<size_t>(span.tokens / kBlockTokens));
+    return std::any_of(blocks.begin(), blocks.end(), [](const BlockRef& block) { return !block.unique(); });
+  };
+  const int64_t slow_end =
+      sequence.sealed_end() + static_cast<int64_t>(sequence.slow_blocks()) * kBlockTokens;
+  bool begun = sequence.being_built();
+  uint64_t stays = 0, most = 0;
+  for (SegmentSpan span = grid.unit(sequence.sealed_end());; span = grid.unit(span.end())) {
+    const bool due = span.end() + params.local_window + kBuildTokens <= tokens;
+    const int64_t slow = std::max<int64_t>(slow_end - span.first, 0);
+    if (!due) stays += static_cast<uint64_t>(slow) * shape.token_bytes();  // comes back
+    if (span.end() > sequence.tokens()) return std::max(most, stays);
+    const IndexSize index = index_size(shape, policy, params, span.tokens);
+    const uint64_t index_bytes = most_index_bytes(shape, policy, params, span.tokens);
+    const bool straight = due && slow;
+    most =
+        std::max(most, stays + (straight ? straight_making_bytes(shape, index, span.tokens, workers)
+                                : begun  ? index_bytes
+                                         : making_bytes(shape, index, span.tokens) +
+                                              building_bytes(shape, policy, params, span.tokens, workers)));
+    if (!due) return most;
+    stays += index_bytes;
+    if (!straight && !begun && shared(span))
+      stays += static_cast<uint64_t>(span.tokens) * shape.token_bytes();
+    begun = false;
+  }
 }
 
 uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                           int32_t tokens) {
-  return order_bytes_of(shape, policy, params, tokens) + index_room_of(shape, policy, params, tokens);
+  const IndexSize index = index_size(shape, policy, params, tokens);
+  return order_bytes_of(shape, index, tokens) + index_room_of(shape, index);
 }
 
 uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
@@ -220,8 +272,11 @@ uint64_t slow_tier_used(const Runtime& runtime) {
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
                int64_t tokens, const SlowPlan& slow) {
   const auto bytes_of = [&](int64_t count) { return static_cast<uint64_t>(count) * shape.token_bytes(); };
-  const auto order_bytes = [&](int64_t count) { return order_bytes_of(shape, policy, params, count); };
-  const auto index_room = [&](int64_t count) { return index_room_of(shape, policy, params, count); };
+  const auto size_of = [&](int64_t count) {
+    return index_size(shape, policy, params, static_cast<int32_t>(count));
+  };
+  const auto order_bytes = [&](int64_t count) { return order_bytes_of(shape, size_of(count), count); };
+  const auto index_room = [&](int64_t count) { return index_room_of(shape, size_of(count)); };
   const auto in_blocks = [](int64_t count) {
     return (count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
   };
@@ -274,7 +329,7 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
     const int64_t tail = std::min(tokens, decode_tail_tokens(params) + kBlockTokens);
     plan.fast_bytes =
         std::max(plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(tail)) + plan.index_bytes +
-                                      making_bytes(shape, policy, params, unit.tokens) +
+                                      making_bytes(shape, size_of(unit.tokens), unit.tokens) +
                                       building_bytes(shape, policy, params, unit.tokens, slow.workers));
   }
   // Segments leave whole, so that of the slow tier's room almost one may be left over.

@@ -31,14 +31,10 @@ ModelIdentity identity_of(const Model& model, Runtime& runtime, const CancelToke
   return {model.weights_hash(runtime.workers, flag_of(cancel)), 0};
 }
 void check_same(const SavedParams& saved, DType kv, const Policy& policy, const PolicyParams& params);
-// Room for so many tokens more in a sequence, whose keys and values may stay where they are, beside another one that
-// it is made of (null: none).
-using MakeRoom =
-    std::function<void(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from)>;
+// Room for so many bytes more in a sequence, beside another one that it is made of (null: none).
+using MakeRoom = std::function<void(const Sequence& sequence, uint64_t bytes, const Sequence* from)>;
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
           const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room);
-uint64_t bytes_to_load(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t tokens,
-                       bool stay, const Sequence* from);
 
 }  // namespace
 
@@ -98,8 +94,8 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   check_same(saved, params.kv, *params.policy, params.policy_params);
 
   std::shared_ptr<Session> session(new Session(std::move(runtime), std::move(model), params));
-  const MakeRoom make_room = [&](const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from) {
-    session->make_room_to_load(sequence, tokens, stay, from, flag_of(cancel));
+  const MakeRoom make_room = [&](const Sequence& sequence, uint64_t bytes, const Sequence* from) {
+    session->make_room_to_load(sequence, bytes, from, flag_of(cancel));
   };
   session->or_refused([&] {
     fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, place,
@@ -124,12 +120,10 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   return session;
 }
 
-void Session::make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
+void Session::make_room_to_load(const Sequence& sequence, uint64_t bytes, const Sequence* from,
                                 const std::atomic<bool>* cancel) {
-  if (!resident_ || tokens == 0) return;
+  if (!resident_ || bytes == 0) return;
   refused_ = nullptr;
-  const uint64_t bytes =
-      bytes_to_load(sequence.shape(), *params_.policy, params_.policy_params, tokens, stay, from);
   make_room_of(sequence, bytes, SealWhen::prefilling, !Use::reading_here(), cancel, from);
 }
 
@@ -204,13 +198,9 @@ std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSou
   check_same(saved, params.shape.dtype, *params.policy, params.policy_params);
 
   auto store = std::make_shared<KvStore>(std::move(runtime), params);
-  const MakeRoom make_room = [&](const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from) {
+  const MakeRoom make_room = [&](const Sequence& sequence, uint64_t bytes, const Sequence* from) {
     store->refused_ = nullptr;
-    if (tokens == 0) return;
-    store->make_room(sequence,
-                     bytes_to_load(sequence.shape(), *store->params_.policy, store->params_.policy_params,
-                                   tokens, stay, from),
-                     true, flag_of(cancel), from);
+    if (bytes) store->make_room(sequence, bytes, true, flag_of(cancel), from);
   };
   or_refused(store->refused_, [&] {
     fill(file, *store->runtime_, *params.policy, store->params_.policy_params, store->sequence_, place,
@@ -253,15 +243,6 @@ void check_same(const SavedParams& saved, DType kv, const Policy& policy, const 
   match("max_cluster_tokens", own.max_cluster_tokens, params.max_cluster_tokens);
 }
 
-uint64_t bytes_to_load(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t tokens,
-                       bool stay, const Sequence* from) {
-  const uint64_t kv = static_cast<uint64_t>(tokens) * shape.token_bytes();
-  uint64_t bytes = making_bytes(shape, policy, params, static_cast<int32_t>(tokens));
-  if (stay) bytes -= std::min(bytes, kv);
-  if (from) bytes += kv + kBlockTokens * shape.token_bytes();
-  return bytes;
-}
-
 // Keys, values and indexes; an index of another version is built anew from the keys. Of segments, keys and values
 // stay in the file `place`, if there is one and a slow tier to read them with.
 void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
@@ -270,10 +251,7 @@ void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
     Sequence read = to;
     const bool reads_files = runtime.buffer && runtime.buffer->file();
     const InPlace in_place{place && reads_files ? runtime.buffer.get() : nullptr, place};
-    SessionFile::BeforeTokens before;
-    before = [&](const Sequence& so_far, int64_t tokens, bool stay) {
-      make_room(so_far, tokens, stay, nullptr);
-    };
+    const auto before = [&](const Sequence& so_far, uint64_t bytes) { make_room(so_far, bytes, nullptr); };
     if (!file.read_sequence(read, stream, in_place, before)) {
       to = std::move(read);
       return;
@@ -283,8 +261,13 @@ void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
     const auto workspace = runtime.workspace();
     context.queue = workspace->queue();
     context.before_tokens = [&](int64_t tokens) {
+      const auto count = static_cast<int32_t>(tokens);
+      const uint64_t kv_bytes = static_cast<uint64_t>(tokens + kBlockTokens) * to.shape().token_bytes();
       reading.reset();
-      make_room(to, tokens, false, &read);
+      if (count)
+        make_room(to,
+                  kv_bytes + making_bytes(to.shape(), index_size(to.shape(), policy, params, count), count),
+                  &read);
       reading.emplace(runtime.buffer.get());
       read.refresh();
     };

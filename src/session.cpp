@@ -482,7 +482,7 @@ void Session::truncate(int64_t tokens) {
   runtime_->workers.run(nullptr, [&](const Stream& stream) {
     SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
     if (making_ != Making::whole) context.straight = runtime_->buffer.get();
-    or_refused([&] {
+    in_room([&] {
       if (prompt)
         wi::truncate(sequence_, context, tokens, prompt_sealed_end_);
       else

@@ -32,6 +32,7 @@ namespace wi {
 class ByteSink;
 class ByteSource;
 class InputFile;
+struct IndexSize;
 struct SavedParams;
 struct SessionImage;
 
@@ -190,12 +191,12 @@ class Session : public std::enable_shared_from_this<Session> {
   void or_refused(Work&& work);
   template <class Work>
   void in_room(Work&& work);
-  void make_room_to_load(const Sequence& sequence, int64_t tokens, bool stay, const Sequence* from,
+  void make_room_to_load(const Sequence& sequence, uint64_t bytes, const Sequence* from,
                          const std::atomic<bool>* cancel);
   int64_t sealed_at(int64_t tokens) const;
   void make_room_to_cut(int64_t tokens, bool may_wait);
   void rest() noexcept;  // at the end of a call
-  uint64_t making_bytes_of(Making how, int32_t tokens) const;
+  uint64_t making_bytes_of(Making how, const IndexSize& index, int32_t tokens) const;
   uint64_t sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when, Making how) const;
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
                  int64_t done, const Stream& stream);

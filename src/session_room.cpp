@@ -70,8 +70,8 @@ void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when
     if (making_ == Making::spilled) spill_tail(sequence, cancel);
     sealing = sealing_bytes(sequence, coming_tokens, when, making_);
     const bool is_least = making_ == least;
-    room_ = make_room_of(sequence, block_bytes(sequence, coming_tokens) + sealing, when, may_wait && is_least,
-                         cancel);
+    room_ = make_room_of(sequence, sequence.bytes_to_reserve(coming_tokens) + sealing, when,
+                         may_wait && is_least, cancel);
     // What the slow tier refused once it refuses again, and what comes next may need less than is asked for.
     if (room_ || is_least || refused_) {
       try {
@@ -98,7 +98,7 @@ Session::Making Session::least_making(const Sequence& sequence, int64_t coming_t
 Session::Making Session::first_making(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const {
   const Making least = least_making(sequence, coming_tokens, when);
   if (when == SealWhen::decoding) return least;
-  const uint64_t blocks = block_bytes(sequence, coming_tokens);
+  const uint64_t blocks = sequence.bytes_to_reserve(coming_tokens);
   for (const Making how : {Making::whole, Making::straight})
     if (how == least || could_hold(sequence, blocks + sealing_bytes(sequence, coming_tokens, when, how)))
       return how;
@@ -143,19 +143,22 @@ void Session::spill_before(Use& use, int64_t coming_tokens, const CancelToken* c
 void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
   if (!resident_) return;
   refused_ = nullptr;
-  const CutPlan plan = plan_cut(sequence_, params_.policy_params, tokens);
+  room_ = true;
+  const CutPlan plan = plan_cut(sequence_, *params_.policy, params_.policy_params, tokens);
   if (!plan.longest) return;
   const bool may_be_straight = least_making(sequence_, 0, SealWhen::prefilling) != Making::whole;
   const auto bytes = [&] {
-    return making_bytes_of(making_, plan.longest) +
+    return making_bytes_of(making_, plan.index, plan.longest) +
            static_cast<uint64_t>(plan.again) * sequence_.shape().token_bytes();
   };
   const auto make = [&](bool wait) {
     return make_room_of(sequence_, bytes(), SealWhen::prefilling, wait, nullptr);
   };
   making_ = Making::whole;
-  if (may_be_straight && (!could_hold(sequence_, bytes()) || !make(false))) making_ = Making::straight;
-  if (making_ == Making::straight || !may_be_straight) make(may_wait);
+  room_ = (!may_be_straight || could_hold(sequence_, bytes())) && make(may_wait && !may_be_straight);
+  if (room_ || !may_be_straight) return;
+  making_ = Making::straight;
+  room_ = make(may_wait);
 }
 
 void Session::rest() noexcept {
@@ -166,12 +169,10 @@ bool Session::reading_here() { return Use::reading_here(); }
 
 bool Session::has_slow_tier() const { return resident_ && may_leave(*runtime_, sequence_.shape()); }
 
-uint64_t Session::making_bytes_of(Making how, int32_t tokens) const {
+uint64_t Session::making_bytes_of(Making how, const IndexSize& index, int32_t tokens) const {
   const KvShape& shape = sequence_.shape();
-  const PolicyParams& params = params_.policy_params;
-  return how == Making::whole
-             ? making_bytes(shape, *params_.policy, params, tokens)
-             : straight_making_bytes(shape, *params_.policy, params, tokens, runtime_->workers.threads());
+  return how == Making::whole ? making_bytes(shape, index, tokens)
+                              : straight_making_bytes(shape, index, tokens, runtime_->workers.threads());
 }
 
 // What the making of segments takes that may be due next.
@@ -179,25 +180,17 @@ uint64_t Session::sealing_bytes(const Sequence& sequence, int64_t coming_tokens,
                                 Making how) const {
   const KvShape& shape = sequence.shape();
   const PolicyParams& params = params_.policy_params;
-  const bool straight = how != Making::whole;
-  if (when == SealWhen::prefilling) {
-    const SealPlan plan = plan_seal(sequence, params, coming_tokens);
-    const uint64_t back = reads_sparsely(sequence, coming_tokens) ? sequence.slow_blocks() : 0;
-    const uint64_t back_bytes = back * kBlockTokens * shape.token_bytes();
-    if (!plan.longest) return back_bytes;
-    return back_bytes + making_bytes_of(how, plan.longest) +
-           static_cast<uint64_t>(plan.count) * most_index_bytes(shape, *params_.policy, params, plan.longest);
-  }
-  const SegmentSpan span = SegmentGrid(params).unit(sequence.sealed_end());
-  if (span.end() > sequence.tokens() && !straight) return 0;
-  const uint64_t index = most_index_bytes(shape, *params_.policy, params, span.tokens);
-  if (straight)  // what is not due yet comes back
-    return making_bytes_of(how, span.tokens) + index +
-           std::min<uint64_t>(sequence.slow_blocks() * kBlockTokens, decode_tail_tokens(params)) *
-               shape.token_bytes();
-  if (sequence.being_built()) return index;
-  return making_bytes_of(how, span.tokens) +
-         building_bytes(shape, *params_.policy, params, span.tokens, runtime_->workers.threads());
+  if (when == SealWhen::decoding)
+    return decoded_sealing_bytes(sequence, *params_.policy, params, sequence.tokens() + coming_tokens,
+                                 runtime_->workers.threads());
+  const SealPlan plan = plan_seal(sequence, params, coming_tokens);
+  const uint64_t back = reads_sparsely(sequence, coming_tokens) ? sequence.slow_blocks() : 0;
+  const uint64_t back_bytes = back * kBlockTokens * shape.token_bytes();
+  if (!plan.longest) return back_bytes;
+  const uint64_t kept = how == Making::whole ? static_cast<uint64_t>(plan.kept) * shape.token_bytes() : 0;
+  return back_bytes + kept +
+         making_bytes_of(how, index_size(shape, *params_.policy, params, plan.longest), plan.longest) +
+         static_cast<uint64_t>(plan.count) * most_index_bytes(shape, *params_.policy, params, plan.longest);
 }
 
 }  // namespace wi

@@ -2,8 +2,11 @@
 // with it.
 #include "src/memory_plan.h"
 
+#include <random>
 #include <span>
 
+#include "src/pipeline/building.h"
+#include "src/pipeline/index.h"
 #include "support/folder.h"
 #include "support/random_model.h"
 #include "test.h"
@@ -256,6 +259,120 @@ void scratch_holds_what_is_read_of_the_slow_tier(void**) {
   }
 }
 
+// A sequence of any life: prompts, tokens one by one, cuts (also of what was cut before, which has more clusters than
+// a segment of its length is made with), forks, room that a failed call has left behind. While something is done to it
+// there is room for no more than the plan says.
+class PlannedLife {
+ public:
+  PlannedLife(const char* policy, int32_t decode_segment_tokens)
+      : policy_(*find_policy(runtime_->backend, policy)), random_(test::seed()) {
+    params_.segment_tokens = 512;
+    params_.decode_segment_tokens = decode_segment_tokens;
+    params_.tokens_per_centroid = 4;
+    params_.local_window = 64;
+  }
+
+  void read_prompt() {
+    const auto count = static_cast<int64_t>(1 + random_() % 700);
+    append(count, 0);
+    const SealPlan plan = plan_seal(sequence_, params_, 0);
+    uint64_t bytes = 0;
+    if (plan.longest)
+      bytes = making_bytes(shape_, index_size(shape_, policy_, params_, plan.longest), plan.longest) +
+              static_cast<uint64_t>(plan.count) * most_index_bytes(shape_, policy_, params_, plan.longest) +
+              static_cast<uint64_t>(plan.kept) * shape_.token_bytes();
+    with_room(bytes,
+              [&](const SealContext& context) { seal_prompt(sequence_, context, sequence_.tokens()); });
+  }
+  void decode() {
+    for (auto steps = random_() % 200; steps > 0; --steps) {
+      const uint64_t sealing =
+          decoded_sealing_bytes(sequence_, policy_, params_, sequence_.tokens(), runtime_->workers.threads());
+      append(1, sealing, [&](const SealContext& context) { seal_decoded(sequence_, context); });
+    }
+  }
+  void cut() {
+    const int64_t tokens = std::max<int64_t>(sequence_.tokens() - static_cast<int64_t>(random_() % 300), 0);
+    const CutPlan plan = plan_cut(sequence_, policy_, params_, tokens);
+    uint64_t bytes = static_cast<uint64_t>(plan.again) * shape_.token_bytes();
+    if (plan.longest) bytes += making_bytes(shape_, plan.index, plan.longest);
+    with_room(bytes, [&](const SealContext& context) {
+      truncate(sequence_, context, tokens, std::max<int64_t>(tokens - kBuildTokens, kSinkTokens));
+    });
+  }
+  void fork() {
+    if (random_() % 2)
+      sequence_.reserve(static_cast<int64_t>(random_() % 300));  // for tokens that never came
+    forks_.assign(random_() % 2, sequence_);
+  }
+  int64_t tokens() const { return sequence_.tokens(); }
+
+ private:
+  template <class Before>
+  void append(int64_t count, uint64_t before_bytes, const Before& before) {
+    with_room(sequence_.bytes_to_reserve(count) + before_bytes, [&](const SealContext& context) {
+      before(context);
+      sequence_.reserve(count);
+    });
+    std::vector<AppendRun> runs;
+    for (int32_t layer = 0; layer < shape_.layers; ++layer)
+      sequence_.places(layer, sequence_.tokens(), count, 0, runs);
+    for (const AppendRun& run : runs)
+      for (int32_t head = 0; head < shape_.kv_heads; ++head)
+        for (void* to : {run.keys, run.values})
+          for (int64_t i = 0; i < run.rows * shape_.head_dim; ++i)
+            reinterpret_cast<float*>(static_cast<std::byte*>(to) +
+                                     static_cast<size_t>(head) * run.head_stride)[i] =
+                static_cast<float>(random_() % 1000) / 500 - 1;
+    sequence_.commit(count);
+  }
+  void append(int64_t count, uint64_t before_bytes) {
+    append(count, before_bytes, [](const SealContext&) {});
+  }
+  template <class Work>
+  void with_room(uint64_t bytes, const Work& work) {
+    MemoryBudget& budget = *runtime_->pool->shared_budget();
+    const uint64_t others = budget.bytes() - budget.used() - bytes;
+    budget.tell_elsewhere(0, others);
+    runtime_->workers.run(nullptr, [&](const Stream& stream) {
+      work(SealContext{runtime_->backend, policy_, params_, stream, {}});
+    });
+    budget.tell_elsewhere(others, 0);
+  }
+
+  const std::shared_ptr<Runtime> runtime_ = small_runtime(uint64_t{1} << 30);
+  const Policy& policy_;
+  PolicyParams params_;
+  std::mt19937_64 random_;
+  const KvShape shape_{2, 2, 64, DType::f32};
+  Sequence sequence_{runtime_->kv_pools, shape_, 0};
+  std::vector<Sequence> forks_;
+};
+
+void what_is_done_to_a_sequence_takes_no_more_than_was_planned(void**) {
+  for (const char* policy : {"wave", "blocks"}) {
+    for (const int32_t unit : {64, 192}) {
+      PlannedLife life(policy, unit);
+      std::mt19937_64 random(test::seed() + 1);
+      for (int i = 0; i < test::emulated_or(30, 120); ++i) {
+        switch (random() % 4) {
+          case 0:
+            life.tokens() < 3000 ? life.read_prompt() : life.cut();
+            break;
+          case 1:
+            life.cut();
+            break;
+          case 2:
+            life.fork();
+            break;
+          default:
+            life.decode();
+        }
+      }
+    }
+  }
+}
+
 void plan_refuses_more_tokens_than_positions(void**) {
   const auto runtime = small_runtime();
   assert_error(
@@ -277,6 +394,7 @@ int main() {
       cmocka_unit_test(max_tokens_fill_the_sessions_budget),
       cmocka_unit_test(scratch_is_of_the_right_size),
       cmocka_unit_test(scratch_holds_what_is_read_of_the_slow_tier),
+      cmocka_unit_test(what_is_done_to_a_sequence_takes_no_more_than_was_planned),
       cmocka_unit_test(plan_refuses_more_tokens_than_positions),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

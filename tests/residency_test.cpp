@@ -557,6 +557,75 @@ void whatever_makes_a_session_finds_room(void**) {
   assert_true(slow.runtime->pool->peak() <= slow.runtime->pool->budget());
 }
 
+// What a call takes is known before, whatever its session has become: short segments that are made one after
+// another, segments that are cut again and have more clusters than one of their length is made with, blocks that forks
+// share. Others fill the memory to its brim before each call.
+void whatever_a_session_has_become_finds_room(void**) {
+  const auto params_in = [](const World& world) {
+    SessionParams params = world.params();
+    params.policy_params.tokens_per_centroid = 4;
+    params.policy_params.segment_tokens = 512;
+    return params;
+  };
+  struct Life {
+    explicit Life(World& in) : world(in) {}
+    World& world;
+    std::mt19937_64 random{test::seed()};
+    std::vector<std::shared_ptr<Session>> sessions, fillers;
+    std::vector<int32_t> said;
+    void call() {
+      auto& session = sessions[random() % sessions.size()];
+      const auto tokens = static_cast<int64_t>(session->stats().tokens);
+      switch (random() % 8) {
+        case 0:
+          if (sessions.size() < 4) sessions.push_back(session->fork());
+          break;
+        case 1:
+        case 2:
+          if (tokens > 700) session->truncate(tokens - 1 - static_cast<int64_t>(random() % 400));
+          break;
+        case 3: {
+          const std::string path = world.folder.file("saved");
+          session->save(path, nullptr);
+          session = Session::load(
+              world.runtime, world.model, path, [](const SessionParams& saved) { return saved; }, nullptr);
+          break;
+        }
+        case 4:
+          read(*session, random() % 100, 1 + random() % 300);
+          break;
+        case 5:
+          if (sessions.size() > 1) sessions.erase(sessions.begin());
+          break;
+        default: {
+          const std::vector<int32_t> more = write(*session, 1 + static_cast<int>(random() % 150));
+          said.insert(said.end(), more.begin(), more.end());
+        }
+      }
+      if (static_cast<int64_t>(sessions.front()->stats().tokens) > 4000) sessions.front()->truncate(1000);
+    }
+  };
+  const uint64_t one = bytes_of_one();
+  World fast(0, false), slow(5 * one);
+  std::vector<int32_t> said[2];
+  for (World* world : {&fast, &slow}) {
+    Life life(*world);
+    life.sessions.push_back(Session::create(world->runtime, world->model, params_in(*world)));
+    read(*life.sessions[0], 1);
+    for (uint64_t i = 0; i < 3; ++i) {
+      life.fillers.push_back(world->session());
+      fill(*life.fillers.back(), i, 3 * kPrompt);
+    }
+    for (int i = 0; i < test::emulated_or(20, 150); ++i) {
+      life.call();
+      for (auto& filler : life.fillers) write(*filler, 1);
+    }
+    said[world == &slow] = life.said;
+  }
+  assert_true(said[0] == said[1]);
+  assert_true(slow.runtime->pool->peak() <= slow.runtime->pool->budget());
+}
+
 // Tasks are let in by what must be in fast memory, not by all that they will hold.
 void tasks_of_more_than_the_budget_run_side_by_side(void**) {
   constexpr int kTasks = 4, kSteps = 40;
@@ -792,6 +861,7 @@ int main() {
       cmocka_unit_test(a_session_that_writes_does_not_wait_for_those_that_read),
       cmocka_unit_test(calls_that_find_no_room_end_soon),
       cmocka_unit_test(whatever_makes_a_session_finds_room),
+      cmocka_unit_test(whatever_a_session_has_become_finds_room),
       cmocka_unit_test(tasks_of_more_than_the_budget_run_side_by_side),
       cmocka_unit_test(a_slow_tier_that_takes_nothing_is_the_newcomers_status),
       cmocka_unit_test(what_the_slow_tier_refuses_stays_in_memory),

@@ -15,8 +15,7 @@ Sequence::Sequence(KvPools pools, const KvShape& shape, uint64_t budget_bytes)
 void Sequence::reserve(int64_t count) {
   const int64_t end = tokens_ + count;
   check(end <= INT32_MAX, WI_E_ARGUMENT, "tokens would be ", end, ", a session holds at most ", INT32_MAX);
-  const size_t tail_blocks =
-      end > sealed_end_ ? static_cast<size_t>((end - sealed_end_ + kBlockTokens - 1) / kBlockTokens) : 0;
+  const size_t tail_blocks = tail_blocks_for(count);
   const size_t new_blocks = tail_blocks > tail_.size() ? tail_blocks - tail_.size() : 0;
   check_budget(
       new_blocks * kBlockTokens * shape_.token_bytes() + (sink_ ? 0 : kSinkTokens * shape_.token_bytes()),
@@ -29,6 +28,20 @@ void Sequence::reserve(int64_t count) {
     make_writable(tail_[i]);
   tail_.reserve(tail_blocks);
   while (tail_.size() < tail_blocks) tail_.emplace_back(new TokenBlock(*pools_.pages, shape_, kBlockTokens));
+}
+
+uint64_t Sequence::bytes_to_reserve(int64_t count) const {
+  const size_t tail_blocks = tail_blocks_for(count);
+  size_t blocks = tail_blocks > tail_.size() ? tail_blocks - tail_.size() : 0;
+  for (size_t i = static_cast<size_t>(tail_tokens() / kBlockTokens); i < tail_.size(); ++i)
+    blocks += !is_writable(tail_[i]);
+  const bool sink = !sink_ || (tokens_ < kSinkTokens && !is_writable(sink_));
+  return (blocks * kBlockTokens + (sink ? kSinkTokens : 0)) * shape_.token_bytes();
+}
+
+size_t Sequence::tail_blocks_for(int64_t count) const {
+  const int64_t tokens = std::max<int64_t>(tokens_ + count - sealed_end_, 0);
+  return static_cast<size_t>((tokens + kBlockTokens - 1) / kBlockTokens);
 }
 
 void Sequence::unreserve(int64_t end) noexcept {
@@ -344,7 +357,7 @@ Sequence::Slot Sequence::slot(int64_t position) {
 }
 
 void Sequence::make_writable(BlockRef& block) {
-  if (block.unique() && !block->is_slow()) return;
+  if (is_writable(block)) return;
   BlockRef copy(new TokenBlock(*pools_.pages, shape_, block->capacity()));
   copy->copy_from(*block);
   block = std::move(copy);

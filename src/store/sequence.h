@@ -49,6 +49,8 @@ class Sequence {
 
   // ---- append: reserve, write every layer where places() says, commit. Until commit nothing is visible. ----
   void reserve(int64_t count);  // room for `count` tokens after tokens(); throws WI_E_BUDGET or WI_E_MEMORY
+  uint64_t bytes_to_reserve(
+      int64_t count) const;              // what that takes: new blocks, and copies of those others share
   void unreserve(int64_t end) noexcept;  // gives back what is room for tokens from `end` on alone
   // Adds to `runs` where the tokens [first, first + count) go; none is sealed. row: that of the first.
   void places(int32_t layer, int64_t first, int64_t count, int64_t row, std::vector<AppendRun>& runs);
@@ -115,6 +117,8 @@ class Sequence {
     int32_t index;
   };
   Slot slot(int64_t position);
+  size_t tail_blocks_for(int64_t count) const;
+  static bool is_writable(const BlockRef& block) { return block.unique() && !block->is_slow(); }
   void make_writable(BlockRef& block);
   void copy_to_tail(const Segment& segment, int64_t end);
   void push_segment(std::shared_ptr<const Segment> segment);

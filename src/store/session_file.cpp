@@ -33,6 +33,7 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/hot_pages.h"
 #include "src/buffer/saved_file.h"
 #include "src/error.h"
 
@@ -441,7 +442,7 @@ void SessionFile::read_state() {
 }
 
 bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const InPlace& place,
-                                const BeforeTokens& before) {
+                                const BeforeBytes& before) {
   if (kind_ == FileKind::session) read_tokens();
   Sequence loaded = sequence;
   if (computed_ > 0) {
@@ -471,7 +472,7 @@ bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const 
     const uint64_t tail_bytes = static_cast<uint64_t>(blocks) * kBlockTokens * shape.token_bytes();
     reader_.require(reader_.left() == tail_bytes, "tail", ": ", blocks, " blocks do not fit ", reader_.left(),
                     " bytes");
-    if (before) before(loaded, blocks * kBlockTokens, false);
+    if (before) before(loaded, tail_bytes);
     loaded.check_budget(tail_bytes, "a session file's recent tokens");
     std::vector<BlockRef> tail;
     tail.reserve(static_cast<size_t>(blocks));  // so that no block is without an owner
@@ -567,8 +568,19 @@ int64_t SessionFile::next_first(const Sequence& sequence) const {
   return sequence.segments().empty() ? kSinkTokens : sequence.tokens();
 }
 
+namespace {
+
+// What a segment takes beside keys, values and index. partitions: of all heads.
+uint64_t order_bytes(const KvShape& shape, int32_t tokens, uint64_t partitions) {
+  const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
+  const uint64_t frames = shape.paged ? planes * hot_page_slots(tokens, 0) + partitions : 0;
+  return (planes * static_cast<uint64_t>(tokens) + partitions + planes + frames) * sizeof(int32_t);
+}
+
+}  // namespace
+
 // What it holds is looked at in verify_segments(), when all are read, except for what is followed before that.
-void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before) {
+void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const BeforeBytes& before) {
   const KvShape& shape = sequence.shape();
   HostPool& host = *sequence.pools().host;
   const int64_t first = next_first(sequence);
@@ -593,7 +605,8 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const B
   const uint64_t kv_bytes = static_cast<uint64_t>(tokens) * shape.token_bytes();
   reader_.require(kv_bytes <= reader_.left_of_all(), "segment tokens", " is ", tokens, ", whose pages have ",
                   kv_bytes, " bytes, of which there are ", reader_.left_of_all());
-  if (before) before(sequence, tokens, place_.buffer != nullptr);
+  const uint64_t later_bytes = place_.buffer ? slots * sizeof(uint32_t) : kv_bytes;
+  if (before) before(sequence, order_bytes(shape, tokens, partitions) + later_bytes);
   sequence.check_budget(place_bytes + offset_bytes, "a session file's segment");
   auto segment = std::make_shared<Segment>(sequence.pools(), shape, first, tokens, Segment::WithoutKv{});
   HostBuffer offsets = host.allocate(offset_bytes, "a segment's offsets");
@@ -602,7 +615,7 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const B
 
   HostBuffer index;
   if (index_version_ == params_.policy->index_version)
-    index = read_index(sequence, *segment, heads);
+    index = read_index(sequence, *segment, later_bytes, heads, before);
   else
     reader_.skip("INDX");
   segment->attach_index(std::move(index), std::move(heads), std::move(offsets));
@@ -751,7 +764,7 @@ void SessionFile::verify_index(const Segment& segment, size_t plane, std::vector
 
 // ---- version 2 ----
 
-void SessionFile::read_segment_2(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before) {
+void SessionFile::read_segment_2(Sequence& sequence, const BlockRef& sink, const BeforeBytes& before) {
   const KvShape& shape = sequence.shape();
   const int64_t first = next_first(sequence);
   const int32_t tokens = read_span(sequence);
@@ -760,7 +773,7 @@ void SessionFile::read_segment_2(Sequence& sequence, const BlockRef& sink, const
       static_cast<uint64_t>(tokens) * (shape.token_bytes() + planes * sizeof(int32_t));
   reader_.require(page_bytes == reader_.left(), "segment tokens", " is ", tokens, ", which does not fit ",
                   reader_.left(), " bytes of pages");
-  if (before) before(sequence, tokens, false);
+  if (before) before(sequence, page_bytes);
   sequence.check_budget(page_bytes, "a session file's segment");
   auto segment = std::make_shared<Segment>(sequence.pools(), shape, first, tokens);
   reader_.handed(segment->kv_bytes(), "pages", [&](uint64_t offset, const void* from, size_t count) {
@@ -771,7 +784,7 @@ void SessionFile::read_segment_2(Sequence& sequence, const BlockRef& sink, const
   std::vector<Segment::HeadIndex> heads(static_cast<size_t>(planes), {0, 0, 1});
   HostBuffer index;
   if (index_version_ == params_.policy->index_version) {
-    index = read_index(sequence, *segment, heads);
+    index = read_index(sequence, *segment, 0, heads, before);
     for (size_t plane = 0; plane < heads.size(); ++plane) {
       reader_.poll();
       require_valid_index(shape, tokens, plane, heads[plane], index);
@@ -809,9 +822,9 @@ void SessionFile::order_by_position(const Segment& segment) {
 
 // ---- of all versions ----
 
-// heads: partitions, where they are known already.
-HostBuffer SessionFile::read_index(const Sequence& sequence, const Segment& segment,
-                                   std::vector<Segment::HeadIndex>& heads) {
+// heads: partitions, where they are known already. later_bytes: that the segment takes when its index has been read.
+HostBuffer SessionFile::read_index(const Sequence& sequence, const Segment& segment, uint64_t later_bytes,
+                                   std::vector<Segment::HeadIndex>& heads, const BeforeBytes& before) {
   constexpr uint64_t kRowBytes = 20;
   const uint64_t planes = heads.size();
   reader_.open("INDX");
@@ -830,6 +843,10 @@ HostBuffer SessionFile::read_index(const Sequence& sequence, const Segment& segm
                     "partitions", " is ", partitions, " for ", segment.tokens(), " tokens");
     head.partitions = partitions;
   }
+  uint64_t partitions = 0;
+  for (const Segment::HeadIndex& head : heads) partitions += static_cast<uint64_t>(head.partitions);
+  if (before)
+    before(sequence, index_bytes + order_bytes(segment.shape(), segment.tokens(), partitions) + later_bytes);
   HostBuffer index;
   if (index_bytes) {
     const size_t own = place_.buffer ? segment.index_bytes() + segment.staying_bytes() : segment.bytes();

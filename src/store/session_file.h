@@ -73,14 +73,13 @@ class SessionFile {
   const SavedParams& params() const { return params_; }
   // Of a session; keys and values are not yet read. tokens and logits come with read_sequence().
   SessionImage& image() { return image_; }
-  // Called before a segment of so many tokens, or the tail, is read behind what there is; stay: keys and values are
-  // not. May be empty.
-  using BeforeTokens = std::function<void(const Sequence& read, int64_t tokens, bool stay)>;
+  // Called before so many bytes are taken for what is read behind what there is. May be empty.
+  using BeforeBytes = std::function<void(const Sequence& read, uint64_t bytes)>;
   // Fills `sequence`, which is empty, charging its budget. True if its segments' indexes are of another
   // version: they were left out, and all that may be done with the sequence is reindex(). With a place, what the
   // file has of segments' keys and values is not read at all: it is verified whenever it is.
   bool read_sequence(Sequence& sequence, const Stream& stream, const InPlace& place,
-                     const BeforeTokens& before = {});
+                     const BeforeBytes& before = {});
 
  private:
   void read_params(const Backend& backend);
@@ -90,7 +89,7 @@ class SessionFile {
   void read_exact();
   int64_t next_first(const Sequence& sequence) const;
   int32_t read_span(const Sequence& sequence);
-  void read_segment(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before);
+  void read_segment(Sequence& sequence, const BlockRef& sink, const BeforeBytes& before);
   void expect_more(uint64_t read_bytes, uint64_t page_bytes);
   void read_offsets(int32_t tokens, const std::vector<Segment::HeadIndex>& heads, int32_t* offsets);
   void read_pages(const Sequence& sequence, Segment& segment, size_t slots);
@@ -98,10 +97,10 @@ class SessionFile {
   void verify_segments(const Sequence& sequence, const Stream& stream);
   void verify_places(const Segment& segment, size_t plane, std::vector<char>& taken) const;
   void verify_index(const Segment& segment, size_t plane, std::vector<int32_t>& offsets) const;
-  void read_segment_2(Sequence& sequence, const BlockRef& sink, const BeforeTokens& before);
+  void read_segment_2(Sequence& sequence, const BlockRef& sink, const BeforeBytes& before);
   void order_by_position(const Segment& segment);
-  HostBuffer read_index(const Sequence& sequence, const Segment& segment,
-                        std::vector<Segment::HeadIndex>& heads);
+  HostBuffer read_index(const Sequence& sequence, const Segment& segment, uint64_t later_bytes,
+                        std::vector<Segment::HeadIndex>& heads, const BeforeBytes& before);
   void require_valid_index(const KvShape& shape, int32_t tokens, size_t plane, const Segment::HeadIndex& head,
                            const HostBuffer& index) const;
 
