@@ -177,6 +177,25 @@ void pieces_write_what_index_writes(void**) {
 }
 
 // What a decode step may be held up by. Wall time of the quickest of five runs: a test machine is not quiet.
+// However large a segment and however many iterations its parameters allow.
+void pieces_can_be_counted_for_all_parameters(void**) {
+  IndexArgs args{};
+  PolicyParams params;
+  args.params = &params;
+  args.kv = DType::f16;
+  for (const int32_t tokens : {64, 131072, 1048576}) {
+    for (const int32_t head_dim : {64, 128, 8192}) {
+      args.tokens = params.segment_tokens = tokens;
+      args.head_dim = head_dim;
+      params.tokens_per_centroid = 1;
+      params.kmeans_iterations = 1;
+      const int32_t once = cpu::wave_policy.pieces->count(args);
+      params.kmeans_iterations = 100;
+      assert_true(once > 0 && cpu::wave_policy.pieces->count(args) > once);
+    }
+  }
+}
+
 void no_piece_takes_long(void**) {
   constexpr int32_t kTokens = 1024, kDim = 64;
   Cache cache(cpu::wave_policy, {}, DType::f16, kDim);
@@ -383,6 +402,7 @@ int main() {
       cmocka_unit_test(index_takes_any_head_dim_and_pieces_of_runs),
       cmocka_unit_test(equal_inputs_give_equal_bytes),
       cmocka_unit_test(pieces_write_what_index_writes),
+      cmocka_unit_test(pieces_can_be_counted_for_all_parameters),
       cmocka_unit_test(no_piece_takes_long),
       cmocka_unit_test(large_segments_are_clustered_as_well_on_every_instruction_set),
       cmocka_unit_test(a_cut_keeps_clusters_as_far_as_they_go),

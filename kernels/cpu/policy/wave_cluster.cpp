@@ -275,8 +275,10 @@ constexpr int64_t kPieceProducts = 1 << 22;  // products that a piece takes
 int32_t packing_pieces(const KmeansArgs& args) {
   return static_cast<int32_t>(kmeans_padded_tokens(args.tokens) * args.head_dim / kPiecePack) + 1;
 }
+// No more than all iterations' can be counted.
 int32_t assigning_pieces(const KmeansArgs& args) {
-  return static_cast<int32_t>(int64_t{args.tokens} * args.centroids * args.head_dim / kPieceProducts) + 1;
+  const int64_t pieces = int64_t{args.tokens} * args.centroids * args.head_dim / kPieceProducts;
+  return static_cast<int32_t>(std::min<int64_t>(pieces, INT32_MAX / 4 / std::max(args.iterations, 1))) + 1;
 }
 int32_t tile_border(const KmeansArgs& args, int32_t piece, int32_t pieces) {
   const int64_t tiles = kmeans_padded_tokens(args.tokens) / kTileKeysMost;
