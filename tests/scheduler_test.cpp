@@ -166,6 +166,19 @@ void the_lowest_writer_goes_on_beside_more_than_a_batch(void**) {
   assert_true(sim.work[low].longest_gap_ns < 2 * 258 * sim.step_ns);
 }
 
+// They took nothing from anybody then.
+void what_writers_wrote_with_room_for_all_is_not_held_against_them(void**) {
+  Simulation sim(100);
+  const Id low = sim.submit(-8, 1, 0, 1000000);
+  sim.submit(8, 1, 0, 1000000);
+  for (int i = 0; i < 1000; ++i) sim.turn();
+  assert_int_equal(sim.work[low].tokens, 1000000 - 1000);
+  for (int i = 0; i < 12; ++i) sim.submit(8, 1, 0, 1000000);
+  while (sim.now_ns < 600'000 * kMs) sim.turn();
+  assert_true(sim.work[low].longest_gap_ns < 2 * 258 * sim.step_ns);
+  assert_true(sim.now_ns - sim.work[low].last_token_ns < 2 * 258 * sim.step_ns);
+}
+
 void writers_beyond_a_batch_take_turns(void**) {
   Simulation sim(1000);
   std::vector<Id> ids;
@@ -248,6 +261,7 @@ int main() {
       cmocka_unit_test(what_readers_had_alone_is_not_held_against_them),
       cmocka_unit_test(the_lowest_reader_goes_on_beside_newcomers_without_end),
       cmocka_unit_test(the_lowest_writer_goes_on_beside_more_than_a_batch),
+      cmocka_unit_test(what_writers_wrote_with_room_for_all_is_not_held_against_them),
       cmocka_unit_test(writers_beyond_a_batch_take_turns),
       cmocka_unit_test(the_queue_goes_by_priority_then_age_and_nobody_overtakes_the_first),
       cmocka_unit_test(waiting_counts_as_priority),

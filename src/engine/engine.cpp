@@ -30,6 +30,9 @@ constexpr size_t kMostBatch = 64;                // rows of a step
 constexpr size_t kMostTexts = 66;                // at a time, each at most half as long as the one before
 constexpr size_t kMostReading = 3;               // chunks at a time, each with a workspace of its own
 constexpr size_t kShortText = size_t{64} << 10;  // bytes, tokenised in some 10 ms
+// A chunk that is begun while a text is tokenised keeps that from going on until it is read, which may be much longer
+// than most texts take.
+constexpr std::chrono::nanoseconds kTextAlone = std::chrono::milliseconds(500);
 constexpr std::chrono::milliseconds kMemoryPoll{10};
 constexpr uint64_t kUnboundedAnswer = 1024;  // tokens that an answer without a bound is planned with
 
@@ -130,8 +133,8 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
 
   // A prompt's chunk lets others through, and newcomers.
   bool due() override {
-    const bool alone =
-        tasks_.size() == reading_.size() && texts_.empty() && !has_news_.load(std::memory_order_relaxed);
+    const bool alone = tasks_.size() == reading_.size() && texts_.empty() && reading_texts_.empty() &&
+                       !has_news_.load(std::memory_order_relaxed);
     return ends_below(reading_.size() - 1) || (!alone && now_ns() - last_step_ns_ >= wait_ns_);
   }
   void take() override;
@@ -256,6 +259,7 @@ void Loop::read_text(size_t most_bytes) {
   const auto next = std::find_if(texts_.begin(), texts_.end(),
                                  [&](auto& task) { return task->params().text.size() <= most_bytes; });
   if (next == texts_.end()) return;
+  if (reading_texts_.empty()) next_chunk_ns_ = now_ns() + static_cast<uint64_t>(kTextAlone.count());
   reading_texts_.push_back(*next);
   const std::shared_ptr<Task> task = std::move(*next);
   texts_.erase(next);
@@ -278,8 +282,8 @@ void Loop::read_text(size_t most_bytes) {
   outcome.status == WI_OK ? prepare(task) : fail_task(task, outcome);
 }
 
-// Between two pieces of a text: the writers' next step, a much shorter text, and as much time for chunks of
-// prompts as the text had.
+// Between two pieces of a text: the writers' next step, a much shorter text, and, of one that takes long, as much time
+// for chunks of prompts as the text had.
 void Loop::pause_text() {
   if (now_ns() - last_step_ns_ < wait_ns_) return;
   take_in();

@@ -83,11 +83,14 @@ Scheduler::Id Scheduler::next_reader(const std::function<bool(Id)>& may) const {
 }
 
 void Scheduler::next_batch(size_t most, std::vector<Id>* batch) {
-  std::vector<const Running*>& writers = choice_;
+  std::vector<Running*>& writers = choice_;
   writers.clear();
-  for (const Running& task : running_)
+  for (Running& task : running_)
     if (task.writing) writers.push_back(&task);
-  if (writers.size() > most) {
+  if (!left_out_)  // nobody was until now, and nobody owes anybody anything
+    for (Running* task : writers) task->clock = lane(true).clock;
+  left_out_ = writers.size() > most;
+  if (left_out_) {
     std::stable_sort(writers.begin(), writers.end(), [](auto* a, auto* b) { return a->clock < b->clock; });
     writers.resize(most);
   }

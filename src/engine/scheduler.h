@@ -10,7 +10,7 @@
 //            one whose clock is furthest behind reads next. A reader gets its weight's share of the time, where
 //            none counts as lighter than a kMostRatio-th of the heaviest: so whatever is submitted later, it goes on
 //   writing  all writers are in each step; where they are more than a batch holds, those whose clocks are
-//            furthest behind, by the same weights
+//            furthest behind, by the same weights, of the time since they are so many
 #pragma once
 
 #include <array>
@@ -73,10 +73,11 @@ class Scheduler {
   Lane& lane(bool writing) { return lanes_[writing ? 1 : 0]; }
   void weigh(bool writing);
 
-  std::vector<Waiting> queue_;          // in order of submission
-  std::vector<Running> running_;        // in order of admission
-  std::vector<const Running*> choice_;  // next_batch()'s
+  std::vector<Waiting> queue_;    // in order of submission
+  std::vector<Running> running_;  // in order of admission
+  std::vector<Running*> choice_;  // next_batch()'s
   size_t writers_ = 0;
+  bool left_out_ = false;  // some writer, of the last batch
   std::array<Lane, 2> lanes_{};
 };
 
