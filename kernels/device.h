@@ -56,6 +56,12 @@ struct DevicePiece {
   uint64_t bytes = 0;
 };
 
+struct DeviceCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+};
+
 struct DeviceTable {
   // How many there are to be described, at least one: where there is none at all, the first says why.
   int32_t (*count)();
@@ -69,8 +75,8 @@ struct DeviceTable {
   // aligned; null, and why, if it is refused.
   void* (*allocate_pinned)(int32_t index, size_t bytes, DeviceError* error);
   void (*free_pinned)(int32_t index, void* data);  // nothing reads or writes it any more
-  // Between the device's memory and the host's or within either; done on return.
-  bool (*copy)(int32_t index, void* to, const void* from, size_t bytes, DeviceError* error);
+  // Between the device's memory and the host's or within either; all done on return, which is waited for once.
+  bool (*copy)(int32_t index, const DeviceCopy* pieces, size_t count, DeviceError* error);
   // Pieces of the device's memory one behind the other to the host's, in few calls however many they are.
   bool (*gather)(int32_t index, const DevicePiece* pieces, size_t count, void* to, DeviceError* error);
 

@@ -118,6 +118,14 @@ void a_hosts_own_context_stays_current_and_is_not_used(void**) {
     assert_true(cuda_emulation::in_host_context());
     answer(*session, 2);
   }
+  {
+    World world(cuda_backend(), {.policy = "wave", .fast_share = 0.3f});
+    const auto session = world.session();
+    session->prefill(prompt(300), {}, nullptr);
+    leave_the_device(world, *session);
+    answer(*session, 4);  // with a cache of hot pages
+    assert_true(session->stats().slow_bytes > 0);
+  }
   assert_true(cuda_emulation::in_host_context());
   assert_int_equal(cuda_emulation::calls_in_host_context(), 0);
   cuda_emulation::leave_host_context();

@@ -121,7 +121,8 @@ class CopyStream {
       std::lock_guard lock(mutex_);
       if (index < kDevices && idle_count_[index] > 0) stream_ = idle_[index][--idle_count_[index]];
     }
-    if (stream_ && cudaStreamQuery(stream_) == cudaErrorInvalidResourceHandle) {  // the host reset the device
+    if (const cudaError_t state = stream_ ? cudaStreamQuery(stream_) : cudaSuccess;
+        state != cudaSuccess && state != cudaErrorNotReady) {  // the host reset the device
       (void)cudaGetLastError();
       stream_ = nullptr;
     }
@@ -142,9 +143,12 @@ class CopyStream {
   cudaError_t error() const { return error_; }  // why there is none
   operator cudaStream_t() const { return stream_; }
 
-  cudaError_t copy(void* to, const void* from, size_t bytes) const {
-    const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_);
-    return error == cudaSuccess ? cudaStreamSynchronize(stream_) : error;
+  cudaError_t copy(const DeviceCopy* pieces, size_t count) const {
+    cudaError_t error = cudaSuccess;
+    for (size_t i = 0; i < count && error == cudaSuccess; ++i)
+      error = cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyDefault, stream_);
+    const cudaError_t done = cudaStreamSynchronize(stream_);  // of what was asked for, whatever failed then
+    return error == cudaSuccess ? done : error;
   }
 
  private:
@@ -158,10 +162,10 @@ class CopyStream {
   cudaError_t error_ = cudaSuccess;
 };
 
-static bool copy(int32_t index, void* to, const void* from, size_t bytes, DeviceError* error) {
+static bool copy(int32_t index, const DeviceCopy* pieces, size_t count, DeviceError* error) {
   const OnDevice on(index);
   const CopyStream stream(index);
-  return report(stream.error() == cudaSuccess ? stream.copy(to, from, bytes) : stream.error(), "copying",
+  return report(stream.error() == cudaSuccess ? stream.copy(pieces, count) : stream.error(), "copying",
                 error);
 }
 
@@ -201,10 +205,10 @@ static bool gather(int32_t index, const DevicePiece* pieces, size_t count, void*
     if (gathered != cudaErrorMemoryAllocation && gathered != cudaErrorNotSupported)
       return report(gathered, "gathering", error);
     (void)cudaGetLastError();
-    for (const GatheredPiece& piece : list)
-      if (!report(stream.copy(static_cast<std::byte*>(to) + piece.at, piece.from, piece.bytes), "copying",
-                  error))
-        return false;
+    for (const GatheredPiece& piece : list) {
+      const DeviceCopy alone{static_cast<std::byte*>(to) + piece.at, piece.from, piece.bytes};
+      if (!report(stream.copy(&alone, 1), "copying", error)) return false;
+    }
     return true;
   } catch (const std::bad_alloc&) {
     return report(cudaErrorMemoryAllocation, "a list of pieces", error);
@@ -278,8 +282,8 @@ static uint64_t take_refused_pins(DeviceQueue* queue) { return queue->take_refus
 // A step with a cache is no graph: launched again as one it ended the process in an H200's driver, with copies among its
 // nodes (docs/results/gpu.md). As kernels alone (step.cu) it was not seen on a device yet, and would gain 2 %.
 static void order_hot_pages(DeviceQueue* queue, const HotPages& pages) {
-  queue->go_on_without_step();
   const Asking asking(*queue);
+  queue->go_on_without_step();
   if (!queue->failed()) queue->note(order_hot_pages(queue->stream, pages));
 }
 

@@ -46,7 +46,9 @@ struct Contexts {
     if (!context &&
         (get_device(&device, index) != CUDA_SUCCESS || retain_primary(&context, device) != CUDA_SUCCESS))
       context = nullptr;
-    return context && push(context) == CUDA_SUCCESS;
+    if (context && push(context) == CUDA_SUCCESS) return true;
+    context = nullptr;  // the host has reset the device: it has another one
+    return false;
   }
 };
 static thread_local Contexts contexts;  // zeros

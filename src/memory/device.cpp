@@ -33,9 +33,20 @@ void Device::fail(const DeviceError& error) const {
 }
 
 void Device::copy(std::span<const CopyPiece> pieces) const {
+  constexpr size_t kAtOnce = 256;
+  DeviceCopy asked[kAtOnce];
+  size_t count = 0;
   DeviceError error;
-  for (const CopyPiece& piece : pieces)
-    if (piece.bytes && !table.copy(index, piece.to, piece.from, piece.bytes, &error)) fail(error);
+  const auto ask = [&] {
+    if (count && !table.copy(index, asked, count, &error)) fail(error);
+    count = 0;
+  };
+  for (const CopyPiece& piece : pieces) {
+    if (!piece.bytes) continue;
+    if (count == kAtOnce) ask();
+    asked[count++] = {piece.to, piece.from, piece.bytes};
+  }
+  ask();
 }
 
 void Device::count_refused_pins(uint64_t times, const char* words) const {
@@ -133,18 +144,15 @@ QueueBytes Queue::bytes() const {
   return all;
 }
 
-std::byte* Queue::room(Room which, size_t bytes) {
+std::byte* Queue::room(Room which, size_t bytes, size_t headroom) {
   Piece& room = rooms_[which];
   if (room.bytes < bytes) {
-    const bool kept = room.data && in_step_;  // what was asked for with it has not begun
-    if (kept) outgrown_.reserve(outgrown_.size() + 1);
+    bytes += headroom;
+    outgrown_.reserve(outgrown_.size() + 1);
     DeviceError error;
     void* const larger = device_->table.allocate(device_->index, bytes, &error);
     if (!larger) device_->fail(error);
-    if (kept)
-      outgrown_.push_back(room);
-    else if (room.data)
-      device_->table.free(device_->index, room.data);
+    if (room.data) outgrown_.push_back(room);  // what was asked for with it may not have ended, or begun
     room = {larger, bytes};
   }
   return static_cast<std::byte*>(room.data);

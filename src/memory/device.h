@@ -95,7 +95,7 @@ class Queue {
   void drain() noexcept;                     // waits, whatever went wrong
 
   // At least so many bytes, 256-byte aligned; what the last call of the same name gave is gone for what is asked for
-  // from now on. Throws WI_E_MEMORY.
+  // from now on. headroom: more of them, where it is made anew. Throws WI_E_MEMORY.
   enum Room {
     kActivations,
     kResults,
@@ -108,7 +108,7 @@ class Queue {
     kIndexing,
     kRooms
   };
-  std::byte* room(Room which, size_t bytes);
+  std::byte* room(Room which, size_t bytes, size_t headroom = 0);
   QueueBytes bytes() const;  // of all that, and of the queue's own
 
  private:
@@ -122,7 +122,7 @@ class Queue {
 
   bool in_step_ = false;
   int32_t next_mark_ = 0;
-  std::vector<Piece> outgrown_;  // rooms that what was asked for in this step works on
+  std::vector<Piece> outgrown_;  // rooms that what was asked for since finish() may work on
 };
 
 }  // namespace wi

@@ -211,13 +211,11 @@ Attention::Lists Attention::lists(size_t room, size_t runs) {
   const size_t scores = room * static_cast<size_t>(group_);
   if (!queue_)
     return {grown(retrieved_, room), grown(estimated_, room), grown(runs_, runs), grown(scores_, scores)};
-  const auto with_headroom = [](size_t count) {  // as grown() has it, and aligned
-    return (count + count / 4 + 63) & ~size_t{63};
-  };
-  const size_t each = with_headroom(room), of_runs = with_headroom(runs);
-  std::byte* const at = queue_->room(
-      Queue::kLists, of_runs * sizeof(KvRun) +
-                         each * (2 * sizeof(PartitionRef) + static_cast<size_t>(group_) * sizeof(float)));
+  const auto aligned = [](size_t count) { return (count + 63) & ~size_t{63}; };
+  const size_t each = aligned(room), of_runs = aligned(runs);
+  const size_t bytes = of_runs * sizeof(KvRun) +
+                       each * (2 * sizeof(PartitionRef) + static_cast<size_t>(group_) * sizeof(float));
+  std::byte* const at = queue_->room(Queue::kLists, bytes, bytes / 4);  // as grown() has it
   auto* const first_run = reinterpret_cast<KvRun*>(at);
   auto* const retrieved = reinterpret_cast<PartitionRef*>(first_run + of_runs);
   return {retrieved, retrieved + each, first_run, reinterpret_cast<float*>(retrieved + 2 * each)};
