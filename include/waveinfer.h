@@ -893,7 +893,8 @@ typedef struct wi_session_stats {
   uint64_t estimate_ns; /* of decode_ns: the estimation zone */
   /* Share of the attention mass that was covered exactly, mean over steps, layers and heads (of the query
    * heads that share a KV head one a step, in turns), not counting layers with a sliding window, which leave
-   * nothing out; 1 before the first such step. The estimate takes each
+   * nothing out; 1 before the first such step; 0 under a policy that leaves clusters out without an estimate
+   * ("streaming", "blocks"), for which it is not known. The estimate takes each
    * cluster that was not read by its centroid and by how far its keys spread about it (at the centroid alone,
    * section 4.2, a cluster's mass is only bounded from below); the certified value an upper bound from its
    * radius, and is thus a lower bound of the true share. */

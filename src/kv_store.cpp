@@ -129,7 +129,7 @@ bool KvStore::make_room(const Sequence& sequence, uint64_t coming_bytes, bool ma
   if (!resident_) return true;
   Residency::Wish wish;
   wish.coming = coming_bytes;
-  wish.may_wait = may_wait && !Session::reading_here();
+  wish.patience.may_wait = may_wait && !Session::reading_here();
   segments_.clear();
   if (from) segments_.assign(from->segments().begin(), from->segments().end());
   segments_.insert(segments_.end(), sequence.segments().begin(), sequence.segments().end());

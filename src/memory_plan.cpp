@@ -19,6 +19,8 @@ uint64_t device_scratch_bytes(const Runtime& runtime, const Model& model, const 
                               const SessionParams& params, int64_t rows, int64_t tokens);
 uint64_t past_scratch_bytes(const Model& model, const KvShape& shape, int64_t chunk_tokens, int64_t tokens);
 uint64_t lookup_scratch_bytes(const KvShape& shape, const SessionParams& params, int64_t tokens);
+uint64_t clustering_scratch_bytes(const KvShape& shape, const SessionParams& params, int64_t tokens,
+                                  int workers);
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
                      uint64_t pool_budget_bytes, const SlowPlan* slow);
 bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
@@ -169,11 +171,15 @@ uint64_t decoded_sealing_bytes(const Sequence& sequence, const Policy& policy, c
     const IndexSize index = index_size(shape, policy, params, span.tokens);
     const uint64_t index_bytes = most_index_bytes(shape, policy, params, span.tokens);
     const bool straight = due && slow;
-    most =
-        std::max(most, stays + (straight ? straight_making_bytes(shape, index, span.tokens, workers)
-                                : begun  ? index_bytes
-                                         : making_bytes(shape, index, span.tokens) +
-                                              building_bytes(shape, policy, params, span.tokens, workers)));
+    uint64_t making = 0;
+    if (straight)
+      making = straight_making_bytes(shape, index, span.tokens, workers);
+    else if (!begun)
+      making = making_bytes(shape, index, span.tokens) +
+               building_bytes(shape, policy, params, span.tokens, workers);
+    else if (due)
+      making = index_bytes;
+    most = std::max(most, stays + making);
     if (!due) return most;
     stays += index_bytes;
     if (!straight && !begun && shared(span))
@@ -214,7 +220,9 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   const int64_t rows = std::min(chunk_tokens, static_cast<int64_t>(tokens));
   plan.scratch_bytes =
       runtime.device ? device_scratch_bytes(runtime, model, shape, params, rows, static_cast<int64_t>(tokens))
-                     : scratch_bytes(model, rows, runtime.workers.threads());
+                     : scratch_bytes(model, rows, runtime.workers.threads()) +
+                           clustering_scratch_bytes(shape, params, static_cast<int64_t>(tokens),
+                                                    runtime.workers.threads());
   if (slow_tier && (params.kv_fast_share > 0 ||
                     !fits_budgets(kv, params.kv_budget_bytes, runtime.pool->budget(), nullptr)))
     plan.scratch_bytes +=
@@ -363,6 +371,16 @@ uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
   const uint64_t rows = static_cast<uint64_t>(std::max<int64_t>(chunk_tokens, 1));
   return rows * row_bytes + static_cast<uint64_t>(config.vocab) * sizeof(float) +
          static_cast<uint64_t>(threads) * worker_bytes;
+}
+
+// What those have who make the longest segment of a prompt.
+uint64_t clustering_scratch_bytes(const KvShape& shape, const SessionParams& params, int64_t tokens,
+                                  int workers) {
+  const PolicyParams& policy = params.policy_params;
+  const int64_t sealed = SegmentGrid(policy).sealed_end(tokens) - kSinkTokens;
+  if (sealed <= 0) return 0;
+  const auto longest = static_cast<int32_t>(std::min<int64_t>(policy.segment_tokens, sealed));
+  return building_bytes(shape, *params.policy, policy, longest, workers);
 }
 
 // The same on a device, and what is pinned for its queue: activations of one chunk and the logits of a row, the

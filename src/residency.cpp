@@ -160,11 +160,10 @@ uint64_t Residency::leaving_bytes() const {
 
 bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std::exception_ptr& refused) {
   WaveBuffer& buffer = *self.buffer_;
-  const Clock::time_point begin = Clock::now();
   refused = nullptr;
   Waiting waiting(self);
   for (int round = 0;; ++round) {
-    const auto waited = Clock::now() - begin;
+    const auto waited = Clock::now() - wish.patience.since;
     Changes changes(*this);
     {
       const CatchingUp frames_go{buffer};  // when the lock is let go of
@@ -197,7 +196,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
         for (Member* member : members_)
           if (member != &self) take_from(*member, refused != nullptr, changes.later);
       }
-      if (round > 0 && changes.missing && (refused || !wish.may_wait || waited > kPatience))
+      if (round > 0 && changes.missing && (refused || !wish.patience.may_wait || waited > kPatience))
         cut_frames(less(changes.missing, buffers.leaving_frames));
 
       // As much of that as is needed now, and what others have undertaken.
@@ -225,12 +224,13 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
     carry_out(changes, buffer, poll, refused);
     if (!changes.missing && (round > 0 || !refused)) return true;
     if (round > 1) {
-      const bool enough_waited = !wish.may_wait || !changes.coming_back || waited > kMostWait;
+      const bool enough_waited = !wish.patience.may_wait || !changes.coming_back || waited > kMostWait;
       if (changes.within_budget && (enough_waited || waited > kOthersClaims)) return true;
       if (enough_waited) return false;
       waiting.set(!changes.on_its_way);
       std::this_thread::sleep_for(kPause);
       if (poll) poll();
+      if (wish.patience.pause) (*wish.patience.pause)();
     }
     buffer.hasten();
   }

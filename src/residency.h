@@ -7,6 +7,7 @@
 // to the slow tier, waits for a step, or frees a segment.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -46,6 +47,12 @@ class Residency {
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
+  // How long a session waits for room.
+  struct Patience {
+    bool may_wait = true;  // for steps of others to end: this thread is in the middle of none
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();  // that its call waits
+    const Poll* pause = nullptr;  // called meanwhile, when this thread holds nothing; throws to give up
+  };
   // What a session tells between two steps.
   struct Wish {
     Segments segments;            // in order
@@ -56,7 +63,7 @@ class Residency {
     uint64_t cached = 0;          // of what is pinned and does not fit, in frames
     uint64_t coming = 0;          // that it may allocate until it says so again
     bool at_once = false;         // what of its own leaves does so before the next step, not beside it
-    bool may_wait = true;         // for steps of others to end: this thread is in the middle of none
+    Patience patience;
   };
   // How a session stands.
   struct Part {

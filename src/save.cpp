@@ -104,6 +104,7 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   session->rest();
   session->tokens_.append(image.tokens);
   session->exact_ = std::move(image.exact);
+  session->computed_here_ = false;
   if (!image.logits.empty()) session->logits_ = std::make_shared<std::vector<float>>(std::move(image.logits));
   if (image.prompt_end > 0) {
     session->prompt_logits_ = image.prompt_logits.empty()
@@ -124,7 +125,7 @@ void Session::make_room_to_load(const Sequence& sequence, uint64_t bytes, const 
                                 const std::atomic<bool>* cancel) {
   if (!resident_ || bytes == 0) return;
   refused_ = nullptr;
-  make_room_of(sequence, bytes, SealWhen::prefilling, !Use::reading_here(), cancel, from);
+  make_room_of(sequence, bytes, SealWhen::prefilling, {!Use::reading_here()}, cancel, from);
 }
 
 SavedParams Session::saved_params() const {

@@ -137,6 +137,7 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
     StageTimer timer(elapsed_ns);
     const int64_t chunk = params.chunk_tokens > 0 ? params.chunk_tokens : prefill_chunk_step(model_->config);
     if (fresh) {
+      computed_here_ = true;
       // Of a longer window a chunk finds tokens unsealed that others' have in segments.
       const bool alike =
           chunk == prefill_chunk_step(model_->config) && params_.policy_params.local_window <= chunk;
@@ -145,7 +146,9 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
       // Logits of every token need every token computed.
       if (params_.prefix_reuse && params.logits.empty()) adopt_prefix(ids, chunk);
     }
-    if (sequence_.tokens() != alike_end_ || final_tokens != alike_final_) alike_end_ = -1;
+    if (sequence_.tokens() != alike_end_ || final_tokens != alike_final_ ||
+        chunk != prefill_chunk_step(model_->config))
+      alike_end_ = -1;
     const int64_t reused = fresh ? sequence_.tokens() : 0;
     const int64_t whole = static_cast<int64_t>(ids.size());
     const int64_t total = one_chunk ? std::min(whole, reused + chunk_from(sequence_.tokens(), chunk)) : whole;
@@ -165,7 +168,7 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
         const int64_t first = sequence_.tokens(), whole_chunk = chunk_from(first, chunk);
         const int64_t count = std::min(whole_chunk, total - done);
         const bool last = done + count == total;
-        use.rest(count, SealWhen::prefilling, cancel);
+        use.rest(count, SealWhen::prefilling, cancel, &stream);
         // What will be sealed after it is, as far as it is there, before it: as who takes it over has it.
         if (count > params_.sparse_read_tokens) seal_read(use, stream, final_tokens, count, cancel);
         const bool alike = alike_end_ == first && count == whole_chunk && !reads_sparsely(sequence_, count);
@@ -217,7 +220,7 @@ void Session::adopt_prefix(std::span<const int32_t> ids, int64_t chunk) {
   const bool alike = alike_end_ == 0 && params_.sparse_read_tokens < chunk;
   const auto whole = static_cast<int64_t>(ids.size());
   const auto may_end = [&](int64_t end) {
-    return any || (alike && (end - kSinkTokens) % chunk == 0 && whole - end > params_.sparse_read_tokens);
+    return whole - end > params_.sparse_read_tokens && (any || (alike && (end - kSinkTokens) % chunk == 0));
   };
   const int64_t taken = runtime_->prefixes.adopt_longest(
       prefix_root(), ids, SegmentGrid(params_.policy_params), any, may_end, sequence_);
@@ -344,7 +347,7 @@ void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_token
   std::vector<std::shared_ptr<Segment>> published;
   if (params_.prefix_reuse) {
     context.on_segment = [&](const std::shared_ptr<Segment>& segment) {
-      if (segment->end_position() > exact_.prefix()) return;
+      if (!computed_here_ || segment->end_position() > exact_.prefix()) return;
       auto lineage = std::make_shared<Segment::Lineage>();
       lineage->parent = prefix_root();
       for (const auto& before : sequence_.segments())  // it may take the place of the last ones
@@ -385,7 +388,7 @@ void Session::seal_read(Use& use, const Stream& stream, int64_t final_tokens, in
     const bool full = error.code() == WI_E_BUDGET || (refused_ && error.code() == WI_E_IO);
     if (!resident_ || !full) throw;
   }
-  use.rest(coming, SealWhen::prefilling, cancel);
+  use.rest(coming, SealWhen::prefilling, cancel, &stream);
   // It may be too small for an old segment, and not for the new one.
   if (refused_ && least_making(sequence_, 0, SealWhen::prefilling) != Making::whole)
     making_ = Making::straight;
@@ -408,6 +411,7 @@ std::shared_ptr<Session> Session::fork() {
   fork->sequence_ = sequence_;
   fork->sequence_.settle();
   fork->exact_ = exact_;
+  fork->computed_here_ = computed_here_;
   fork->logits_ = logits_;
   fork->logits_shared_ = logits_shared_ = true;
   fork->prompt_logits_ = prompt_logits_;
@@ -438,7 +442,7 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
       context.queue = workspace->queue();
       context.before_tokens = [&](int64_t tokens) {
         use.between([&](bool may_wait) {
-          fork->make_room(fork->sequence_, tokens, SealWhen::prefilling, may_wait, flag_of(cancel));
+          fork->make_room(fork->sequence_, tokens, SealWhen::prefilling, {may_wait}, flag_of(cancel));
         });
         context.straight = fork->making_ == Making::whole ? nullptr : runtime_->buffer.get();
       };
@@ -448,6 +452,7 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
   fork->sequence_.settle();
   fork->tokens_ = tokens_;
   fork->exact_ = exact_;
+  fork->computed_here_ = computed_here_;
   fork->logits_ = logits_;
   fork->logits_shared_ = logits_shared_ = true;
   fork->prompt_logits_ = prompt_logits_;

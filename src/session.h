@@ -171,11 +171,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // final_tokens: with prefilling, what the sequence will have when the call ends.
   enum class SealWhen { prefilling, decoding };
   // Room for what a sequence of this session's takes next, while no reading of it lives (residency.h).
-  // may_wait: as in Residency::Wish.
-  void make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when, bool may_wait,
-                 const std::atomic<bool>* cancel);
-  bool make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when, bool may_wait,
-                    const std::atomic<bool>* cancel, const Sequence* from = nullptr);
+  void make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when,
+                 const Residency::Patience& patience, const std::atomic<bool>* cancel);
+  bool make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when,
+                    const Residency::Patience& patience, const std::atomic<bool>* cancel,
+                    const Sequence* from = nullptr);
   // How what is read becomes segments: whole ones in the fast tier, such as go straight to the slow one, or those
   // with the tail's older blocks there too, until it is their turn. Each needs less room than the one before.
   enum class Making { whole, straight, spilled };
@@ -210,6 +210,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void check_length(int64_t tokens) const;  // that the model can be computed so far
   Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
   void commit(const Event& event) noexcept;
+  void take_back_step() noexcept;
   bool pending() const { return tokens_.size() > sequence_.tokens(); }
   float* fresh_logits();
   void publish_stats();
@@ -236,12 +237,14 @@ class Session : public std::enable_shared_from_this<Session> {
   std::exception_ptr refused_;          // by the slow tier then; null: it took all that was to leave
   Making making_ = Making::whole;       // of what is sealed next
   ExactTokens exact_;  // or that are to be computed so, if pending: a cut brings such a one back
+  // Or by a session of this process with these weights and this precision: what a file has is another's word.
+  bool computed_here_ = true;
   // While a first prompt of alike_final_ tokens is read in whole chunks of the library's own size: how far. Every session
   // that reads it so has the same bits there; each number depends on what else is in its chunk. -1: it is not read so.
   int64_t alike_end_ = -1, alike_final_ = 0;
-  int64_t settled_before_ = 0;                  // a step
-  std::shared_ptr<std::vector<float>> logits_;  // (vocab) after the last computed token; null: none
-  bool logits_shared_ = false;                  // with a fork or prompt_logits_, at some time
+  int64_t tokens_before_ = 0, settled_before_ = 0;  // a step
+  std::shared_ptr<std::vector<float>> logits_;      // (vocab) after the last computed token; null: none
+  bool logits_shared_ = false;                      // with a fork or prompt_logits_, at some time
   // As they were at the end of the last prefill, so that a host that cuts the answer off starts from them.
   std::shared_ptr<std::vector<float>> prompt_logits_;  // null: none
   int64_t prompt_end_ = 0, prompt_sealed_end_ = 0;
@@ -250,7 +253,7 @@ class Session : public std::enable_shared_from_this<Session> {
   EventText text_;
   std::vector<wi_token_logprob> top_;  // of the last event
 
-  SessionTotals totals_;
+  SessionTotals totals_, totals_before_;  // a step
   std::atomic<uint64_t> mandatory_bytes_{0};
   mutable std::mutex stats_mutex_;
   wi_session_stats published_{};

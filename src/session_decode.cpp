@@ -78,22 +78,39 @@ void Session::copy_logits(const CancelToken* cancel, std::span<float> out) {
   std::copy(logits_->begin(), logits_->end(), out.begin());
 }
 
-// A token each: `accepted`, or the sampler's. A step that was computed stays computed if no token can be had
-// after all, so that trying again costs nothing.
+// A token each: `accepted`, or the sampler's. If one cannot be had after all, the steps of all are taken back: a prompt
+// that came next would find its first token computed otherwise.
 void Session::next_tokens(Use& use, const Company& company, const int32_t* accepted,
                           const CancelToken* cancel, Event* events_out) {
   auto workspace = company.sessions[0]->runtime_->workspace();
-  compute_pending(use, company, *workspace, cancel);
+  for (Session* session : company.sessions) {
+    session->tokens_before_ = session->sequence_.tokens();
+    session->totals_before_ = session->totals_;
+  }
   uint64_t elapsed_ns = 0;
-  {
+  try {
+    compute_pending(use, company, *workspace, cancel);
     StageTimer timer(elapsed_ns);
     choose(company, accepted, *workspace, events_out);
+  } catch (...) {
+    for (Session* session : company.sessions) session->take_back_step();
+    throw;
+  }
+  {
+    StageTimer timer(elapsed_ns);
     for (size_t i = 0; i < company.sessions.size(); ++i) company.sessions[i]->commit(events_out[i]);
   }
   for (Session* session : company.sessions) {
     session->totals_.decode_ns += elapsed_ns;
     session->totals_.stages.weights_ns += elapsed_ns;
   }
+}
+
+void Session::take_back_step() noexcept {
+  if (sequence_.tokens() == tokens_before_) return;
+  sequence_.take_back(sequence_.tokens() - tokens_before_);
+  sequence_.restore_settled_end(settled_before_);
+  totals_ = totals_before_;
 }
 
 // Sessions beside each other, but where a host's callback takes part, which is called by the host's thread.

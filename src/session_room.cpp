@@ -27,12 +27,13 @@ void wish_of(const Sequence& sequence, const Policy& policy, const PolicyParams&
 
 // Where the budgets or the session's share of the fast tier do not hold all keys and values and what comes next,
 // the oldest segments move to the slow tier, of this session and of others.
-bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when, bool may_wait,
-                           const std::atomic<bool>* cancel, const Sequence* from) {
+bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, SealWhen when,
+                           const Residency::Patience& patience, const std::atomic<bool>* cancel,
+                           const Sequence* from) {
   Residency::Wish wish;
   std::vector<std::shared_ptr<const Segment>> both;  // sequences' segments, where it is made of another
   wish.coming = coming_bytes;
-  wish.may_wait = may_wait;
+  wish.patience = patience;
   wish.at_once = when == SealWhen::prefilling;
   if (has_slow_tier()) {
     if (from) both.assign(from->segments().begin(), from->segments().end());
@@ -56,8 +57,8 @@ bool Session::make_room_of(const Sequence& sequence, uint64_t coming_bytes, Seal
   return room;
 }
 
-void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when, bool may_wait,
-                        const std::atomic<bool>* cancel) {
+void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when,
+                        const Residency::Patience& patience, const std::atomic<bool>* cancel) {
   if (!resident_) return;
   const Making least = least_making(sequence, coming_tokens, when);
   making_ = first_making(sequence, coming_tokens, when);
@@ -70,8 +71,9 @@ void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when
     if (making_ == Making::spilled) spill_tail(sequence, cancel);
     sealing = sealing_bytes(sequence, coming_tokens, when, making_);
     const bool is_least = making_ == least;
-    room_ = make_room_of(sequence, sequence.bytes_to_reserve(coming_tokens) + sealing, when,
-                         may_wait && is_least, cancel);
+    Residency::Patience own = patience;
+    own.may_wait = patience.may_wait && is_least;
+    room_ = make_room_of(sequence, sequence.bytes_to_reserve(coming_tokens) + sealing, when, own, cancel);
     // What the slow tier refused once it refuses again, and what comes next may need less than is asked for.
     if (room_ || is_least || refused_) {
       try {
@@ -152,7 +154,7 @@ void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
            static_cast<uint64_t>(plan.again) * sequence_.shape().token_bytes();
   };
   const auto make = [&](bool wait) {
-    return make_room_of(sequence_, bytes(), SealWhen::prefilling, wait, nullptr);
+    return make_room_of(sequence_, bytes(), SealWhen::prefilling, {wait}, nullptr);
   };
   making_ = Making::whole;
   room_ = (!may_be_straight || could_hold(sequence_, bytes())) && make(may_wait && !may_be_straight);

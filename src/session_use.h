@@ -6,6 +6,7 @@
 #include <span>
 
 #include "src/host_call.h"
+#include "src/memory/breaks.h"
 #include "src/session.h"
 
 namespace wi {
@@ -24,13 +25,22 @@ class Session::Use {
   }
 
   // Between two steps of a long call: what no step needs may leave the fast tier, to make room for so many
-  // tokens more.
-  void rest(int64_t coming_tokens, SealWhen when, const CancelToken* cancel) {
+  // tokens more. breaks: of the call that waits for it; null: there are none.
+  void rest(int64_t coming_tokens, SealWhen when, const CancelToken* cancel, const Stream* breaks = nullptr) {
+    const Residency::Poll pause = [&] {
+      const Middle of_this_call;
+      take_break(*breaks);
+    };
     between([&](bool may_wait) {
+      // All of a batch wait no longer than one of them may.
+      Residency::Patience patience;
+      patience.may_wait = may_wait;
+      patience.pause = breaks ? &pause : nullptr;
       place_ = 0;
       for (Session* session : sessions_) {
+        const bool comes = when == SealWhen::prefilling || session->pending();
         try {
-          session->make_room(session->sequence_, coming_tokens, when, may_wait, flag_of(cancel));
+          if (comes) session->make_room(session->sequence_, coming_tokens, when, patience, flag_of(cancel));
         } catch (const Error& error) {
           if (!batch_) throw;
           throw_error(error.code(), concat("sessions[", place_, "]: ", error.what()), error.native_code());
@@ -57,6 +67,11 @@ class Session::Use {
   }
 
  private:
+  // What comes between does not wait for others itself.
+  struct Middle {
+    Middle() { ++reading_here_; }
+    ~Middle() { --reading_here_; }
+  };
   Use(std::span<Session* const> sessions, bool batch, bool reads) : sessions_(sessions), batch_(batch) {
     for (Session* session : sessions_) {
       refuse_unless_free(*session);

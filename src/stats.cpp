@@ -37,7 +37,11 @@ void StepStats::add_buffer(const StepStats& other) {
 }
 
 void fill_stats(const Sequence& sequence, const StepStats& steps, wi_session_stats& out) {
-  const double covered = steps.coverage_count ? static_cast<double>(steps.coverage_count) : 1;
+  // Who leaves out without an estimate does not know what that was.
+  const double nothing_measured = steps.dropped_clusters ? 0 : 1;
+  const auto mean = [&](double sum) {
+    return steps.coverage_count ? sum / static_cast<double>(steps.coverage_count) : nothing_measured;
+  };
   out.segments = static_cast<int32_t>(sequence.segments().size());
   out.tokens = static_cast<uint64_t>(sequence.tokens());
   out.kv_bytes = sequence.bytes();
@@ -61,9 +65,9 @@ void fill_stats(const Sequence& sequence, const StepStats& steps, wi_session_sta
   out.retrieve_ns = steps.retrieve_ns;
   out.attend_ns = steps.attend_ns;
   out.estimate_ns = steps.estimate_ns;
-  out.estimated_coverage = steps.coverage_count ? steps.estimated_coverage_sum / covered : 1;
-  out.certified_coverage = steps.coverage_count ? steps.certified_coverage_sum / covered : 1;
-  out.certified_coverage_min = steps.certified_coverage_min;
+  out.estimated_coverage = mean(steps.estimated_coverage_sum);
+  out.certified_coverage = mean(steps.certified_coverage_sum);
+  out.certified_coverage_min = steps.coverage_count ? steps.certified_coverage_min : nothing_measured;
 }
 
 }  // namespace wi

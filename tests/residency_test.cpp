@@ -485,6 +485,36 @@ void a_session_that_writes_does_not_wait_for_those_that_read(void**) {
   assert_in_time(times[297] < 50);  // a chunk takes some, and whoever waited for others' claims 200
 }
 
+// Nor do many of them, one after the other.
+void a_batch_that_writes_does_not_wait_for_those_that_read(void**) {
+  constexpr size_t kSessions = 12;
+  const uint64_t one = bytes_of_one();
+  World world(kSessions * one);
+  std::vector<std::shared_ptr<Session>> sessions;
+  std::vector<Session*> batch;
+  for (uint64_t i = 0; i < kSessions; ++i) {
+    sessions.push_back(world.session());
+    read(*sessions.back(), i);
+    batch.push_back(sessions.back().get());
+  }
+  std::atomic<bool> stop{false};
+  std::thread readers([&] {
+    for (uint64_t i = kSessions; !stop; ++i) read(*world.session(), i, 4 * kPrompt);
+  });
+  std::vector<Event> events(kSessions);
+  double longest = 0;
+  for (int step = 0; step < test::emulated_or(20, 200); ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    Session::decode_batch(batch, nullptr, events.data());
+    longest = std::max(
+        longest, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+  stop = true;
+  readers.join();
+  std::printf("  at most %.1f ms\n", longest);
+  assert_in_time(longest < 600);  // once 200 for others' claims, where each waited for those
+}
+
 // Of what nobody can have nobody waits for the other to give it up, nor a batch for itself.
 void calls_that_find_no_room_end_soon(void**) {
   World world(uint64_t{8} << 20);
@@ -859,6 +889,7 @@ int main() {
       cmocka_unit_test(a_newcomer_waits_for_the_memory_of_one_that_is_being_closed),
       cmocka_unit_test(a_save_that_takes_long_keeps_nobody_from_room),
       cmocka_unit_test(a_session_that_writes_does_not_wait_for_those_that_read),
+      cmocka_unit_test(a_batch_that_writes_does_not_wait_for_those_that_read),
       cmocka_unit_test(calls_that_find_no_room_end_soon),
       cmocka_unit_test(whatever_makes_a_session_finds_room),
       cmocka_unit_test(whatever_a_session_has_become_finds_room),

@@ -269,6 +269,34 @@ void a_batch_that_fails_says_who_and_changes_nobody(void**) {
     assert_int_equal(sessions[i]->stats().decode_steps, controls[i]->stats().decode_steps);
 }
 
+// Neither its own failure nor a companion's decides how the newest token is computed that a prompt comes after.
+void what_a_failed_step_computed_is_no_part_of_a_prompt(void**) {
+  auto rt = runtime();
+  SamplingParams breaks = warm();
+  breaks.logits_callback = [](void*, float*, uint64_t) { return 9; };
+  const auto at_pending = [&](size_t tokens) {
+    auto session = Session::create(rt, model(), session_params(rt, "wave"));
+    session->prefill(prompt(tokens), {}, nullptr);
+    session->decode(nullptr);  // a token that is not computed itself
+    return session;
+  };
+  const auto wanted = at_pending(900), alone = at_pending(900), beside = at_pending(900);
+  const auto failing = at_pending(300);
+  failing->set_sampling(breaks);
+  alone->set_sampling(breaks);
+  Session* const batch[] = {beside.get(), failing.get()};
+  Event events[2];
+  assert_error(WI_E_CANCELLED, "logits_callback", alone->decode(nullptr));
+  assert_error(WI_E_CANCELLED, "logits_callback", Session::decode_batch(batch, nullptr, events));
+  for (Session* session : {wanted.get(), alone.get(), beside.get()})
+    session->prefill(prompt(700, 1), {}, nullptr);
+  for (Session* session : {alone.get(), beside.get()}) {
+    assert_int_equal(session->stats().segments, wanted->stats().segments);
+    assert_int_equal(session->stats().decode_steps, wanted->stats().decode_steps);
+    assert_true(logits_of(*session) == logits_of(*wanted));
+  }
+}
+
 void a_batch_may_mix_kv_types(void**) {
   auto rt = runtime();
   std::vector<std::shared_ptr<Session>> sessions, alone;
@@ -408,6 +436,7 @@ int main() {
       cmocka_unit_test(accept_leaves_the_random_numbers_alone),
       cmocka_unit_test(a_refused_allocation_loses_no_token_and_no_random_number),
       cmocka_unit_test(a_batch_that_fails_says_who_and_changes_nobody),
+      cmocka_unit_test(what_a_failed_step_computed_is_no_part_of_a_prompt),
       cmocka_unit_test(a_batch_may_mix_kv_types),
       cmocka_unit_test(keys_beyond_the_kv_type_are_an_error_that_names_the_layer),
       cmocka_unit_test(keys_that_are_no_numbers_are_an_error),

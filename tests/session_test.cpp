@@ -12,6 +12,7 @@
 
 #include "src/repeats.h"
 #include "tests/support/emulated.h"
+#include "tests/support/folder.h"
 #include "tests/support/random_model.h"
 #include "tests/test.h"
 
@@ -494,7 +495,98 @@ void what_was_read_otherwise_is_not_taken_for_alike(void**) {
   assert_true(logits_beside(2300, 512, 64) == logits_beside(2300, -1, 64));
 #ifndef WI_EMULATED
   assert_true(logits_beside(4600, 0, 2100) == logits_beside(4600, -1, 64));
+
+  // Chunks of the library's size at first, then others: as of a task that was cancelled.
+  const auto ids = prompt(4600);
+  const auto rt = runtime();
+  SessionParams params = session_params(rt, "wave");
+  params.policy_params.segment_tokens = 1024;
+  const auto other = Session::create(rt, model(), params);
+  const auto done = static_cast<size_t>(other->prefill_chunk_of(ids, {}, nullptr));
+  PrefillParams chunks;
+  chunks.chunk_tokens = 512;
+  other->prefill(std::span(ids).subspan(done), chunks, nullptr);
+  const auto session = Session::create(rt, model(), params);
+  session->prefill(ids, {}, nullptr);
+  assert_true(logits_of(*session) == logits_beside(4600, -1, 64));
 #endif
+}
+
+// Nor does it hide what is alike, or what goes on further.
+void every_chain_of_equal_segments_is_looked_at(void**) {
+  const auto ids = prompt(test::emulated_or(2600, 4600));
+  const auto rt = runtime();
+  SessionParams params = session_params(rt, "wave");
+  params.policy_params.segment_tokens = 1024;
+  PrefillParams chunks;
+  chunks.chunk_tokens = 512;
+  const auto otherwise = Session::create(rt, model(), params),
+             as_usual = Session::create(rt, model(), params);
+  otherwise->prefill(ids, chunks, nullptr);
+  as_usual->prefill(ids, {}, nullptr);
+  assert_int_equal(as_usual->stats().prefix_tokens, 0);
+  const auto third = Session::create(rt, model(), params);
+  third->prefill(ids, {}, nullptr);
+  assert_true(third->stats().prefix_tokens >= 2052);
+  for (const bool first_is_cut : {true, false}) {
+    const auto world = runtime();
+    params = session_params(world, "wave");
+    params.policy_params.segment_tokens = 1024;
+    const auto first = Session::create(world, model(), params),
+               second = Session::create(world, model(), params);
+    first->prefill(ids, chunks, nullptr);
+    second->prefill(ids, chunks, nullptr);
+    (first_is_cut ? first : second)->truncate(1200);
+    params.any_prefix = true;
+    const auto any = Session::create(world, model(), params);
+    any->prefill(ids, {}, nullptr);
+    assert_true(any->stats().prefix_tokens >= 2052);
+  }
+}
+
+// A file's keys and values may be of another precision, or anybody's: nobody else gets them.
+void what_a_file_has_is_not_offered_to_others(void**) {
+  const auto rt = runtime();
+  const auto ids = prompt(1600);
+  SessionParams params = session_params(rt, "wave");
+  params.policy_params.segment_tokens = 1024;  // what is loaded becomes part of longer ones
+  params.any_prefix = true;
+  test::Folder folder;
+  const std::string path = folder.file("saved");
+  {
+    const auto saved = Session::create(rt, model(), params);
+    saved->prefill({ids.data(), 800}, {}, nullptr);
+    saved->save(path, nullptr);
+  }
+  const auto loaded = Session::load(
+      rt, model(), path, [&](const SessionParams&) { return params; }, nullptr);
+  loaded->prefill(std::span(ids).subspan(800), {}, nullptr);
+  const auto fork = loaded->fork();
+  fork->prefill(prompt(600, 3), {}, nullptr);
+  const auto other = Session::create(rt, model(), params);
+  other->prefill(ids, {}, nullptr);
+  assert_int_equal(other->stats().prefix_tokens, 0);
+}
+
+// What others hold does not make the rest of a prompt so short that it is read through the policy.
+void a_prefix_leaves_no_rest_that_is_read_sparsely(void**) {
+  const auto rt = runtime();
+  const auto ids = prompt(test::emulated_or(2200, 4600));
+  SessionParams params = session_params(rt, "wave");
+  params.policy_params.segment_tokens = 1024;
+  params.sparse_read_tokens = 100;
+  const auto count = static_cast<size_t>(kSinkTokens + test::emulated_or(2048, 4352) + 64);
+  const auto alone = Session::create(rt, model(), params);
+  alone->prefill({ids.data(), count}, {}, nullptr);
+  const auto wanted = logits_of(*alone);
+  alone->truncate(0);
+  const auto first = Session::create(rt, model(), params);
+  first->prefill(ids, {}, nullptr);
+  params.any_prefix = true;
+  const auto any = Session::create(rt, model(), params);
+  any->prefill({ids.data(), count}, {}, nullptr);
+  assert_true(any->stats().prefix_tokens > 0);
+  assert_true(max_difference(logits_of(*any), wanted) < kRounding);
 }
 
 void equal_prompts_share_segments(void**) {
@@ -541,6 +633,27 @@ void equal_prompts_of_other_precision_share_nothing(void**) {
   }
   for (int i : {0, 1, 2, 3}) assert_int_equal(sessions[static_cast<size_t>(i)]->stats().prefix_tokens, 0);
   assert_true(sessions[4]->stats().prefix_tokens >= 512);
+}
+
+// What is left out without an estimate is not called covered.
+void coverage_is_said_where_it_is_measured(void**) {
+  for (const char* policy : {"full", "wave", "streaming", "blocks"}) {
+    auto rt = runtime();
+    SessionParams params = session_params(rt, policy);
+    params.policy_params.budget = 0.05f;
+    const auto session = Session::create(rt, model(), params);
+    session->prefill(prompt(1000), {}, nullptr);
+    assert_true(session->stats().estimated_coverage == 1);
+    session->decode(nullptr);
+    session->decode(nullptr);
+    const wi_session_stats stats = session->stats();
+    const bool drops = std::string_view(policy) == "streaming" || std::string_view(policy) == "blocks";
+    if (drops) assert_true(stats.dropped_clusters > 0);
+    const double measured = std::string_view(policy) == "wave" ? 1e-3 : 1;
+    for (const double coverage :
+         {stats.estimated_coverage, stats.certified_coverage, stats.certified_coverage_min})
+      assert_true(drops ? coverage == 0 : coverage >= measured && coverage <= 1);
+  }
 }
 
 void over_budget_changes_nothing(void**) {
@@ -712,8 +825,12 @@ int main() {
       cmocka_unit_test(nearly_equal_models_share_nothing),
       cmocka_unit_test(shared_segments_change_no_bit),
       cmocka_unit_test(what_was_read_otherwise_is_not_taken_for_alike),
+      cmocka_unit_test(every_chain_of_equal_segments_is_looked_at),
+      cmocka_unit_test(what_a_file_has_is_not_offered_to_others),
+      cmocka_unit_test(a_prefix_leaves_no_rest_that_is_read_sparsely),
       cmocka_unit_test(equal_prompts_share_segments),
       cmocka_unit_test(equal_prompts_of_other_precision_share_nothing),
+      cmocka_unit_test(coverage_is_said_where_it_is_measured),
       cmocka_unit_test(over_budget_changes_nothing),
       cmocka_unit_test(runtime_budget_holds_for_all_sessions),
       cmocka_unit_test(cancelled_prefill_changes_nothing),

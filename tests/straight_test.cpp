@@ -222,6 +222,49 @@ void a_prefix_beyond_the_sessions_budget_is_computed(void**) {
   assert_true(logits[0] == logits[1]);
 }
 
+// Also one that is over it by the first tokens alone, which are taken over as well.
+void a_prefix_counts_with_the_tokens_before_it(void**) {
+  const TiersWorld world = world_of({}), alone = world_of({.slow = false});
+  const std::vector<int32_t> ids = random_prompt(kPrompt);
+  SessionParams params = params_of(world);
+  params.prefix_reuse = true;
+  const auto other = Session::create(world.runtime, world.model, params);
+  other->prefill(ids, {}, nullptr);
+  uint64_t bytes = 0;
+  const auto segments = other->sequence().segments();
+  assert_true(segments.size() > 2);
+  for (const auto& segment : segments.first(2)) bytes += segment->bytes();
+  params.kv_budget_bytes = bytes + 1;
+  const auto session = Session::create(world.runtime, world.model, params);
+  session->prefill(ids, {}, nullptr);
+  const auto expected = session_of(alone);
+  expected->prefill(ids, {}, nullptr);
+  std::vector<float> logits[2];
+  step(*session, 3, logits[0]);
+  step(*expected, 3, logits[1]);
+  assert_true(logits[0] == logits[1]);
+}
+
+// Who has nothing to compute needs no room for it, and is in nobody's way.
+void a_batch_asks_for_no_room_where_nothing_comes(void**) {
+  const TiersWorld world = world_of({});
+  SessionParams params = params_of(world);
+  const auto writing = Session::create(world.runtime, world.model, params);
+  writing->prefill(random_prompt(300), {}, nullptr);
+  writing->decode(nullptr);
+  params.kv_budget_bytes = segment_bytes() * 8 / 5;
+  const auto spilled = Session::create(world.runtime, world.model, params);
+  constexpr size_t kWholeBlocks = kSinkTokens + 78 * kBlockTokens;
+  spilled->prefill(random_prompt(kWholeBlocks), {}, nullptr);
+  assert_int_equal(spilled->sequence().slow_segments(), spilled->sequence().segments().size());
+  params.kv_budget_bytes = spilled->stats().kv_bytes;
+  const auto full = spilled->fork_as(params, nullptr);
+  Session* const batch[] = {writing.get(), full.get()};
+  Event events[2];
+  Session::decode_batch(batch, nullptr, events);
+  assert_int_equal(events[1].token, spilled->decode(nullptr).token);
+}
+
 // Short prompts may be read through the index, as steps are; those look at the tail in memory.
 void a_short_prompt_behind_a_long_one_may_be_read_through_the_index(void**) {
   const TiersWorld world = world_of({.kv_budget_bytes = 2 * segment_bytes()}),
@@ -348,6 +391,8 @@ int main() {
       cmocka_unit_test(a_prompt_that_is_given_up_half_way_goes_on_as_in_memory),
       cmocka_unit_test(a_cut_brings_tokens_back_beside_blocks_on_the_disk),
       cmocka_unit_test(a_prefix_beyond_the_sessions_budget_is_computed),
+      cmocka_unit_test(a_batch_asks_for_no_room_where_nothing_comes),
+      cmocka_unit_test(a_prefix_counts_with_the_tokens_before_it),
       cmocka_unit_test(a_short_prompt_behind_a_long_one_may_be_read_through_the_index),
       cmocka_unit_test(a_disk_that_fails_leaves_the_session_as_it_was),
       cmocka_unit_test(the_planned_part_is_enough_and_less_than_a_segment),

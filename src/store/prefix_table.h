@@ -24,8 +24,9 @@ class PrefixTable {
   // segment->lineage must be set.
   void publish(const std::shared_ptr<Segment>& segment);
   // Adopts the longest chain of published segments that `ids` starts with and that ends where `may_end` allows, as
-  // far as the sequence's budget holds it; root identifies model, KV type and policy parameters. Only such segments are taken as this prompt would be cut into, and
-  // unless `any`, such as it would have, bit for bit. Returns the tokens taken over.
+  // far as the sequence's budget holds it; root identifies model, KV type and policy parameters. Only such segments are
+  // taken as this prompt would be cut into, and unless `any`, such as it would have, bit for bit. Returns the tokens
+  // taken over.
   using MayEnd = std::function<bool(int64_t end)>;
   int64_t adopt_longest(uint64_t root, std::span<const int32_t> ids, const SegmentGrid& grid, bool any,
                         const MayEnd& may_end, Sequence& sequence);
@@ -40,7 +41,8 @@ class PrefixTable {
     std::multimap<uint64_t, std::weak_ptr<const Segment>> children;
     uint64_t hits = 0;
   };
-  std::shared_ptr<const Segment> find(uint64_t parent, std::span<const int32_t> ids, SegmentSpan span);
+  std::vector<std::shared_ptr<const Segment>> find(uint64_t parent, std::span<const int32_t> ids,
+                                                   SegmentSpan span, bool any);
   std::shared_ptr<Trie> trie_;
 };
 

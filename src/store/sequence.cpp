@@ -89,6 +89,7 @@ void Sequence::spill_tail(const std::shared_ptr<SpillFile>& file, int64_t end,
 }
 
 void Sequence::bring_back_tail() {
+  check_budget(slow_blocks() * kBlockTokens * shape_.token_bytes(), "recent tokens");
   for (size_t i = 0, slow = slow_blocks(); i < slow; ++i) {
     // The last one first: those that are slow are the first ones, whatever is thrown.
     BlockRef& block = tail_[slow - 1 - i];

@@ -55,6 +55,7 @@ class Sequence {
   // Adds to `runs` where the tokens [first, first + count) go; none is sealed. row: that of the first.
   void places(int32_t layer, int64_t first, int64_t count, int64_t row, std::vector<AppendRun>& runs);
   void commit(int64_t count);
+  void take_back(int64_t count) { tokens_ -= count; }  // the newest, of which none is sealed
 
   // ---- the tail's tiers: while a prompt is read, its older blocks may lie in the slow one ----
   size_t slow_blocks() const;  // which are the first ones
