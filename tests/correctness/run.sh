@@ -30,7 +30,8 @@ set_up "${build_packages[@]}" python3-venv python3-dev
 configure "$build"
 cmake --build "$build" --target waveinfer -j "$(nproc)" >/dev/null
 python_environment peers "${peer_packages[@]}"
-library=$(find "$build" -name libwaveinfer.so -print -quit)
+library=$build/lib/libwaveinfer.so # and no other one that lies about in there, as the bundled one does
+[ -e "$library" ] || { echo "tests/correctness/run.sh: there is no $library: is $build a build folder of one configuration?" >&2; exit 1; }
 
 compare() {
   local part failed=0
