@@ -2,7 +2,7 @@
 # package manager (Debian 12, Ubuntu 24.04 and their kin). Asks for nothing, says what it does, and does
 # nothing and takes no time where all is there.
 
-build_packages=(g++ cmake ninja-build pkg-config libhwy-dev libmimalloc-dev
+build_packages=(g++ cmake ninja-build make pkg-config libhwy-dev libmimalloc-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev nlohmann-json3-dev libcmocka-dev libboost-context-dev xz-utils)
 # One fixed version on every system, so that the same source is formatted and judged the same everywhere.
 clang_packages=(clang-14 libclang-rt-14-dev)
