@@ -2,8 +2,8 @@
 # package manager (Debian 12, Ubuntu 24.04 and their kin). Asks for nothing, says what it does, and does
 # nothing and takes no time where all is there.
 
-build_packages=(g++ cmake ninja-build make pkg-config libhwy-dev libmimalloc-dev
-  libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev nlohmann-json3-dev libcmocka-dev libboost-context-dev xz-utils)
+build_packages=(g++ cmake ninja-build make pkg-config libhwy-dev libmimalloc-dev libpcre2-dev libutf8proc-dev
+  libxxhash-dev liburing-dev nlohmann-json3-dev libcmocka-dev libboost-context-dev xz-utils)
 # One fixed version on every system, so that the same source is formatted and judged the same everywhere.
 clang_packages=(clang-14 libclang-rt-14-dev)
 packaging_packages=(dpkg-dev file abigail-tools) # what makes a .deb, and holds the ABI against its baseline
@@ -49,14 +49,18 @@ set_up() {
   return 1
 }
 
-# configure DIRECTORY [OPTION...]: runs CMake there; without options, only if no earlier run succeeded.
+# configure DIRECTORY [OPTION...]: runs CMake there; without options, only if no earlier run succeeded, or one without
+# the tests, as README.md has it for who embeds the library.
 configure() {
   local directory=$1 log=$1/configure.log
   shift
-  if [ $# = 0 ] && { [ -e "$directory/build.ninja" ] || [ -e "$directory/Makefile" ]; }; then return 0; fi
+  if [ $# = 0 ] && { [ -e "$directory/build.ninja" ] || [ -e "$directory/Makefile" ]; } &&
+    ! grep -qs '^BUILD_TESTING:BOOL=OFF' "$directory/CMakeCache.txt"; then
+    return 0
+  fi
   echo "set-up: configuring ${directory#"$top"/}"
   mkdir -p "$directory"
-  CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S "$top" -B "$directory" "$@" >"$log" 2>&1 || {
+  CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S "$top" -B "$directory" -DBUILD_TESTING=ON "$@" >"$log" 2>&1 || {
     cat "$log" >&2
     return 1
   }
