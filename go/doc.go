@@ -32,7 +32,7 @@
 // PKG_CONFIG_PATH. One that needs nothing but the C library, so that a program may be taken to where nothing else is
 // installed, comes from a checkout by
 //
-//	cmake -S . -B build && cmake --build build
+//	cmake -S . -B build -DBUILD_TESTING=OFF && cmake --build build --parallel "$(nproc)"
 //	sudo cmake --install build --component bundled
 //
 // and is the one in the packages that cpack makes in the build folder. A bare cmake --install puts the one there that
