@@ -38,7 +38,8 @@
  *   next call works. No exception, abort or exit crosses the boundary. There is no thread-local last
  *   error, so it does not matter on which thread a host looks at one. Any call that can fail may return
  *   WI_E_ARGUMENT (a NULL handle or output, a value out of range; the message names it and its value),
- *   WI_E_MEMORY or WI_E_INTERNAL; a call's own text lists the rest.
+ *   WI_E_MEMORY or WI_E_INTERNAL; one of a runtime on a device WI_E_DEVICE or WI_E_DEVICE_LOST, too; a call's own
+ *   text lists the rest.
  * Ownership. Handles are reference-counted: create, open, fork and load return a handle with one reference
  *   that is the caller's, retain adds one and returns its argument, release takes one away. retain and
  *   release accept NULL and may be called from any thread. What is made from a handle keeps it alive by
@@ -207,13 +208,13 @@ typedef struct wi_runtime_params {
    * libwaveinfer_cuda.so, which is looked for beside this library, then where the system looks for libraries.
    * wi_device_get_info says whether it can be used. On a device weights, indexes and recent tokens are in its memory,
    * and as much of the other keys and values as kv_budget_bytes, which counts that memory, has room for (0: what is
-   * free but for a fifth of it, 4 GiB at most, less what models' weights and scratch take then); the rest is in pinned
-   * memory of the host's, on the device's own NUMA node, which is the slow tier of its sessions (kv_fast_share,
-   * spill_bytes, statistics): the device reads it there, and has copies of what "wave" looks up again and again in
-   * frames of its own memory. The device is used in its primary context; the context that is current to a host's thread
-   * is so again when a call returns.
+   * free of it, but for a fifth or, where that is less, 4 GiB, and for what models' weights and scratch take then); the
+   * rest is in pinned memory of the host's, on the device's own NUMA node, which is the slow tier of its sessions
+   * (kv_fast_share, spill_bytes, statistics): the device reads it there, and has copies of what "wave" looks up again
+   * and again in frames of its own memory. The device is used in its primary context; the context that is current to a
+   * host's thread is so again when a call returns.
    * Policies are "wave", without target_mass, and "full"; there is no spill_folder and no wi_kv yet, and weights are
-   * f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K. */
+   * f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K. What else is asked for is WI_E_UNSUPPORTED, by name. */
   const char* device;
   /* Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights and
    * scratch do not count. 0: 80 % of the memory this process may use; of a device, see there. */
@@ -249,7 +250,7 @@ typedef struct wi_runtime_params {
    * The file has no name and is gone with the runtime, however the process ends. Layers with a sliding window stay in
    * memory. Sessions that are loaded by path stay in their file (see wi_session_load). Since 0.2 */
   const char* spill_folder;
-  /* At most, in that file; 0: as the disk has room. Of a device, in pinned memory, which the next segment of those that
+  /* At most, in that file; 0: as the disk has room. On a device, in pinned memory, which the next segment of those that
    * leave may have in advance; 0: 80 % of the memory this process may use. Since 0.2 */
   uint64_t spill_bytes;
   int32_t buffer_manager; /* WI_BUFFER_*. Since 0.2 */
@@ -325,8 +326,9 @@ WI_API wi_status wi_device_get_info(int32_t index, wi_device_info* info_out, wi_
 /* Makes a runtime: reads the machine's topology, starts threads, allocates nothing large.
  *   params       NULL: all defaults
  *   runtime_out  out: a new handle
- * Errors: WI_E_UNSUPPORTED for what is no name of a device; WI_E_DEVICE, with the reason, for one that is not there
- * or cannot be used; WI_E_IO for a spill_folder in which no file can be made. Thread-safe. */
+ * Errors: WI_E_UNSUPPORTED for what is no name of a device, and for a spill_folder beside one; WI_E_DEVICE, with the
+ * reason, for one that is not there or cannot be used; WI_E_IO for a spill_folder in which no file can be made.
+ * Thread-safe. */
 WI_API wi_status wi_runtime_create(const wi_runtime_params* params, wi_runtime** runtime_out,
                                    wi_error* error);
 WI_API wi_runtime* wi_runtime_retain(wi_runtime* runtime);
@@ -497,7 +499,8 @@ typedef struct wi_chat_params {
 } wi_chat_params;
 
 /* Opens a model: a .gguf file (of a split set, the first) or a directory with config.json, tokenizer.json and
- * *.safetensors. Architectures llama, qwen2 and qwen3; weights f32, f16, bf16, q8_0, q4_0, q4_K, q5_K, q6_K.
+ * *.safetensors. Architectures llama, qwen2 and qwen3; weights f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,
+ * q2_K, q3_K, q4_K, q5_K, q6_K, of which a device takes some (wi_runtime_params.device).
  * The file must not change during the call, and if weights stay mapped, while the model lives. Files are not
  * trusted: what is broken, or made to cost, is refused in time and memory that grow with its length at most.
  * Whatever would change what the model computes and is not implemented is refused by name.
@@ -943,7 +946,8 @@ WI_API void wi_session_release(wi_session* session);
  *   cancel         may be NULL
  * What events still held back of a text is dropped.
  * Errors: WI_E_UNSUPPORTED if keys or values are beyond kv_type, naming the layer and the types that hold
- * them; WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; of the slow tier WI_E_IO, if its disk fails, and WI_E_FORMAT, if the
+ * them, or the session would be longer than the library can compute the model (wi_model_open); WI_E_BUDGET,
+ * WI_E_CANCELLED, WI_E_BUSY; of the slow tier WI_E_IO, if its disk fails, and WI_E_FORMAT, if the
  * file that the session was loaded from was damaged meanwhile; the session is as it was before the call. One
  * thread. */
 WI_API wi_status wi_session_prefill(wi_session* session, const int32_t* tokens, uint64_t count,
@@ -965,9 +969,9 @@ WI_API wi_status wi_session_append_text(wi_session* session, const char* text, u
  *   event_out  out
  * Errors: WI_E_STATE if the session is empty, or bias, callback or the model itself leave no token to sample;
  * WI_E_UNSUPPORTED if the token before has keys or values beyond kv_type, naming the layer and the types that
- * hold them; WI_E_BUDGET, WI_E_CANCELLED, WI_E_BUSY; WI_E_IO and WI_E_FORMAT of the slow tier, as
- * wi_session_prefill; no token is lost and none is added, and the random numbers are where they were. One
- * thread. */
+ * hold them, or is beyond where the library can compute the model (wi_model_open); WI_E_BUDGET,
+ * WI_E_CANCELLED, WI_E_BUSY; WI_E_IO and WI_E_FORMAT of the slow tier, as wi_session_prefill; no token is lost
+ * and none is added, and the random numbers are where they were. One thread. */
 WI_API wi_status wi_session_decode(wi_session* session, wi_cancel* cancel, wi_event* event_out,
                                    wi_error* error);
 
@@ -1251,7 +1255,7 @@ typedef struct wi_kv_params {
 /* Makes an empty store.
  *   params  required
  *   kv_out  out: a new handle
- * Errors: WI_E_UNSUPPORTED for an unknown policy. Any thread. */
+ * Errors: WI_E_UNSUPPORTED for an unknown policy, and on a device. Any thread. */
 WI_API wi_status wi_kv_create(wi_runtime* runtime, const wi_kv_params* params, wi_kv** kv_out,
                               wi_error* error);
 WI_API wi_kv* wi_kv_retain(wi_kv* kv);
