@@ -5,7 +5,7 @@
 //! 1. `WAVEINFER_BUILD_DIR` names a CMake build folder of the project, or a prefix: its `lib/libwaveinfer.so`;
 //! 2. pkg-config knows an installed one;
 //! 3. this crate lies in a checkout of the project (a Git dependency does): it is built there, with CMake, which
-//!    needs what the project's README lists.
+//!    needs the packages that `samples/setup.sh` names, but for the tests' own (libcmocka-dev, libboost-context-dev).
 //!
 //! # Starting the program
 //! A library of 2 or 3 that the system's loader would not find becomes a part of the program where there is a

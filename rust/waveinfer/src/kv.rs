@@ -83,7 +83,8 @@ impl Kv {
     /// # Errors
     /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the two are not equally long and whole tokens, or a
     /// number is not finite; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if one is beyond the KV
-    /// type, naming the types that hold it; [`ErrorKind::Budget`](crate::ErrorKind::Budget).
+    /// type, naming the types that hold it; [`ErrorKind::Budget`](crate::ErrorKind::Budget);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the disk of the slow tier fails.
     pub fn append(&mut self, layer: u32, keys: &[f32], values: &[f32]) -> Result<()> {
         let width = self.shape.kv_heads as usize * self.shape.head_dim as usize;
         let tokens = rows("keys", keys.len(), width)?;
@@ -100,7 +101,9 @@ impl Kv {
     ///
     /// # Errors
     /// [`ErrorKind::State`](crate::ErrorKind::State) if layers have different numbers of tokens;
-    /// [`ErrorKind::Budget`](crate::ErrorKind::Budget).
+    /// [`ErrorKind::Budget`](crate::ErrorKind::Budget);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) and [`ErrorKind::Format`](crate::ErrorKind::Format) of the slow
+    /// tier, as [`Session::prefill`](crate::Session::prefill).
     pub fn seal(&mut self) -> Result<()> {
         // SAFETY: the handle is valid.
         call(|error| unsafe { wi_kv_seal(self.raw.get(), error) })
@@ -117,7 +120,9 @@ impl Kv {
     /// # Errors
     /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the lengths do not fit each other;
     /// [`ErrorKind::State`](crate::ErrorKind::State) if the layer is empty;
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) and [`ErrorKind::Format`](crate::ErrorKind::Format) of the slow
+    /// tier, as [`Session::prefill`](crate::Session::prefill).
     pub fn attend(
         &mut self,
         layer: u32,
@@ -151,7 +156,9 @@ impl Kv {
     ///
     /// # Errors
     /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) for more tokens than it has;
-    /// [`ErrorKind::Budget`](crate::ErrorKind::Budget).
+    /// [`ErrorKind::Budget`](crate::ErrorKind::Budget);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) and [`ErrorKind::Format`](crate::ErrorKind::Format) of the slow
+    /// tier, as [`Session::prefill`](crate::Session::prefill).
     pub fn truncate(&mut self, tokens: u64) -> Result<()> {
         // SAFETY: the handle is valid.
         call(|error| unsafe { wi_kv_truncate(self.raw.get(), tokens, error) })
@@ -261,7 +268,7 @@ impl KvOptions {
     /// Makes an empty store.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for an unknown policy;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for an unknown policy, and on a device;
     /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) for a value out of range.
     pub fn create(&self, runtime: &Runtime) -> Result<Kv> {
         // SAFETY: all arguments are valid.

@@ -28,7 +28,9 @@
 //!
 //! # Rules
 //! * **Errors** are an [`Error`] with an [`ErrorKind`]. After one, objects are as they were before the call, unless it
-//!   says otherwise, and the next call works.
+//!   says otherwise, and the next call works. Any call may be [`ErrorKind::Argument`], [`ErrorKind::Memory`] or
+//!   [`ErrorKind::Internal`], one of a runtime on a device [`ErrorKind::Device`] or [`ErrorKind::DeviceLost`], too; its
+//!   own text lists the rest.
 //! * **Threads.** [`Runtime`], [`Model`], [`Cancel`] and [`StatsReader`] are [`Send`] and [`Sync`], and their clones
 //!   are the same object. [`Session`] and [`Kv`] are [`Send`] alone: one thread at a time uses them. [`Task`] is both.
 //! * **Ownership.** What is made from an object keeps it alive by itself: drop them in any order. What an [`Event`]

@@ -275,7 +275,8 @@ impl<'a> ModelOptions<'a> {
 
     /// Opens a .gguf file (of a split set, the first) or a directory with config.json, tokenizer.json and
     /// *.safetensors. The file must not change during the call, and if weights stay mapped, while the model lives.
-    /// Files are not trusted.
+    /// Files are not trusted. Architectures llama, qwen2 and qwen3; weights f32, f16, bf16, q8_0, q4_0, q4_1, q5_0,
+    /// q5_1, q2_K, q3_K, q4_K, q5_K, q6_K, of which a device takes f32, f16, bf16, q8_0, q4_0, q4_K, q5_K and q6_K.
     ///
     /// # Errors
     /// [`ErrorKind::Io`]; [`ErrorKind::Cancelled`]; [`ErrorKind::Format`] for a broken file;
@@ -543,7 +544,7 @@ pub struct ModelInfo {
     pub bos_token: Option<Token>,
     /// Ends one; [`Event::kind`](crate::Event::kind) knows every token that ends an answer.
     pub eos_token: Option<Token>,
-    /// The model was made for at most so many tokens; not enforced.
+    /// The model was made for at most so many tokens; enforced where it is not implemented beyond them.
     pub max_positions: u64,
     /// Weights, counted.
     pub parameters: u64,

@@ -138,8 +138,9 @@ impl RuntimeOptions {
     }
 
     /// Most bytes that keys, values, indexes and tails of all sessions and KV stores together may take; weights
-    /// and scratch do not count. Default: 80 % of the memory that this process may use; on a device, what it has free
-    /// but for a fifth, 4 GiB at most.
+    /// and scratch do not count. Default: 80 % of the memory that this process may use. On a device, of its memory;
+    /// default: what is free of it, but for a fifth or, where that is less, 4 GiB, and for what weights and scratch take
+    /// then.
     pub fn kv_budget_bytes(mut self, bytes: u64) -> Self {
         self.kv_budget_bytes = bytes;
         self
@@ -183,14 +184,15 @@ impl RuntimeOptions {
     /// A folder on a local disk (not in memory, as /tmp is on many systems) for keys and values that fast memory
     /// has no room for: a session that outgrows its budget, the runtime's, or its
     /// [`kv_fast_share`](crate::SessionOptions::kv_fast_share) goes on, with the same tokens, and reads from there
-    /// what its queries want. The file has no name and is gone with the runtime, however the process ends.
-    /// Default: there is no slow tier.
+    /// what its queries want. The file has no name and is gone with the runtime, however the process ends. Not on a
+    /// device, whose slow tier is pinned memory of the host's. Default: there is no slow tier.
     pub fn spill_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.spill_folder = Some(folder.into());
         self
     }
 
-    /// Most bytes in that file. Default: as the disk has room.
+    /// Most bytes in that file. Default: as the disk has room. On a device, in that pinned memory; default: 80 % of the
+    /// memory that this process may use.
     pub fn spill_bytes(mut self, bytes: u64) -> Self {
         self.spill_bytes = bytes;
         self
@@ -205,8 +207,10 @@ impl RuntimeOptions {
     /// Makes the runtime: reads the machine's topology, starts threads, allocates nothing large.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for an unknown device, or a library with another ABI than this crate's;
-    /// [`ErrorKind::Argument`] for a value out of range.
+    /// [`ErrorKind::Unsupported`] for what is no name of a device, a spill folder beside one, or a library with another
+    /// ABI than this crate's; [`ErrorKind::Device`], with the reason, for a device that is not there or cannot be used;
+    /// [`ErrorKind::Io`] for a spill folder in which no file can be made; [`ErrorKind::Argument`] for a value out of
+    /// range.
     pub fn create(self) -> Result<Runtime> {
         // SAFETY: takes nothing, cannot fail.
         let abi = unsafe { wi_abi_version() };
@@ -460,8 +464,8 @@ pub struct RuntimeStats {
     pub prefix_hits: u64,
     /// Of models that were opened with copied weights and live.
     pub copied_weight_bytes: u64,
-    /// In the slow tier's file now; what lies in saved sessions is not counted. This and what follows is 0 without
-    /// a slow tier.
+    /// In the slow tier's file, or pinned, now; what lies in saved sessions is not counted. This and what follows is 0
+    /// without a slow tier.
     pub slow_bytes: u64,
     /// Of `kv_bytes`: frames for what queries want of them.
     pub frame_bytes: u64,

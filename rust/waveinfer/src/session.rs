@@ -119,8 +119,12 @@ impl Session {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if keys or values are beyond the session's KV
-    /// type, naming the layer and the types that hold them; [`ErrorKind::Budget`](crate::ErrorKind::Budget),
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). The session is as it was before the call.
+    /// type, naming the layer and the types that hold them, or the session would be longer than
+    /// [`max_positions`](crate::ModelInfo::max_positions) where that is enforced;
+    /// [`ErrorKind::Budget`](crate::ErrorKind::Budget), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled); of the
+    /// slow tier [`ErrorKind::Io`](crate::ErrorKind::Io), if its disk fails, and
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format), if the file that the session was loaded from was damaged
+    /// meanwhile. The session is as it was before the call.
     pub fn prefill(&mut self, tokens: &[Token]) -> Result<()> {
         self.prefill_with(tokens, PrefillOptions::new())
     }
@@ -173,9 +177,11 @@ impl Session {
     /// # Errors
     /// [`ErrorKind::State`](crate::ErrorKind::State) if the session is empty, or bias, callback or the model itself
     /// leave no token to sample; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the token before has
-    /// keys or values beyond the KV type; [`ErrorKind::Budget`](crate::ErrorKind::Budget),
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). No token is lost and none is added, and the random
-    /// numbers are where they were.
+    /// keys or values beyond the KV type, or is beyond [`max_positions`](crate::ModelInfo::max_positions) where that is
+    /// enforced; [`ErrorKind::Budget`](crate::ErrorKind::Budget), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) and [`ErrorKind::Format`](crate::ErrorKind::Format) of the slow
+    /// tier, as [`prefill`](Self::prefill). No token is lost and none is added, and the random numbers are where they
+    /// were.
     pub fn decode(&mut self) -> Result<Event<'_>> {
         let mut event = sized!(wi_event {});
         // SAFETY: handle and output are valid.
@@ -272,7 +278,9 @@ impl Session {
     /// # Errors
     /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) for more than there are;
     /// [`ErrorKind::Budget`](crate::ErrorKind::Budget), [`ErrorKind::Memory`](crate::ErrorKind::Memory): for a
-    /// moment a cut segment and what is left of it are both held.
+    /// moment a cut segment and what is left of it are both held; [`ErrorKind::Io`](crate::ErrorKind::Io) and
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format) of the slow tier, as [`prefill`](Self::prefill). The session is
+    /// as it was.
     pub fn truncate(&mut self, tokens: u64) -> Result<()> {
         // SAFETY: the handle is valid.
         call(|error| unsafe { wi_session_truncate(self.raw(), tokens, error) })
@@ -282,7 +290,8 @@ impl Session {
     /// not at all, and an older file at `path` survives any failure.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io); [`ErrorKind::Format`](crate::ErrorKind::Format) if the file that the
+    /// session was loaded from was damaged meanwhile; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = c_path("path", path.as_ref())?;
         // SAFETY: all arguments are valid.
@@ -293,7 +302,8 @@ impl Session {
     /// written is of no use. A panic of the writer ends the call and goes on after it.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) as the writer says, whose error is the source;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) as the writer says, whose error is the source, or of the slow tier;
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format) as [`save`](Self::save);
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     pub fn save_to(&mut self, mut to: impl Write) -> Result<()> {
         transfer::writing(&mut to, |writer| {
@@ -508,8 +518,8 @@ impl SessionOptions {
         self
     }
 
-    /// With a [`spill_folder`](crate::RuntimeOptions::spill_folder): the share of this session's sealed keys and
-    /// values that may stay in fast memory, in (0, 1]; the rest is in the slow tier. Default: as much as the
+    /// With a [`spill_folder`](crate::RuntimeOptions::spill_folder), or on a device: the share of this session's sealed
+    /// keys and values that may stay in fast memory, in (0, 1]; the rest is in the slow tier. Default: as much as the
     /// budgets have room for.
     pub fn kv_fast_share(mut self, share: f32) -> Self {
         self.kv_fast_share = share;
@@ -580,7 +590,9 @@ impl SessionOptions {
     /// # Errors
     /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the KV type is not the session's;
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for an unknown policy;
-    /// [`ErrorKind::Budget`](crate::ErrorKind::Budget), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// [`ErrorKind::Budget`](crate::ErrorKind::Budget), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) and [`ErrorKind::Format`](crate::ErrorKind::Format) of the slow
+    /// tier, as [`Session::prefill`].
     pub fn fork(&self, session: &Session) -> Result<Session> {
         // SAFETY: all arguments are valid.
         let mut fork = self.make(&session.model, |params, cancel, out, error| unsafe {
