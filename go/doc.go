@@ -55,8 +55,8 @@
 // unless the call says otherwise, the next call works, and nothing that the failed call allocated is left.
 // What was behind a failure is found too: a context's error, a callback's own, the [syscall.Errno] of a file
 // operation, so that errors.Is(err, fs.ErrNotExist) says what it should. Every call may return
-// [ErrArgument], [ErrMemory] and [ErrInternal], and [ErrClosed] after Close; a call's own text lists the
-// rest.
+// [ErrArgument], [ErrMemory] and [ErrInternal], and [ErrClosed] after Close; one of a runtime on a device
+// [ErrDevice] and [ErrDeviceLost], too; a call's own text lists the rest.
 //
 // # Cancellation
 //

@@ -30,7 +30,7 @@ type KV struct {
 	cleanup runtime.Cleanup
 }
 
-// NewKV makes an empty store; params are required. Errors: [ErrUnsupported] for an unknown policy.
+// NewKV makes an empty store; params are required. Errors: [ErrUnsupported] for an unknown policy, and on a device.
 func (r *Runtime) NewKV(params *KVParams) (*KV, error) {
 	return r.newKV(never, params, func(c *call, p *C.wi_kv_params, out **C.wi_kv) C.wi_status {
 		return C.wi_kv_create(r.handle.object, p, out, &c.error)
@@ -120,7 +120,7 @@ func sameLength(name string, values []float32, length int) error {
 // keys rotated; they are rounded to the KV type.
 //
 // Errors: [ErrArgument] if a number is not finite, [ErrUnsupported] if one is beyond the KV type; [ErrBudget],
-// [ErrBusy].
+// [ErrBusy]; [ErrIO] if the disk of the slow tier fails.
 func (kv *KV) Append(layer int, keys, values []float32) error {
 	c, err := kv.handle.beginAlone(never) // first: the zero value, which is closed, has no shape to check by
 	if err != nil {
@@ -139,7 +139,8 @@ func (kv *KV) Append(layer int, keys, values []float32) error {
 
 // Seal seals what can be sealed beyond the local window, cut as a prompt of so many tokens is cut. Nothing is
 // sealed without this call, and until then everything is attended exactly. Errors: [ErrState] if layers have
-// different numbers of tokens; [ErrBudget], [ErrBusy].
+// different numbers of tokens; [ErrBudget], [ErrBusy]; [ErrIO] and [ErrFormat] of the slow tier, as
+// [Session.Prefill].
 func (kv *KV) Seal() error {
 	c, err := kv.handle.beginAlone(never)
 	if err != nil {
@@ -155,7 +156,8 @@ func (kv *KV) Seal() error {
 // of the sums of exponentials, for merging with attention over other tokens. Both are unspecified after a
 // failure.
 //
-// Errors: [ErrState] if the layer is empty; [ErrCancelled], [ErrBusy].
+// Errors: [ErrState] if the layer is empty; [ErrCancelled], [ErrBusy]; [ErrIO] and [ErrFormat] of the slow tier, as
+// [Session.Prefill].
 func (kv *KV) Attend(ctx context.Context, layer int, queries, out, lse []float32) error {
 	c, err := kv.handle.beginAlone(ctx) // first, as in Append
 	if err != nil {
@@ -191,7 +193,8 @@ func (kv *KV) Fork() (*KV, error) {
 }
 
 // Truncate cuts the store back to its first tokens, in every layer; what only some layers have goes too.
-// Errors: [ErrArgument] for more tokens than it has; [ErrBudget], [ErrBusy].
+// Errors: [ErrArgument] for more tokens than it has; [ErrBudget], [ErrBusy]; [ErrIO] and [ErrFormat] of the slow tier,
+// as [Session.Prefill].
 func (kv *KV) Truncate(tokens int) error {
 	count, err := countOf("tokens", tokens)
 	if err != nil {

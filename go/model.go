@@ -63,8 +63,8 @@ func Open(ctx context.Context, path string, params *ModelParams) (*Model, error)
 
 // Open opens a model: a .gguf file (of a split set, the first) or a directory with config.json,
 // tokenizer.json and *.safetensors. Architectures llama, qwen2 and qwen3; weights f32, f16, bf16, q8_0, q4_0,
-// q4_K, q5_K, q6_K. Files are not trusted: what is broken, or made to cost, is refused. nil params mean all
-// defaults.
+// q4_1, q5_0, q5_1, q2_K, q3_K, q4_K, q5_K, q6_K, of which a device takes f32, f16, bf16, q8_0, q4_0, q4_K, q5_K and
+// q6_K. Files are not trusted: what is broken, or made to cost, is refused. nil params mean all defaults.
 //
 // Errors: [ErrIO]; [ErrCancelled]; [ErrFormat] for a broken file; [ErrUnsupported] for an architecture, weight
 // type, tokenizer or other field that is not implemented, by name; [ErrMemory] if a copy of the weights is
@@ -189,7 +189,7 @@ type ModelInfo struct {
 	Vocab           int    // token ids are in [0, Vocab)
 	BOSToken        Token  // -1: none
 	EOSToken        Token  // -1: none; Event.Kind knows every token that ends an answer
-	MaxPositions    int    // the model was made for at most so many tokens; not enforced
+	MaxPositions    int    // the model was made for at most so many tokens; enforced where it is not implemented beyond
 	Parameters      uint64 // weights, counted
 	WeightBytes     uint64 // as stored in the file
 	KVBytesPerToken uint64 // all layers, with f16 KV, without index

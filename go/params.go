@@ -108,13 +108,13 @@ type SessionParams struct {
 	Sampling *SamplingParams // nil: greedy
 	// Most bytes of this session's KV and index, shared segments included. 0: only the runtime's budget counts.
 	KVBudgetBytes uint64
-	// Prompts of at most so many tokens, appended to a past that has segments, read it through the policy as a
+	// Chunks of at most so many tokens, appended to a past that has segments, read it through the policy as a
 	// decode step does, so that the answer to a short question starts soon. 0: every appended token attends
 	// exactly to everything before it.
 	SparseReadTokens int
 	PrefixReuse      PrefixReuse // whether a prompt takes over segments of another session
-	// With RuntimeParams.SpillFolder: the share of this session's sealed keys and values that may stay in fast
-	// memory, in (0, 1]. 0: as much as the budgets have room for.
+	// With RuntimeParams.SpillFolder, or on a device: the share of this session's sealed keys and values that may
+	// stay in fast memory, in (0, 1]. 0: as much as the budgets have room for.
 	KVFastShare float32
 }
 

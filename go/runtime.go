@@ -47,7 +47,8 @@ type RuntimeParams struct {
 	// "" or "cpu": the host's own processor; "cuda:N", or "cuda" for the first: a device (see Devices).
 	Device string
 	// Most bytes that KV, indexes and tails of all sessions and KV stores together may take. 0: 80 % of the
-	// memory this process may use; on a device, what it has free but for a fifth, 4 GiB at most.
+	// memory this process may use. On a device, of its memory; 0: what is free of it, but for a fifth or, where
+	// that is less, 4 GiB, and for what weights and scratch take then.
 	KVBudgetBytes uint64
 	HugePages     HugePages   // whether the system is asked for them; zero: for large pieces
 	BindThreads   BindThreads // whether threads are pinned to cores; zero: on machines of several NUMA nodes
@@ -62,9 +63,11 @@ type RuntimeParams struct {
 	// 60000. 0: 50 ms.
 	TaskWait time.Duration
 	// A folder on a local disk for keys and values that fast memory has no room for; "": there is no slow
-	// tier. The file in it has no name and is gone with the runtime.
+	// tier. The file in it has no name and is gone with the runtime. Not on a device, whose slow tier is pinned
+	// memory of the host's.
 	SpillFolder string
-	// Most bytes in that file. 0: as the disk has room.
+	// Most bytes in that file. 0: as the disk has room. On a device, in that pinned memory; 0: 80 % of the memory
+	// this process may use.
 	SpillBytes uint64
 	// Which clusters make room for others in the fast tier where there is a slow one; zero: BufferLRU.
 	BufferManager BufferManager
@@ -78,8 +81,11 @@ type Runtime struct {
 }
 
 // NewRuntime makes a runtime: it reads the machine's topology, starts threads, and allocates nothing large.
-// nil params mean all defaults. Errors: [ErrUnsupported] for an unknown device, or if the library has another
-// ABI than the one this was built with.
+// nil params mean all defaults.
+//
+// Errors: [ErrUnsupported] for what is no name of a device, for a SpillFolder beside one, or if the library has
+// another ABI than the one this was built with; [ErrDevice], with the reason, for a device that is not there or
+// cannot be used; [ErrIO] for a SpillFolder in which no file can be made.
 func NewRuntime(params *RuntimeParams) (*Runtime, error) {
 	if have := C.wi_abi_version(); have != C.WI_ABI_VERSION {
 		return nil, &Error{Code: ErrUnsupported, Message: "libwaveinfer " + Version() + " has another ABI than waveinfer.h"}

@@ -42,8 +42,10 @@ func writerOf() *C.wi_writer {
 // Save writes the session to a file: tokens, KV, index, sampler, parameters; checksummed. The file appears
 // whole or not at all; an older file at path survives any failure. A new file's mode is 0666 without the
 // process's umask; one that replaces another has its mode. A symbolic link at path is followed. The first
-// save or load with a model reads all of its weights, for a hash that names it in the file. Errors: [ErrIO],
-// [ErrCancelled], [ErrBusy].
+// save or load with a model reads all of its weights, for a hash that names it in the file.
+//
+// Errors: [ErrIO]; [ErrFormat] if the file that the session was loaded from was damaged meanwhile; [ErrCancelled],
+// [ErrBusy].
 func (s *Session) Save(ctx context.Context, path string) error {
 	name, err := terminated("path", path)
 	if err != nil {
@@ -58,7 +60,8 @@ func (s *Session) Save(ctx context.Context, path string) error {
 }
 
 // SaveTo writes the same bytes to a writer, in pieces of at most 1 MiB and a little. After a failure what was
-// written is of no use. Errors: [ErrIO], which wraps the writer's; [ErrCancelled], [ErrBusy].
+// written is of no use. Errors: [ErrIO], which wraps the writer's, or is of the slow tier; [ErrFormat], as Save;
+// [ErrCancelled], [ErrBusy].
 func (s *Session) SaveTo(ctx context.Context, writer io.Writer) error {
 	if writer == nil {
 		return errNoWriter

@@ -97,8 +97,10 @@ type PrefillParams struct {
 // decode), in chunks. Full segments are sealed on the way. Calling it in pieces gives the same as calling it
 // once: the same segments, with keys and values that differ by rounding. nil params mean all defaults.
 //
-// Errors: [ErrUnsupported] if keys or values are beyond the KV type; [ErrBudget], [ErrCancelled], [ErrBusy].
-// The session is then as it was before the call.
+// Errors: [ErrUnsupported] if keys or values are beyond the KV type, or the session would be longer than
+// ModelInfo.MaxPositions where that is enforced; [ErrBudget], [ErrCancelled], [ErrBusy]; of the slow tier [ErrIO],
+// if its disk fails, and [ErrFormat], if the file that the session was loaded from was damaged meanwhile. The
+// session is then as it was before the call.
 func (s *Session) Prefill(ctx context.Context, tokens []Token, params *PrefillParams) error {
 	ids, count := tokensOf(tokens)
 	return s.prefill(ctx, params, func(c *call, p *C.wi_prefill_params) C.wi_status {
@@ -106,7 +108,7 @@ func (s *Session) Prefill(ctx context.Context, tokens []Token, params *PrefillPa
 	})
 }
 
-// AppendText tokenises and prefills. The rest: as [Session.Prefill].
+// AppendText tokenises and prefills. Errors: as [Model.Tokenize] and [Session.Prefill]. The rest: as there.
 func (s *Session) AppendText(ctx context.Context, text string, flags TokenizeFlags, params *PrefillParams) error {
 	bytes, length := textOf(text)
 	return s.prefill(ctx, params, func(c *call, p *C.wi_prefill_params) C.wi_status {
@@ -146,8 +148,9 @@ func (s *Session) prefill(ctx context.Context, params *PrefillParams, read func(
 // event of kind [EventEnd]; it is in the session like any other, and the session may go on.
 //
 // Errors: [ErrState] if the session is empty, or no token is left to sample; [ErrUnsupported] if the token
-// before has keys or values beyond the KV type; [ErrBudget], [ErrCancelled], [ErrBusy]. No token is lost and
-// none is added.
+// before has keys or values beyond the KV type, or is beyond ModelInfo.MaxPositions where that is enforced;
+// [ErrBudget], [ErrCancelled], [ErrBusy]; [ErrIO] and [ErrFormat] of the slow tier, as [Session.Prefill]. No token
+// is lost and none is added.
 func (s *Session) Decode(ctx context.Context) (Event, error) {
 	c, err := s.handle.beginAlone(ctx)
 	if err != nil {
@@ -280,7 +283,7 @@ func (s *Session) Fork() (*Session, error) {
 // Sampling the sampler goes on where it is.
 //
 // Errors: [ErrArgument] if the KV type is not the session's; [ErrUnsupported] for an unknown policy;
-// [ErrBudget], [ErrCancelled], [ErrBusy].
+// [ErrBudget], [ErrCancelled], [ErrBusy]; [ErrIO] and [ErrFormat] of the slow tier, as [Session.Prefill].
 func (s *Session) ForkAs(ctx context.Context, params *SessionParams) (*Session, error) {
 	return s.fork(ctx, params, func(c *call, p *C.wi_session_params, out **C.wi_session) C.wi_status {
 		return C.wi_session_fork_as(s.handle.object, p, c.token(), out, &c.error)
@@ -302,7 +305,9 @@ func (s *Session) fork(ctx context.Context, params *SessionParams,
 // logits, bit for bit, and the same segments, so that another answer starts where the first one did; in a
 // fork too. What events still held back of a text is dropped.
 //
-// Errors: [ErrArgument] for more tokens than it has; [ErrBudget], [ErrBusy]. The session is then as it was.
+// Errors: [ErrArgument] for more tokens than it has; [ErrBudget], [ErrMemory] (for a moment a cut segment and what
+// is left of it are both held), [ErrBusy]; [ErrIO] and [ErrFormat] of the slow tier, as [Session.Prefill]. The
+// session is then as it was.
 func (s *Session) Truncate(tokens int) error {
 	count, err := countOf("tokens", tokens)
 	if err != nil {

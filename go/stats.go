@@ -16,7 +16,7 @@ type RuntimeStats struct {
 	CopiedWeightBytes uint64 // of living models that were opened with WeightsCopied
 
 	// Of the slow tier, 0 without one; since creation from BufferAdmissions on.
-	SlowBytes        uint64        // in the file of SpillFolder now
+	SlowBytes        uint64        // in the file of SpillFolder, or pinned, now
 	FrameBytes       uint64        // of KVBytes: frames for what queries want of them
 	BufferAdmissions uint64        // partitions that came into frames to stay
 	BufferEvictions  uint64        // partitions that made room
