@@ -43,6 +43,7 @@ public final class KvStore extends Handle {
    * @throws WaveInferException.Argument if a number is not finite, or a buffer too small
    * @throws WaveInferException.Unsupported if a number is beyond the KV type
    * @throws WaveInferException.Budget if they are too many
+   * @throws WaveInferException.Io if the disk of the slow tier fails
    */
   public void append(int layer, long tokens, FloatBuffer keys, FloatBuffer values) {
     need("keys", keys, tokens, shape.kvHeads);
@@ -61,6 +62,9 @@ public final class KvStore extends Handle {
    *
    * @throws WaveInferException.State if layers have different numbers of tokens
    * @throws WaveInferException.Budget if there is no room for the index
+   * @throws WaveInferException.Io of the slow tier, as {@link Session#prefill(java.nio.IntBuffer,
+   *     PrefillParams, CancelToken)}
+   * @throws WaveInferException.Format as there
    */
   public void seal() {
     try (Call call = Call.enter()) {
@@ -81,6 +85,9 @@ public final class KvStore extends Handle {
    * @param cancel ends the call; may be null
    * @throws WaveInferException.State if the layer is empty
    * @throws WaveInferException.Argument if a buffer is too small
+   * @throws WaveInferException.Io of the slow tier, as {@link Session#prefill(java.nio.IntBuffer,
+   *     PrefillParams, CancelToken)}
+   * @throws WaveInferException.Format as there
    * @throws WaveInferException.Cancelled by an interrupt or the token
    */
   public void attend(
@@ -146,6 +153,10 @@ public final class KvStore extends Handle {
    *
    * @param tokens at most the store's
    * @throws WaveInferException.Argument if it has fewer
+   * @throws WaveInferException.Budget if there is no room for what is left of a cut segment
+   * @throws WaveInferException.Io of the slow tier, as {@link Session#prefill(java.nio.IntBuffer,
+   *     PrefillParams, CancelToken)}
+   * @throws WaveInferException.Format as there
    */
   public void truncate(long tokens) {
     try (Call call = Call.enter()) {
@@ -172,7 +183,7 @@ public final class KvStore extends Handle {
    * @param path what is there, if anything, must be a regular file
    * @param cancel ends the call; may be null
    * @throws WaveInferException.State if layers have different numbers of tokens
-   * @throws WaveInferException.Io if it cannot be written
+   * @throws WaveInferException as {@link Session#save(Path, CancelToken)}
    */
   public void save(Path path, CancelToken cancel) {
     try (Call call = Call.cancellable(cancel)) {
@@ -188,6 +199,7 @@ public final class KvStore extends Handle {
    * @param cancel ends the call; may be null
    * @throws IOException what the channel throws
    * @throws WaveInferException.State if layers have different numbers of tokens
+   * @throws WaveInferException as {@link Session#save(WritableByteChannel, CancelToken)}
    */
   public void save(WritableByteChannel to, CancelToken cancel) throws IOException {
     try (Call call = Call.cancellable(cancel)) {

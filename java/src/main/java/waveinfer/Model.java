@@ -305,6 +305,8 @@ public final class Model extends Handle {
    * @return a new one
    * @throws WaveInferException.Io if the file cannot be read
    * @throws WaveInferException.Format for a damaged or truncated file, or one that is no session
+   * @throws WaveInferException.Unsupported for a policy, a sampler or a section that the library
+   *     does not know
    * @throws WaveInferException.Mismatch for another model or other parameters
    * @throws WaveInferException.Budget if it is too large
    * @throws WaveInferException.Cancelled by an interrupt or the token

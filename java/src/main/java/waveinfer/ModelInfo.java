@@ -12,7 +12,8 @@ package waveinfer;
  * @param vocab token ids are in [0, vocab)
  * @param bosToken -1: none
  * @param eosToken -1: none; {@link Event#kind} knows every token that ends an answer
- * @param maxPositions the model was made for at most so many tokens; not enforced
+ * @param maxPositions the model was made for at most so many tokens; enforced where it is not
+ *     implemented beyond them
  * @param parameters weights, counted
  * @param weightBytes as stored in the file
  * @param kvBytesPerToken all layers, with f16 KV, without index

@@ -50,8 +50,9 @@ public final class RuntimeParams {
    * Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights
    * and scratch do not count.
    *
-   * @param kvBudgetBytes 0: 80 % of the memory this process may use; on a device, what it has free
-   *     but for a fifth, 4 GiB at most
+   * @param kvBudgetBytes 0: 80 % of the memory this process may use; on a device, of its memory
+   *     what is free, but for a fifth or, where that is less, 4 GiB, and for what weights and
+   *     scratch take then
    * @return this
    */
   public RuntimeParams kvBudgetBytes(long kvBudgetBytes) {
@@ -109,7 +110,7 @@ public final class RuntimeParams {
    * A folder on a local disk (not in memory, as /tmp is on many systems) for keys and values that
    * fast memory has no room for: a session that outgrows its budget, the runtime's or its share
    * goes on, with the same tokens, and reads from there what its queries want. The file has no name
-   * and is gone with the runtime.
+   * and is gone with the runtime. Not on a device, whose slow tier is pinned memory of the host's.
    *
    * @param spillFolder null: there is no slow tier
    * @return this
@@ -120,9 +121,9 @@ public final class RuntimeParams {
   }
 
   /**
-   * Most bytes in that file.
+   * Most bytes in that file; on a device, in that pinned memory.
    *
-   * @param spillBytes 0: as the disk has room
+   * @param spillBytes 0: as the disk has room; on a device, 80 % of the memory this process may use
    * @return this
    */
   public RuntimeParams spillBytes(long spillBytes) {

@@ -11,7 +11,7 @@ package waveinfer;
  * @param scratchBytes workspaces of prefill and decode, kept for the next step
  * @param prefixHits segments taken over from another session instead of being computed
  * @param copiedWeightBytes of models that were opened with copied weights and live
- * @param slowBytes in the spill folder's file now
+ * @param slowBytes in the spill folder's file, or pinned, now
  * @param frameBytes of {@code kvBytes}: frames for what queries want of the slow tier
  * @param bufferAdmissions partitions that came into frames to stay, since creation, as all below
  * @param bufferEvictions partitions that made room

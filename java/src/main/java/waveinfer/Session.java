@@ -70,7 +70,12 @@ public final class Session extends Handle implements Iterable<Event> {
    * @param cancel ends the call; may be null
    * @throws WaveInferException.Argument for a token that is none; then and after any other failure
    *     the session is as it was
+   * @throws WaveInferException.Unsupported if keys or values are beyond the KV type, or the session
+   *     would be longer than {@link ModelInfo#maxPositions} where that is enforced
    * @throws WaveInferException.Budget if they are too many
+   * @throws WaveInferException.Io if the disk of the slow tier fails
+   * @throws WaveInferException.Format if the file that the session was loaded from was damaged
+   *     meanwhile
    * @throws WaveInferException.Cancelled by an interrupt or the token, within 100 ms
    */
   public void prefill(IntBuffer tokens, PrefillParams params, CancelToken cancel) {
@@ -143,8 +148,13 @@ public final class Session extends Handle implements Iterable<Event> {
    * @param cancel ends the call; may be null
    * @return the token and its text
    * @throws WaveInferException.State if the session is empty, or no token is left to sample
-   * @throws WaveInferException.Budget if there is no room for it; no token is lost and none is
-   *     added
+   * @throws WaveInferException.Unsupported if the token before has keys or values beyond the KV
+   *     type, or is beyond {@link ModelInfo#maxPositions} where that is enforced
+   * @throws WaveInferException.Budget if there is no room for it; then and after any other failure
+   *     no token is lost and none is added
+   * @throws WaveInferException.Io of the slow tier, as {@link #prefill(IntBuffer, PrefillParams,
+   *     CancelToken)}
+   * @throws WaveInferException.Format as there
    * @throws WaveInferException.Cancelled by an interrupt or the token, within one layer
    */
   public Event decode(CancelToken cancel) {
@@ -339,6 +349,9 @@ public final class Session extends Handle implements Iterable<Event> {
    * @throws WaveInferException.Argument if the KV type is not the session's
    * @throws WaveInferException.Unsupported for an unknown policy
    * @throws WaveInferException.Budget if it is too large
+   * @throws WaveInferException.Io of the slow tier, as {@link #prefill(IntBuffer, PrefillParams,
+   *     CancelToken)}
+   * @throws WaveInferException.Format as there
    * @throws WaveInferException.Cancelled by an interrupt or the token
    */
   public Session forkAs(SessionParams params, CancelToken cancel) {
@@ -357,7 +370,14 @@ public final class Session extends Handle implements Iterable<Event> {
    * ended, the session is as it was then, bit for bit.
    *
    * @param tokens at most the session's
-   * @throws WaveInferException.Argument if it has fewer
+   * @throws WaveInferException.Argument if it has fewer; then and after any other failure the
+   *     session is as it was
+   * @throws WaveInferException.Budget if there is no room for what is left of a cut segment
+   * @throws WaveInferException.Memory if the system has none: for a moment that segment and what is
+   *     left of it are both held
+   * @throws WaveInferException.Io of the slow tier, as {@link #prefill(IntBuffer, PrefillParams,
+   *     CancelToken)}
+   * @throws WaveInferException.Format as there
    */
   public void truncate(long tokens) {
     try (Call call = Call.enter()) {
@@ -397,6 +417,8 @@ public final class Session extends Handle implements Iterable<Event> {
    * @param path what is there, if anything, must be a regular file
    * @param cancel ends the call; may be null
    * @throws WaveInferException.Io if it cannot be written
+   * @throws WaveInferException.Format if the file that the session was loaded from was damaged
+   *     meanwhile
    * @throws WaveInferException.Cancelled by an interrupt or the token
    */
   public void save(Path path, CancelToken cancel) {
@@ -412,6 +434,8 @@ public final class Session extends Handle implements Iterable<Event> {
    * @param to a channel in blocking mode
    * @param cancel ends the call; may be null
    * @throws IOException what the channel throws
+   * @throws WaveInferException.Io of the slow tier
+   * @throws WaveInferException.Format as {@link #save(Path, CancelToken)}
    * @throws WaveInferException.Cancelled by an interrupt or the token
    */
   public void save(WritableByteChannel to, CancelToken cancel) throws IOException {

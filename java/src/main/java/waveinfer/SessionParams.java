@@ -86,8 +86,8 @@ public final class SessionParams {
   }
 
   /**
-   * In a runtime with a slow tier: the share of this session's sealed keys and values that may stay
-   * in fast memory.
+   * In a runtime with a slow tier, as one on a device has: the share of this session's sealed keys
+   * and values that may stay in fast memory.
    *
    * @param kvFastShare in (0, 1]; 0: as much as the budgets have room for
    * @return this

@@ -33,7 +33,11 @@ public final class WaveRuntime extends Handle {
    *
    * @param params how
    * @return a new one
-   * @throws WaveInferException.Unsupported for an unknown device
+   * @throws WaveInferException.Unsupported for what is no name of a device, and for a spill folder
+   *     beside one
+   * @throws WaveInferException.Device with the reason, for a device that is not there or cannot be
+   *     used
+   * @throws WaveInferException.Io for a spill folder in which no file can be made
    * @throws RuntimeException what its log throws meanwhile on this thread; there is no runtime then
    */
   public static WaveRuntime create(RuntimeParams params) {
@@ -157,7 +161,9 @@ public final class WaveRuntime extends Handle {
   /**
    * Opens a model: a .gguf file (of a split set, the first) or a directory with config.json,
    * tokenizer.json and *.safetensors. If the weights stay mapped, the file must not change while
-   * the model or a session of it lives.
+   * the model or a session of it lives. Architectures llama, qwen2 and qwen3; weights f32, f16,
+   * bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_K, q3_K, q4_K, q5_K, q6_K, of which a device takes f32,
+   * f16, bf16, q8_0, q4_0, q4_K, q5_K and q6_K.
    *
    * @param path the file or directory
    * @param params how
@@ -167,6 +173,7 @@ public final class WaveRuntime extends Handle {
    * @throws WaveInferException.Format for a broken file
    * @throws WaveInferException.Unsupported for an architecture, weight type or the like that is not
    *     implemented, by name
+   * @throws WaveInferException.Memory if a copy of the weights is more than this process may use
    * @throws WaveInferException.Cancelled by an interrupt or the token
    */
   public Model open(Path path, ModelParams params, CancelToken cancel) {
@@ -249,7 +256,7 @@ public final class WaveRuntime extends Handle {
    *
    * @param params its shape
    * @return a new one
-   * @throws WaveInferException.Unsupported for an unknown policy
+   * @throws WaveInferException.Unsupported for an unknown policy, and on a device
    */
   public KvStore newKvStore(KvParams params) {
     try (Call call = Call.enter()) {
@@ -267,8 +274,12 @@ public final class WaveRuntime extends Handle {
    * @param cancel ends the call; may be null
    * @return a new one
    * @throws WaveInferException.Argument if a number of the shape is less than 1
+   * @throws WaveInferException.Io if the file cannot be read
    * @throws WaveInferException.Format for a damaged file, or one of a session
+   * @throws WaveInferException.Unsupported for a policy or a section that the library does not know
    * @throws WaveInferException.Mismatch for another shape
+   * @throws WaveInferException.Budget if it is too large
+   * @throws WaveInferException.Cancelled by an interrupt or the token
    */
   public KvStore loadKvStore(Path path, KvParams params, CancelToken cancel) {
     params.needShape();

@@ -29,8 +29,12 @@
  * nothing. Statistics may be read from any thread at any time.
  *
  * <p><b>Errors.</b> Whatever the library refuses is a {@link waveinfer.WaveInferException}, of a
- * class for each {@link waveinfer.Status}; the object is then as it was before the call. A {@code
- * null} where none may be is a {@link java.lang.NullPointerException}.
+ * class for each {@link waveinfer.Status}; the object is then as it was before the call. Any call
+ * may throw {@link waveinfer.WaveInferException.Argument}, {@link
+ * waveinfer.WaveInferException.Memory} or {@link waveinfer.WaveInferException.Internal}, one of a
+ * runtime on a device {@link waveinfer.WaveInferException.Device} or {@link
+ * waveinfer.WaveInferException.DeviceLost}, too; its own text lists the rest. A {@code null} where
+ * none may be is a {@link java.lang.NullPointerException}.
  *
  * <p><b>Cancellation.</b> {@link java.lang.Thread#interrupt} on a thread inside a call that takes
  * time ends that call with {@link waveinfer.WaveInferException.Cancelled}, within 100 ms in a
