@@ -10,7 +10,9 @@
 The general rules hold everywhere:
 
 - Zero, or leaving it out, means default.
-- A call that fails raises an `Error` with the library's status and message; everything is as it was before.
+- A call that fails raises an `Error` with the library's status and message; everything is as it was before. Any
+  may raise `ArgumentError`, `OutOfMemoryError` or `InternalError`, one of a runtime on a device `DeviceError`, of
+  which `DeviceLostError` is one, too; a call's own text lists the rest.
 - Objects close at the end of a `with` block, by `close`, or when nobody refers to them; in any order, for what
   was made from an object keeps what it needs. Using a closed one raises `ClosedError`.
 - `Runtime`, `Model` and `Cancel` may be used by any number of threads; a `Session` and a `KvStore` by one at a

@@ -33,7 +33,7 @@ class KvStore(Exclusive):
     kv_type: keys and values are rounded to it
     policy: how the past is indexed and read
     kv_budget_bytes: most bytes of its KV and index; 0: only the runtime's budget counts
-    Errors: UnsupportedError for an unknown policy.
+    Errors: UnsupportedError for an unknown policy, and on a device.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class KvStore(Exclusive):
         keys, values: (tokens, kv_heads, head_dim) f32, finite; keys rotated. Arrays of other types are
             converted, others that lie dense are used where they are
         Errors: ArgumentError for a number that is not finite, UnsupportedError for one beyond kv_type;
-        BudgetError, BusyError.
+        BudgetError, BusyError; FileError if the disk of the slow tier fails.
         """
         store = self._use()
         k = self._rows("keys", keys, self._kv_heads)
@@ -166,7 +166,8 @@ class KvStore(Exclusive):
         """Seals what can be sealed beyond the local window. Nothing is sealed without this call, and until then
         everything is attended exactly.
 
-        Errors: StateError if layers have different numbers of tokens; BudgetError, BusyError.
+        Errors: StateError if layers have different numbers of tokens; BudgetError, BusyError; FileError and
+        FormatError of the slow tier, as `Session.prefill`.
         """
         store = self._use()
         call(lambda _, error: lib.wi_kv_seal(store.cell[0], error))
@@ -177,7 +178,8 @@ class KvStore(Exclusive):
 
         queries: (rows, query_heads, head_dim) f32, rotated, not scaled
         Returns (rows, query_heads, head_dim) f32, normalised.
-        Errors: StateError if the layer is empty; CancelledError, BusyError.
+        Errors: StateError if the layer is empty; CancelledError, BusyError; FileError and FormatError of the slow
+        tier, as `Session.prefill`.
         """
         return self._attend(layer, queries, cancel, None)
 
@@ -224,7 +226,8 @@ class KvStore(Exclusive):
     def truncate(self, tokens: int) -> None:
         """Cuts the store back to its first `tokens` tokens in every layer; what only some layers have goes too.
 
-        Errors: ArgumentError for more tokens than it has; BudgetError, BusyError.
+        Errors: ArgumentError for more tokens than it has; BudgetError, BusyError; FileError and FormatError of the
+        slow tier, as `Session.prefill`.
         """
         store = self._use()
         call(lambda _, error: lib.wi_kv_truncate(store.cell[0], tokens, error))
@@ -239,7 +242,7 @@ class KvStore(Exclusive):
     def save(self, path: Path, *, cancel: Cancel | None = None) -> None:
         """Writes the store to a file, whole or not at all.
 
-        Errors: FileError, CancelledError, BusyError; StateError if layers have different numbers of tokens.
+        Errors: as `Session.save`; StateError if layers have different numbers of tokens.
         """
         store, name = self._use(), path_bytes(path)
         call(lambda token, error: lib.wi_kv_save(store.cell[0], name, token, error), cancel, long=True)

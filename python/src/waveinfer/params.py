@@ -218,7 +218,8 @@ class SessionOptions(TypedDict, total=False):
     prefix_reuse: PrefixReuse
     """Take over segments of another session's prompt that begins likewise. Default: AUTO."""
     kv_fast_share: float
-    """With a slow tier: the share of the sealed keys and values that may stay in fast memory, in (0, 1]."""
+    """With a slow tier, as a device has: the share of the sealed keys and values that may stay in fast memory, in
+    (0, 1]. Default: as much as the budgets have room for."""
 
 
 def policy_struct(arguments: Arguments, policy: Policy | None) -> Any:

@@ -54,13 +54,18 @@ class Runtime(Owner):
     threads: that work; 0: the physical cores this process may use
     device: "cpu"; "cuda:N", or "cuda" for the first: see `devices`
     kv_budget_bytes: most that KV, indexes and tails of all sessions and stores together may take; 0: 80 % of
-        the memory this process may use; on a device, what it has free but for a fifth, 4 GiB at most
+        the memory this process may use; on a device, of its memory what is free, but for a fifth or, where that
+        is less, 4 GiB, and for what weights and scratch take then
     log: a function or a logger; an exception of it ends the call that it is raised in
     nice: 0 to 19, added to the nice value of the runtime's own threads
     task_wait_ms: tasks that write wait at most so long for prompts that others read; 0: 50
-    spill_folder: on a local disk, for keys and values that fast memory has no room for
-    spill_bytes: at most, in that folder's file; 0: as the disk has room
-    Errors: UnsupportedError for an unknown device.
+    spill_folder: on a local disk, for keys and values that fast memory has no room for; not on a device, whose
+        slow tier is pinned memory of the host's
+    spill_bytes: at most, in that folder's file; 0: as the disk has room; on a device, in that pinned memory; 0:
+        80 % of the memory this process may use
+    Errors: UnsupportedError for what is no name of a device, and for a spill_folder beside one; DeviceError, with
+    the reason, for a device that is not there or cannot be used; FileError for a spill_folder in which no file can
+    be made.
     """
 
     def __init__(
@@ -119,7 +124,8 @@ class Runtime(Owner):
     ) -> Model:
         """Opens a model: a .gguf file (of a split set, the first), or a folder with config.json,
         tokenizer.json and *.safetensors. The file must not change while the model lives, unless its weights
-        are copied.
+        are copied. Architectures llama, qwen2 and qwen3; weights f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,
+        q2_K, q3_K, q4_K, q5_K, q6_K, of which a device takes f32, f16, bf16, q8_0, q4_0, q4_K, q5_K and q6_K.
 
         precision: how its sessions multiply
         progress: bytes of the weights looked at or copied, bytes in all; at least every 250 ms

@@ -139,7 +139,9 @@ class Session(Exclusive):
         tokens: ids in [0, vocab)
         progress: tokens done, tokens in this call; after each chunk, and at least every 250 ms within one, with
             the same numbers again. While a text is tokenised: 0, and the text's bytes
-        Errors: UnsupportedError for keys or values beyond the KV type; BudgetError, CancelledError, BusyError.
+        Errors: UnsupportedError for keys or values beyond the KV type, and for a session longer than max_positions
+        where that is enforced; BudgetError, CancelledError, BusyError; of the slow tier FileError, if its disk
+        fails, and FormatError, if the file that the session was loaded from was damaged meanwhile.
         """
         self._prefill(token_array(tokens), chunk_tokens, progress, cancel, None)
 
@@ -209,7 +211,7 @@ class Session(Exclusive):
         the next call that needs them. After the end of an answer the session may go on.
 
         Errors: StateError if the session is empty or nothing is left to sample; UnsupportedError, BudgetError,
-        CancelledError, BusyError; no token is lost and none is added.
+        CancelledError, BusyError, FileError and FormatError, as `prefill`; no token is lost and none is added.
         """
         session = self._use()
         return self._step(
@@ -291,7 +293,7 @@ class Session(Exclusive):
         or budget, without computing the prompt again. Without sampling the sampler goes on where it is.
 
         Errors: ArgumentError if kv_type is not the session's; UnsupportedError for an unknown policy;
-        BudgetError, CancelledError, BusyError.
+        BudgetError, CancelledError, BusyError; FileError and FormatError of the slow tier, as `prefill`.
         """
         session, arguments = self._use(), Arguments()
         params, keeps = session_struct(arguments, options)
@@ -310,7 +312,8 @@ class Session(Exclusive):
         """Cuts the session back to its first `tokens` tokens. Where a prefill ended it is as it was then, bit
         for bit; elsewhere the new last token's logits are computed by the next call that needs them.
 
-        Errors: ArgumentError for more tokens than it has; BudgetError, OutOfMemoryError, BusyError.
+        Errors: ArgumentError for more tokens than it has; BudgetError, OutOfMemoryError, BusyError; FileError and
+        FormatError of the slow tier, as `prefill`.
         """
         session = self._use()
         call(lambda _, error: lib.wi_session_truncate(session.cell[0], tokens, error))
@@ -318,7 +321,8 @@ class Session(Exclusive):
     @alone
     def save(self, path: Path, *, cancel: Cancel | None = None) -> None:
         """Writes the session to a file: tokens, KV, index, sampler, parameters; checksummed. The file appears
-        whole or not at all. Errors: FileError, CancelledError, BusyError.
+        whole or not at all. Errors: FileError, CancelledError, BusyError; FormatError if the file that the session
+        was loaded from was damaged meanwhile.
         """
         session, name = self._use(), path_bytes(path)
         call(
@@ -330,7 +334,8 @@ class Session(Exclusive):
     @alone
     def save_file(self, file: BinaryIO, *, cancel: Cancel | None = None) -> None:
         """The same bytes to a binary file object, in pieces of about 1 MiB. An exception of the file object
-        ends the call and is raised by it. Errors: CancelledError, BusyError.
+        ends the call and is raised by it. Errors: CancelledError, BusyError; FileError and FormatError of the slow
+        tier, as `save`.
         """
         session, arguments = self._use(), Arguments()
         writer = writer_struct(arguments, file)

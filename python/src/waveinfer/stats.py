@@ -68,7 +68,7 @@ class RuntimeStats:
     copied_weight_bytes: int
     """Of living models that were opened with Weights.COPIED."""
     slow_bytes: int
-    """In the spill folder's file now."""
+    """In the spill folder's file, or pinned, now."""
     frame_bytes: int
     """Of kv_bytes: frames for what queries want of the slow tier."""
     buffer_admissions: int
@@ -116,7 +116,7 @@ class ModelInfo:
     eos_token: int
     """-1: none; events know every token that ends an answer."""
     max_positions: int
-    """The model was made for at most so many tokens; not enforced."""
+    """The model was made for at most so many tokens; enforced where it is not implemented beyond them."""
     parameters: int
     """Weights, counted."""
     weight_bytes: int
