@@ -4,6 +4,8 @@
 #   bundled    the same with the bundled libraries and their licences in place of the library; only where asked for.
 #              With WAVEINFER_BUNDLED that is what waveinfer is; then and where there is none, asking fails and says so.
 #   programs   the programs and their man pages
+#   waveinfer_cuda  the CUDA backend, to lie beside either library; in no package, and only where there was a toolkit
+# A bare `cmake --install` puts all but bundled in its place.
 include(CMakePackageConfigHelpers)
 
 add_library(waveinfer::waveinfer ALIAS waveinfer)
