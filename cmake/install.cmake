@@ -18,6 +18,12 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/waveinferConfig.cmake.
 # Until 1.0 a new minor version may break.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/waveinferConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 
+# For packagers whose library the loader finds by itself; a program that links it in another prefix needs the run path.
+option(WAVEINFER_PC_RPATH "waveinfer.pc gives programs a run path to the library" ON)
+set(WI_PC_RPATH "")
+if(WAVEINFER_PC_RPATH)
+  set(WI_PC_RPATH " -Wl,-rpath,\${libdir}")
+endif()
 # The prefix as seen from the .pc file; folders given as absolute paths stay as they are.
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
   set(WI_PC_PREFIX ${CMAKE_INSTALL_PREFIX})
@@ -120,6 +126,8 @@ set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 string(TOLOWER "${CMAKE_PROJECT_NAME}-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}" CPACK_PACKAGE_FILE_NAME)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+# A .deb's library lies where the loader looks by itself.
+set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/cmake/no_run_path_in_deb.cmake)
 # What the .deb needs is asked of dpkg's own program, where that and what it is called with are installed.
 find_program(WI_DPKG_SHLIBDEPS dpkg-shlibdeps)
 find_program(WI_FILE file)

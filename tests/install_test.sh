@@ -36,6 +36,7 @@ main() {
   run "cmake --install" "$cmake" --install "$build" --prefix "$folder/first place"
   mv "$folder/first place" "$folder/moved" # whatever still points there breaks
   checked=
+  run_path=$(sed -n 's/^WAVEINFER_PC_RPATH:BOOL=ON$/yes/p' "$build/CMakeCache.txt") # that waveinfer.pc gives a program
   check_tree "a prefix" "$folder/moved"
   # What Go's documentation says to type; where there is nothing to install by it, that must be said.
   if "$cmake" --install "$build" --prefix "$folder/bundled" --component bundled >"$folder/log" 2>&1; then
@@ -53,6 +54,7 @@ main() {
   if command -v dpkg-deb >/dev/null; then
     run "cpack" "$cpack" --config "$build/CPackConfig.cmake" -G DEB -B "$folder/packages"
     dpkg-deb -x "$folder"/packages/*.deb "$folder/from deb"
+    run_path= # there, the loader finds the library by itself
     check_tree "the .deb" "$folder/from deb/usr"
     dpkg-deb -f "$folder"/packages/*.deb Depends | grep libc6 >/dev/null || fail "the .deb does not depend on the C library"
     checked="$checked and the .deb"
@@ -83,7 +85,13 @@ check_tree() {
   flags=$(PKG_CONFIG_PATH=$root/lib/pkgconfig pkg-config --cflags --libs waveinfer)
   eval "set -- $flags"
   run "$name: a program by pkg-config" "$compiler" -std=c99 -Wall -Wextra -pedantic -Werror "$folder/hello/hello.c" "$@" -o "$folder/hello/hello"
-  says_its_version "$folder/hello/hello"
+  if readelf -d "$folder/hello/hello" | grep -E 'R(UN)?PATH' >/dev/null; then found=yes; else found=; fi
+  [ "$found" = "$run_path" ] || fail "$name: waveinfer.pc gives a run path: '$found', expected '$run_path'"
+  if [ "$run_path" ]; then
+    says_its_version "$folder/hello/hello"
+  else
+    says_its_version env LD_LIBRARY_PATH="$root/lib" "$folder/hello/hello"
+  fi
 
   run "$name: a project with find_package" "$cmake" -S "$folder/hello" -B "$folder/hello/build" -G "$generator" \
     -DCMAKE_C_COMPILER="$compiler" -DCMAKE_PREFIX_PATH="$root"
@@ -178,8 +186,8 @@ END
 }
 
 says_its_version() {
-  said=$("$1") || fail "$name: $1 does not run"
-  [ "$said" = "$version" ] || fail "$name: the package says $version, $1 says $said"
+  said=$("$@") || fail "$name: $* does not run"
+  [ "$said" = "$version" ] || fail "$name: the package says $version, $* says $said"
 }
 
 main
