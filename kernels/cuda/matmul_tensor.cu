@@ -1,11 +1,11 @@
 // Products of many rows with weights of 16 bits, y = x · Wᵀ, by tensor cores: the projections of prefill. A block of
 // eight warps computes a tile of 128 rows by 256 outputs, a warp 64 by 64 of it. Rows come rounded to the weights'
-// type (pack_rows), and both come to shared memory 64 inputs at a time, some such steps ahead of those that are
+// type (pack_rows_kernel), and both come to shared memory 64 inputs at a time, some such steps ahead of those that are
 // multiplied. Each output is summed in f32 in the order of its inputs, so that a row's bits depend on no other row.
 //
 // Rows that meet weights in f16 are scaled by a power of two each, so that none is beyond f16; outputs are scaled back.
-// Quantised weights are unpacked to bf16 beforehand (unpack_weights), which takes less time than one tile after the other
-// would to do it.
+// Quantised weights are unpacked to bf16 beforehand (unpack_weights_kernel), which takes less time than one tile after
+// the other would to do it.
 //
 // Limits: mma.sync reaches some two thirds of what Hopper's wgmma does; a tile reads 48 KB a step for 2^21 products,
 // which shared memory gives tensor cores in three quarters of the time that they take.

@@ -1,4 +1,5 @@
-// The host's memory, never by way of the host program's malloc.
+// The host's memory: small pieces by mimalloc, or where there is none of version 2, the C library's posix_memalign
+// (mimalloc.h); large ones mapped.
 #pragma once
 
 #include "src/memory/memory.h"

@@ -1,6 +1,6 @@
 // Memory of the library's own, with every byte accounted and a budget that is checked before the system is
 // asked: a cache that grows too large is WI_E_BUDGET, never the OOM killer. KV pages, indexes and scratch
-// live here; nothing touches the host program's malloc.
+// live here, out of the host program's malloc but for small pieces where there is no mimalloc (host_memory.h).
 #pragma once
 
 #include <atomic>
