@@ -23,6 +23,7 @@ main() {
   pytest -q -p no:cacheprovider --junit-xml "$work/tests.xml"
   compare_samples
   wheel_carries_the_library
+  source_distribution_makes_a_wheel
   no_wheel_is_made_that_finds_no_library
   [ $# = 1 ] || transformers_writes_the_same_tokens
   local tests
@@ -106,7 +107,7 @@ wheel_carries_the_library() {
   local checkout=$work/checkout bundled=$build/bundled/lib
   rm -rf "$work/wheels" "$checkout"
   mkdir -p "$checkout/build/bundled"
-  cp -r "$top/python" "$top/include" "$checkout"
+  cp -r "$top/python" "$top/include" "$top/LICENSE" "$checkout"
   if [ -e "$bundled/libwaveinfer.so" ]; then
     ln -s "$bundled" "$checkout/build/bundled/lib"
     (unset WAVEINFER_LIBRARY && pip wheel -q --no-deps -w "$work/wheels" "$checkout/python")
@@ -117,24 +118,54 @@ wheel_carries_the_library() {
   WAVEINFER_LIBRARY=$library pip wheel -q --no-deps -w "$work/wheels" "$checkout/python"
   install_wheel
   cmp "$library" "$work/unpacked/waveinfer/libwaveinfer.so"
+  cmp "$top/LICENSE" "$work/unpacked/waveinfer/LICENSE"
   LD_LIBRARY_PATH=$build/lib runs_with_what_it_carries .
+  checks=$((checks + 1))
+}
+
+# Where nothing of the checkout is but what is in it.
+source_distribution_makes_a_wheel() {
+  local folder=$work/sdist
+  rm -rf "$folder"
+  pip install -q 'hatchling>=1.26'
+  (cd "$work/checkout/python" && python -m hatchling build -t sdist -d "$folder" >/dev/null)
+  WAVEINFER_LIBRARY=$library pip wheel -q --no-deps -w "$work/wheels" "$folder"/waveinfer-*.tar.gz
+  install_wheel
+  cmp "$top/LICENSE" "$work/unpacked/waveinfer/LICENSE"
   checks=$((checks + 1))
 }
 
 # Unless the system's loader knows a library; an installed one would answer for the one that is missing here.
 no_wheel_is_made_that_finds_no_library() {
-  local checkout=$work/checkout log=$work/refused.log
+  local checkout=$work/checkout
   rm -rf "$checkout/build" "$work/wheels"
   if ! /sbin/ldconfig -p | grep 'libwaveinfer\.so\.2 ' >/dev/null; then
-    (unset WAVEINFER_LIBRARY && ! pip wheel -q --no-deps -w "$work/wheels" "$checkout/python" 2>"$log") ||
-      { echo "a wheel was made that finds no library" >&2; return 1; }
-    grep -q '^ *cmake -S \. -B build && cmake --build build$' "$log" || { cat "$log" >&2; return 1; }
+    (unset WAVEINFER_LIBRARY && refuses_a_wheel '^ *cmake -S \. -B build -DBUILD_TESTING=OFF && cmake --build build ')
+    mkdir -p "$checkout/build/lib" # where no bundled library could be made
+    ln -s "$library" "$checkout/build/lib/libwaveinfer.so"
+    (unset WAVEINFER_LIBRARY && refuses_a_wheel "^ *WAVEINFER_LIBRARY=$checkout/build/lib/libwaveinfer.so ")
+    echo "WAVEINFER_BUNDLED:BOOL=ON" >"$checkout/build/CMakeCache.txt" # where that is the bundled one
+    (unset WAVEINFER_LIBRARY && pip wheel -q --no-deps -w "$work/wheels" "$checkout/python")
+    install_wheel
+    cmp "$library" "$work/unpacked/waveinfer/libwaveinfer.so"
+    rm -r "$checkout/build"
   fi
+  WAVEINFER_LIBRARY=build/lib/libwaveinfer.so refuses_a_wheel "WAVEINFER_LIBRARY is build/lib/libwaveinfer.so: .* whole path"
+  WAVEINFER_LIBRARY=$work/missing refuses_a_wheel "WAVEINFER_LIBRARY is $work/missing, where there is no file"
   (unset WAVEINFER_LIBRARY && LD_LIBRARY_PATH=$build/lib pip wheel -q --no-deps -w "$work/wheels" "$checkout/python")
   WAVEINFER_LIBRARY='' pip wheel -q --no-deps -w "$work/wheels/none" "$checkout/python"
   cmp "$work"/wheels/waveinfer-*-py3-none-any.whl "$work"/wheels/none/waveinfer-*-py3-none-any.whl
   rm -r "$work/wheels"
   checks=$((checks + 1))
+}
+
+# refuses_a_wheel PATTERN: no wheel of the checkout is made, and a line says why.
+refuses_a_wheel() {
+  if pip wheel -q --no-deps -w "$work/wheels" "$work/checkout/python" 2>"$work/refused.log"; then
+    echo "a wheel was made that finds no library: $1" >&2
+    return 1
+  fi
+  grep -q "$1" "$work/refused.log" || { cat "$work/refused.log" >&2; return 1; }
 }
 
 install_wheel() {
