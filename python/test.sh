@@ -150,7 +150,7 @@ no_wheel_is_made_that_finds_no_library() {
     cmp "$library" "$work/unpacked/waveinfer/libwaveinfer.so"
     rm -r "$checkout/build"
   fi
-  WAVEINFER_LIBRARY=build/lib/libwaveinfer.so refuses_a_wheel "WAVEINFER_LIBRARY is build/lib/libwaveinfer.so: .* whole path"
+  WAVEINFER_LIBRARY=build/lib.so refuses_a_wheel "WAVEINFER_LIBRARY is build/lib.so: .* the whole path is needed"
   WAVEINFER_LIBRARY=$work/missing refuses_a_wheel "WAVEINFER_LIBRARY is $work/missing, where there is no file"
   (unset WAVEINFER_LIBRARY && LD_LIBRARY_PATH=$build/lib pip wheel -q --no-deps -w "$work/wheels" "$checkout/python")
   WAVEINFER_LIBRARY='' pip wheel -q --no-deps -w "$work/wheels/none" "$checkout/python"

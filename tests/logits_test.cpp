@@ -192,9 +192,9 @@ double divergence(const std::vector<float>& p, const std::vector<float>& q, size
 constexpr const char* kPrecisions[] = {"fast", "f32", "high", "int8"};
 
 // llama.cpp rounds activations to 8 bits before it multiplies by quantised weights and this library only under
-// int8, and then not to the same ones: up to 2e-4 in these files. In tests/correctness, with larger models, that is 7.4e-4
-// at most and 1.1e-3 for one of q2_K (docs/results/correctness.md), where rounding the weights costs 1e-3 (q6_K) to 2e-1
-// (q2_K). Hence 1e-3.
+// int8, and then not to the same ones: up to 2e-4 in these files. In tests/correctness, with larger models, that is
+// 7.4e-4 at most and 1.1e-3 for one of q2_K (docs/results/correctness.md), where rounding the weights costs 1e-3 (q6_K)
+// to 2e-1 (q2_K). Hence 1e-3.
 void files_that_llama_cpp_quantised_give_its_distributions(void**) {
   const std::string folder = WI_TEST_DATA "/fixtures/llama_cpp/";
   const std::vector<int32_t> ids = prompt();
