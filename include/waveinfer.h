@@ -1164,7 +1164,8 @@ enum wi_task_state {
 
 /* Tells that a task has new events or has ended. Runs on the engine's thread, for which every task waits: it
  * should only wake somebody. It may call wi_task_poll and wi_task_release. Releasing a task's last handle waits
- * for a callback of it that is running: hold no lock then that it takes. */
+ * for a callback of it that is running, and releasing the last handle of a runtime and of all that is its (models,
+ * sessions) for every one: hold no lock then that these take. */
 typedef void (*wi_task_callback)(void* user);
 
 typedef struct wi_task_params {
