@@ -97,7 +97,11 @@ all_steps() {
   for test in twins attend_chunk wave attend matmul_dense; do
     sanitize memcheck "$test" 20
   done
-  step "kernels, PyTorch's" 40 test_log python3 "$torch_bench"
+  if command -v python3 >/dev/null; then
+    step "kernels, PyTorch's" 40 test_log python3 "$torch_bench"
+  else
+    skip_step "kernels, PyTorch's" "there is no python3"
+  fi
   step "decode, 120K, largest batch" 90 bench_log "${llama[@]}" --context 122880 --batch max --steps 10
   for tool in racecheck synccheck; do
     for test in attend_chunk wave attend matmul_dense; do
@@ -122,6 +126,7 @@ quick_steps() {
   sanitize memcheck twins 60
   step "what is refused" 60 bench_log --shape tiny --weights f16 --policy streaming --context 300
   step "what takes too long" 2 bench_log --shape llama-1b --weights f16 --context 300
+  step "what is stopped within a line" 1 test_log bash -c 'printf "{\"kernel\":\"half"; exec sleep 30'
 }
 
 test_log() { "$@"; }
@@ -164,11 +169,11 @@ step() {
   [ "$limit" -le "$left" ] || limit=$left
   local start=${EPOCHREALTIME/./} line status=passed detail= first= passed=0 lines=0 rc
   printf '\n== %s\n' "$name" >>"$out/log.txt"
-  exec 3< <(export bench device; timeout -k 3 "$limit" bash -c '"$@"' - "$@" 2>&1; echo "exit status $?")
+  exec 3< <(export bench device; timeout -k 3 "$limit" bash -c '"$@"' - "$@" 2>&1; printf '\nexit status %s\n' "$?")
   while IFS= read -r -u 3 line; do
     printf '%s\n' "$line" >>"$out/log.txt"
     case $line in
-      '{'*)
+      '{'*'}') # whole: the last line of a step that was stopped may be a part of one
         record "$line"
         measured "$line"
         lines=$((lines + 1)) ;;
