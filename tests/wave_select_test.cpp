@@ -15,18 +15,18 @@ using namespace wi::test;
 
 struct Scene {
   Scene(Keys kind, int32_t group, DType kv, PolicyParams params = {},
-        std::vector<int32_t> segments = {2048, 700, 33})
-      : cache(cpu::wave_policy, params, kv, 64) {
+        std::vector<int32_t> segments = {2048, 700, 33}, int32_t head_dim = 64)
+      : cache(cpu::wave_policy, params, kv, head_dim), dim(static_cast<size_t>(head_dim)) {
     std::mt19937_64 random(seed() + static_cast<uint64_t>(group));
     for (int32_t tokens : segments)
-      cache.seal(draw(kind, tokens, 64, random), draw(Keys::uniform, tokens, 64, random));
+      cache.seal(draw(kind, tokens, head_dim, random), draw(Keys::uniform, tokens, head_dim, random));
     std::normal_distribution<float> normal;
-    std::vector<float> query(static_cast<size_t>(group) * 64);
+    std::vector<float> query(static_cast<size_t>(group) * dim);
     // Near some key, as a query that looks for something is.
-    const size_t near = random() % (cache.keys.size() / 64) * 64;
-    for (size_t i = 0; i < query.size(); i++) query[i] = cache.keys[near + i % 64] + normal(random);
+    const size_t near = random() % (cache.keys.size() / dim) * dim;
+    for (size_t i = 0; i < query.size(); i++) query[i] = cache.keys[near + i % dim] + normal(random);
     lookup = std::make_unique<TestLookup>(cache, query);
-    steady_keys = to_kv(draw(kind, 68, 64, random), kv);
+    steady_keys = to_kv(draw(kind, 68, head_dim, random), kv);
     steady = {steady_keys.data(), steady_keys.data(), 68};
     lookup->lookup.steady = &steady;
     lookup->lookup.steady_count = 1;
@@ -36,6 +36,7 @@ struct Scene {
   }
 
   Cache cache;
+  size_t dim;
   std::unique_ptr<TestLookup> lookup;
   AlignedBytes steady_keys;
   KvRun steady;
@@ -96,28 +97,32 @@ Ranks reference_ranks(Scene& scene, float looked_share) {
   const DType kv = scene.args().kv;
   Ranks out;
   std::vector<double> best, best_along;
-  std::vector<float> row(64), axis(64);
+  const int32_t head_dim = scene.cache.head_dim;
+  const size_t dim = scene.dim;
+  const double scale = 1 / std::sqrt(double(head_dim));
+  std::vector<float> row(dim), axis(dim);
   for (int32_t s = 0; s < lookup.segment_count; s++) {
     const cpu::WaveIndex index = cpu::wave_view(lookup.segments[s].index);
     for (int32_t c = 0; c < index.clusters; c++) {
-      cpu::wave_centroid(index, c, 64, row.data());
-      cpu::from_kv(index.axes + static_cast<size_t>(c) * row_bytes(kv, 64), kv, axis.data(), 64);
+      cpu::wave_centroid(index, c, head_dim, row.data());
+      cpu::from_kv(index.axes + static_cast<size_t>(c) * row_bytes(kv, head_dim), kv, axis.data(), head_dim);
       for (size_t h = 0; h < group; h++) {
-        const float* query = scene.lookup->query.data() + h * 64;
+        const float* query = scene.lookup->query.data() + h * dim;
         double score = 0, squares = 0, length = 0, largest = 0, along = 0;
-        for (size_t i = 0; i < 64; i++) {
+        for (size_t i = 0; i < dim; i++) {
           score += double(query[i]) * double(row[i]);
           along += double(query[i]) * double(axis[i]);
           squares += double(query[i]) * double(query[i]);
           length += std::abs(double(row[i]) - double(index.centre[i]));
           largest = std::max(largest, std::abs(double(query[i])));
         }
-        out.scores.push_back(score / 8);
-        out.doubts.push_back(0.51 * largest / 32639 * length / 8);
-        best.push_back(score / 8 + double(cpu::kWaveBestAbove) * std::sqrt(squares) *
-                                       double(cpu::wave_radius(index.extents[c])) / 64);
+        out.scores.push_back(score * scale);
+        out.doubts.push_back(0.51 * largest / 32639 * length * scale);
+        best.push_back(score * scale + double(cpu::kWaveBestAbove) * std::sqrt(squares) *
+                                           double(cpu::wave_radius(index.extents[c])) / head_dim);
         const double across = squares * double(index.residuals[c]) * double(index.residuals[c]);
-        best_along.push_back(score / 8 + double(cpu::kWaveBestAlong) * std::sqrt(along * along + across) / 8);
+        best_along.push_back(score * scale +
+                             double(cpu::kWaveBestAlong) * std::sqrt(along * along + across) * scale);
       }
     }
   }
@@ -192,32 +197,47 @@ std::vector<size_t> possibly_last(const Lookup& lookup, const Ranks& ranks) {
   return out;
 }
 
+void check_default_selection(Scene& scene) {
+  ThreadStream stream(1);
+  select_lookups(*stream, cpu::wave_policy, scene.args());
+  const Ranks ranks = reference_ranks(scene, cpu::kWaveLooks * 0.018f);
+  const Lookup& lookup = scene.lookup->lookup;
+  const size_t heads = scene.lookup->lse.size(), count = ranks.first.size();
+  for (size_t i = 0; i < ranks.scores.size(); i++) {
+    const double score = ranks.scores[i], got = double(lookup.scores[i % heads * count + i / heads]);
+    assert_true(std::abs(score - got) < ranks.doubts[i] + 1e-5 * std::max(1.0, std::abs(score)));
+  }
+  check_zones(scene, ranks);
+  const int64_t budget = static_cast<int64_t>(std::ceil(0.018f * static_cast<float>(lookup.indexed_tokens)));
+  const std::vector<int32_t> sizes = sizes_of(lookup);
+  int32_t last = 0;
+  for (size_t at : possibly_last(lookup, ranks)) last = std::max(last, sizes[at]);
+  assert_true(lookup.counters->retrieved_tokens >= budget &&
+              lookup.counters->retrieved_tokens - last < budget);
+  assert_int_equal(lookup.estimated_count, std::lround(0.232f * static_cast<float>(lookup.partition_count)));
+}
+
 void select_ranks_and_splits_as_the_reference_does(void**) {
   test::for_each_simd([](const char*) {
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
       for (Keys kind : {Keys::clustered, Keys::uniform, Keys::adversarial})
         for (int32_t group : test::some_of({1, 2, 3, 4, 5, 7, 8})) {
           Scene scene(kind, group, kv);
-          ThreadStream stream(1);
-          select_lookups(*stream, cpu::wave_policy, scene.args());
-          const Ranks ranks = reference_ranks(scene, cpu::kWaveLooks * 0.018f);
-          const Lookup& lookup = scene.lookup->lookup;
-          const size_t heads = static_cast<size_t>(group), count = ranks.first.size();
-          for (size_t i = 0; i < ranks.scores.size(); i++) {
-            const double score = ranks.scores[i], got = double(lookup.scores[i % heads * count + i / heads]);
-            assert_true(std::abs(score - got) < ranks.doubts[i] + 1e-5 * std::max(1.0, std::abs(score)));
-          }
-          check_zones(scene, ranks);
-          const int64_t budget =
-              static_cast<int64_t>(std::ceil(0.018f * static_cast<float>(lookup.indexed_tokens)));
-          const std::vector<int32_t> sizes = sizes_of(lookup);
-          int32_t last = 0;
-          for (size_t at : possibly_last(lookup, ranks)) last = std::max(last, sizes[at]);
-          assert_true(lookup.counters->retrieved_tokens >= budget &&
-                      lookup.counters->retrieved_tokens - last < budget);
-          assert_int_equal(lookup.estimated_count,
-                           std::lround(0.232f * static_cast<float>(lookup.partition_count)));
+          check_default_selection(scene);
         }
+  });
+}
+
+// Of those that models have. Some are no whole number of vectors, or of the index's blocks.
+void select_does_so_for_every_size_of_head(void**) {
+  test::for_each_simd([](const char*) {
+    int32_t group = 1;
+    for (int32_t head_dim : test::some_of({80, 96, 112, 120, 128, 192, 256}))
+      for (DType kv : {DType::f32, DType::f16, DType::bf16}) {
+        Scene scene(Keys::clustered, group, kv, {}, {900, 33}, head_dim);
+        check_default_selection(scene);
+        group = group % 8 + 1;
+      }
   });
 }
 
@@ -378,6 +398,7 @@ void target_mass_is_reached_or_the_ceiling_is(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(select_ranks_and_splits_as_the_reference_does),
+      cmocka_unit_test(select_does_so_for_every_size_of_head),
       cmocka_unit_test(budgets_from_nothing_to_everything_are_respected),
       cmocka_unit_test(equal_ranks_go_to_the_lower_partition),
       cmocka_unit_test(wanted_tokens_are_retrieved_whatever_their_rank),
