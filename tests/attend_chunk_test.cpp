@@ -8,6 +8,7 @@
 #include "kernels/cpu/unpack.h"
 #include "src/memory/workers.h"
 #include "tests/support/dense.h"
+#include "tests/support/edged.h"
 #include "tests/support/emulated.h"
 #include "tests/support/kernels.h"
 #include "tests/test.h"
@@ -30,7 +31,8 @@ struct Shape {
 // Queries, and for each head keys and values in runs of random lengths, every run in memory of its own.
 struct Problem {
   Problem(std::mt19937_64& random, const Shape& s) : shape(s), tokens(s.past + s.rows) {
-    queries = test::normal_floats(random, size(s.rows * s.kv_heads * s.group * s.head_dim), 1.5f);
+    queries =
+        test::edged(test::normal_floats(random, size(s.rows * s.kv_heads * s.group * s.head_dim), 1.5f));
     runs.resize(size(s.kv_heads));
     for (int32_t h = 0; h < s.kv_heads; ++h) {
       keys.push_back(test::normal_floats(random, size(tokens * s.head_dim)));
@@ -79,12 +81,12 @@ struct Problem {
 
   Shape shape;
   int64_t tokens;
-  std::vector<float> queries, out, lse;
+  test::Edged<float> queries, out, lse;
   std::vector<std::vector<float>> keys, values;  // per head
   std::vector<std::vector<KvRun>> runs;
   std::vector<const KvRun*> run_lists;
   std::vector<int32_t> run_counts;
-  std::vector<std::vector<std::byte>> memory;
+  std::vector<test::Edged<std::byte>> memory;
 };
 
 // f32: rounding of scores of some tens, 1e-5 of the sum of |weight · value|. bf16, one term: each weight is
@@ -164,6 +166,19 @@ void every_kv_type_and_shape_matches_f64(void**) {
   });
 }
 
+void nothing_is_read_before_an_operand(void**) {
+  const test::EdgeBefore before;
+  Workers workers(2);
+  std::mt19937_64 random(test::seed() + 12);
+  test::for_each_simd([&](const char*) {
+    for (DType kv : {DType::f16, DType::bf16, DType::f32})
+      for (Precision precision : {Precision::fast, Precision::high, Precision::f32}) {
+        check(workers, random, {40, 100, 2, 4, 64, kv, precision, 50});
+        check(workers, random, {7, 515, 3, 1, 34, kv, precision, 300});
+      }
+  });
+}
+
 void causal_edges_are_exact(void**) {
   Workers workers(2);
   std::mt19937_64 random(test::seed() + 1);
@@ -201,7 +216,7 @@ void what_a_window_hides_changes_no_bit(void**) {
       workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
       return problem.out;
     };
-    const std::vector<float> before = run();
+    const test::Edged<float> before = run();
     for (auto& runs : problem.runs) {
       int64_t first = 0;
       for (KvRun& piece : runs) {  // of the tokens that no row sees: the first one's window begins at 551
@@ -214,14 +229,14 @@ void what_a_window_hides_changes_no_bit(void**) {
     }
     assert_true(run() == before);
     problem.shape.window = 800;
-    const std::vector<float> widest = run();
+    const test::Edged<float> widest = run();
     problem.shape.window = 0;
     assert_memory_equal(run().data(), widest.data(), widest.size() * sizeof(float));
   }
 }
 
 // A part of a problem's tokens alone, copied into runs cut anew, each of exactly its size: what a call reads
-// beyond its part, the address sanitizer sees.
+// beyond its part is a fault.
 struct Part {
   Part(std::mt19937_64& random, const Problem& whole, int64_t first, int64_t end, int64_t longest_run)
       : runs(whole.runs.size()) {
@@ -252,7 +267,7 @@ struct Part {
   std::vector<std::vector<KvRun>> runs;
   std::vector<const KvRun*> run_lists;
   std::vector<int32_t> run_counts;
-  std::vector<std::vector<std::byte>> memory;
+  std::vector<test::Edged<std::byte>> memory;
 };
 
 // Parts of up to `longest_part` steps. What a first call must not read is NaN.
@@ -260,11 +275,11 @@ void check_parts(std::mt19937_64& random, const Shape& shape, int64_t longest_pa
   Problem problem(random, shape);
   Workers workers(2);
   workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
-  const std::vector<float> out = problem.out, lse = problem.lse;
+  const test::Edged<float> out = problem.out, lse = problem.lse;
 
   std::fill(problem.out.begin(), problem.out.end(), NAN);
   std::fill(problem.lse.begin(), problem.lse.end(), NAN);
-  std::vector<float> state(2 * lse.size(), NAN);
+  test::Edged<float> state(2 * lse.size(), NAN);
   AttendChunkArgs args = problem.args();
   args.state = state.data();
   std::string parts;
@@ -369,7 +384,7 @@ void huge_scores_do_not_overflow(void**) {
 void workers_do_not_change_a_bit(void**) {
   std::mt19937_64 random(test::seed() + 5);
   Problem problem(random, {300, 3000, 2, 4, 64, DType::f16});
-  std::vector<float> out[2];
+  test::Edged<float> out[2];
   for (int i = 0; i < 2; ++i) {
     Workers workers(i == 0 ? 1 : 3);
     workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
@@ -413,6 +428,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(no_thread_appears_but_the_workers),  // first: thread pools stay once they are there
       cmocka_unit_test(every_kv_type_and_shape_matches_f64),
+      cmocka_unit_test(nothing_is_read_before_an_operand),
       cmocka_unit_test(causal_edges_are_exact),
       cmocka_unit_test(windows_show_their_last_tokens_alone),
       cmocka_unit_test(what_a_window_hides_changes_no_bit),

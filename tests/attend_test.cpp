@@ -1,6 +1,7 @@
 // attend against softmax attention in f64: head dims, groups, runs, types, chunks, every instruction set.
 #include "lookups.h"
 #include "test.h"
+#include "tests/support/edged.h"
 #include "tests/support/emulated.h"
 
 namespace {
@@ -25,8 +26,10 @@ struct Built {
       std::vector<float> k(static_cast<size_t>(tokens * problem.head_dim)), v(k.size());
       for (float& x : k) x = key_scale * normal(random);
       for (float& x : v) x = normal(random);
-      bytes.push_back(to_kv(k, problem.kv));
-      bytes.push_back(to_kv(v, problem.kv));
+      for (const std::vector<float>* of : {&k, &v}) {
+        const AlignedBytes stored = to_kv(*of, problem.kv);
+        bytes.emplace_back(stored.data(), stored.data() + stored.size());
+      }
       list.push_back({bytes[bytes.size() - 2].data(), bytes.back().data(), tokens});
       k = rounded(k, problem.kv), v = rounded(v, problem.kv);
       keys.insert(keys.end(), k.begin(), k.end());
@@ -55,8 +58,9 @@ struct Built {
             .scale = 1 / std::sqrt(static_cast<float>(problem.head_dim))};
   }
 
-  std::vector<AlignedBytes> bytes;
-  std::vector<float> keys, values, query, out, lse;
+  std::vector<Edged<std::byte>> bytes;
+  std::vector<float> keys, values;
+  Edged<float> query, out, lse;
   std::vector<KvRun> steady, runs;
   LookupCounters counters;
   Lookup lookup;
@@ -84,9 +88,18 @@ void check(const Problem& problem, const char* target, float key_scale = 1) {
 void attend_equals_softmax_for_every_dim_group_and_type(void**) {
   test::for_each_simd([](const char* target) {
     for (DType kv : {DType::f32, DType::f16, DType::bf16})
-      for (int32_t head_dim : test::some_of({8, 24, 32, 40, 64, 72, 80, 96, 128, 256}))
+      for (int32_t head_dim : test::some_of({8, 24, 32, 40, 64, 72, 80, 96, 112, 120, 128, 192, 256}))
         for (int32_t group : test::some_of({1, 2, 3, 4, 5, 6, 7, 8, 9}))
           check({head_dim, group, kv, {4, 67}, {16, 1, 33, 7, 64, 100}}, target);
+  });
+}
+
+// More query heads to a KV head than the kernels take at once.
+void attend_takes_large_groups(void**) {
+  test::for_each_simd([](const char* target) {
+    for (DType kv : {DType::f32, DType::f16, DType::bf16})
+      for (int32_t group : test::some_of({10, 11, 12, 13, 14, 15, 16, 71, 600}))
+        check({group > 16 ? 64 : 128, group, kv, {4, 67}, {16, 1, 33}}, target);
   });
 }
 
@@ -98,6 +111,15 @@ void attend_spans_chunks_and_ragged_runs(void**) {
     std::vector<int64_t> clusters;
     for (int64_t i = 0; i < 700; i++) clusters.push_back(i * 7 % 31);  // some are empty
     check({64, 4, DType::f16, {4, 64}, clusters}, target);
+  });
+}
+
+void attend_reads_nothing_before_its_operands(void**) {
+  const EdgeBefore before;
+  test::for_each_simd([](const char* target) {
+    for (DType kv : {DType::f32, DType::f16, DType::bf16})
+      for (int32_t head_dim : test::some_of({8, 24, 72, 80, 128, 256}))
+        check({head_dim, 5, kv, {4, 67}, {16, 1, 33}}, target);
   });
 }
 
@@ -150,7 +172,9 @@ void attend_gives_the_same_bits_for_any_workers_and_company(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(attend_equals_softmax_for_every_dim_group_and_type),
+      cmocka_unit_test(attend_takes_large_groups),
       cmocka_unit_test(attend_spans_chunks_and_ragged_runs),
+      cmocka_unit_test(attend_reads_nothing_before_its_operands),
       cmocka_unit_test(attend_keeps_large_scores_finite),
       cmocka_unit_test(attend_of_one_token_is_its_value),
       cmocka_unit_test(attend_of_nothing_is_zero_with_lse_minus_infinity),

@@ -13,52 +13,28 @@
 #include "kernels/cpu/unpack.h"
 #include "src/memory/workers.h"
 #include "tests/support/dense.h"
+#include "tests/support/edged.h"
 #include "tests/support/kernels.h"
+#include "tests/support/weights.h"
 #include "tests/test.h"
 
 using namespace wi;
 
 namespace {
 
-// A weight of random blocks whose scales are small normal numbers.
 struct Weight {
   Weight(std::mt19937_64& random, DType type, int64_t outputs, int64_t inputs)
-      : bytes(row_bytes(type, inputs) * static_cast<size_t>(outputs)),
-        matrix{bytes.data(), type, outputs, inputs} {
-    const size_t block = static_cast<size_t>(format_of(type).bytes);
-    for (auto& byte : bytes) byte = static_cast<uint8_t>(random());
-    for (size_t at = 0; at + block <= bytes.size(); at += block) {
-      std::uniform_real_distribution<float> small(-0.05f, 0.05f);
-      float value = small(random);
-      switch (type) {
-        case DType::f32:
-          std::memcpy(&bytes[at], &value, 4);
-          break;
-        case DType::f16:
-          cpu::to_kv(&value, DType::f16, &bytes[at], 1);
-          break;
-        case DType::bf16:
-          cpu::to_kv(&value, DType::bf16, &bytes[at], 1);
-          break;
-        case DType::q6_k:
-          cpu::to_kv(&value, DType::f16, &bytes[at + 208], 1);
-          break;
-        case DType::q4_k:
-          cpu::to_kv(&value, DType::f16, &bytes[at + 2], 1);
-          [[fallthrough]];
-        default:
-          cpu::to_kv(&value, DType::f16, &bytes[at], 1);
-      }
-    }
-  }
-  std::vector<uint8_t> bytes;
+      : bytes(test::edged(test::random_weights(type, outputs * inputs, random))),
+        matrix{bytes.data(), type, outputs, inputs} {}
+  Weight(const Weight&) = delete;
+  test::Edged<std::byte> bytes;
   Matrix matrix;
 };
 
 // Every output element against f64; the bound is relative to the sum of magnitudes, as rounding is: 2e-6
 // covers the f32 sums of up to some thousands of products. With more than one term, each
 // number is off by 2^-18 of itself at most and so is the product by the term left out.
-void check_part(const MatmulArgs& args, const MatmulPart& part, const std::vector<float>& before) {
+void check_part(const MatmulArgs& args, const MatmulPart& part, const test::Edged<float>& before) {
   const Matrix& w = part.weight;
   std::vector<float> weight(static_cast<size_t>(w.rows * w.cols)), in(args.in, args.in + args.rows * w.cols);
   cpu::dequantize(w.data, w.type, weight.data(), w.rows * w.cols);
@@ -96,10 +72,10 @@ struct Shape {
 
 void check_shape(Workers& workers, std::mt19937_64& random, DType type, Shape shape, bool bias,
                  bool accumulate, Precision precision = Precision::fast) {
-  auto in = test::normal_floats(random, static_cast<size_t>(shape.rows * shape.inputs));
-  Weight weight(random, type, shape.outputs, shape.inputs);
-  auto biases = test::normal_floats(random, static_cast<size_t>(shape.outputs));
-  auto out = test::normal_floats(random, static_cast<size_t>(shape.rows * shape.outputs));
+  const auto in = test::edged(test::normal_floats(random, static_cast<size_t>(shape.rows * shape.inputs)));
+  const Weight weight(random, type, shape.outputs, shape.inputs);
+  const auto biases = test::edged(test::normal_floats(random, static_cast<size_t>(shape.outputs)));
+  auto out = test::edged(test::normal_floats(random, static_cast<size_t>(shape.rows * shape.outputs)));
   const auto before = out;
   MatmulArgs args{in.data(),
                   shape.rows,
@@ -123,7 +99,23 @@ void every_type_and_odd_shape_matches_f64(void**) {
           check_shape(workers, random, type, shape, false, false, precision);
       for (DType type : {DType::q4_k, DType::q6_k})
         check_shape(workers, random, type, {37, 270, 1280}, false, false, precision);
+      for (DType type : {DType::q4_1, DType::q5_0, DType::q5_1})
+        for (Shape shape : {Shape{19, 5, 32}, {20, 130, 544}})
+          check_shape(workers, random, type, shape, false, false, precision);
+      for (DType type : {DType::q2_k, DType::q3_k, DType::q5_k})
+        check_shape(workers, random, type, {18, 130, 768}, false, false, precision);
     }
+  });
+}
+
+void nothing_is_read_before_an_operand(void**) {
+  const test::EdgeBefore before;
+  Workers workers(2);
+  std::mt19937_64 random(test::seed() + 5);
+  test::for_each_simd([&](const char*) {
+    for (Precision precision : {Precision::fast, Precision::high, Precision::f32})
+      for (DType type : test::kAllTypes)
+        check_shape(workers, random, type, {17, 37, 512}, true, true, precision);
   });
 }
 
@@ -238,6 +230,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(no_thread_appears_but_the_workers),  // first: thread pools stay once they are there
       cmocka_unit_test(every_type_and_odd_shape_matches_f64),
+      cmocka_unit_test(nothing_is_read_before_an_operand),
       cmocka_unit_test(bias_and_accumulation_are_added),
       cmocka_unit_test(three_parts_of_different_types_share_their_input),
       cmocka_unit_test(workers_do_not_change_a_bit),

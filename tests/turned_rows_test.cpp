@@ -2,7 +2,7 @@
 // gives the bits that it gives of those that are as stored.
 #include "kernels/turned_rows.h"
 
-#include "src/memory/host_pool.h"
+#include "tests/support/edged.h"
 #include "tests/support/emulated.h"
 #include "tests/support/kernel_test.h"
 
@@ -14,15 +14,13 @@ namespace {
 // A matrix and the same one turned, if it can be.
 struct Both {
   Both(DType type, int64_t rows, int64_t cols, std::mt19937_64& random)
-      : bytes(random_weights(type, rows * cols, random)),
-        turned_bytes(HostPool::create(HostPool::kUnlimited, false)->allocate(bytes.size(), "weights")),
+      : bytes(edged(random_weights(type, rows * cols, random))),
+        turned_bytes(bytes),
         stored{bytes.data(), type, rows, cols},
         turned{turned_bytes.data(), type, rows, cols} {
-    std::memcpy(turned_bytes.data(), bytes.data(), bytes.size());
     if (can_be_turned(turned)) turn(turned, turned_bytes.data());
   }
-  std::vector<std::byte> bytes;
-  HostBuffer turned_bytes;
+  Edged<std::byte> bytes, turned_bytes;  // 32 rows are a multiple of 64 bytes, as turned ones must be aligned
   Matrix stored, turned;
 };
 
@@ -45,7 +43,7 @@ void every_byte_comes_back_from_wherever(void**) {
   for (DType type : turnable()) {
     const Both both(type, 64, 160, random);
     assert_true(std::memcmp(both.turned.data, both.stored.data, both.bytes.size()) != 0);
-    std::vector<std::byte> back(both.bytes.size());
+    Edged<std::byte> back(both.bytes.size());
     copy_as_stored(both.turned, 0, back.size(), back.data());
     assert_true(back == both.bytes);
     for (int i = 0; i < 200; i++) {
@@ -67,13 +65,13 @@ void products_are_the_same_bits_for_any_number_of_rows(void**) {
       for (int64_t inputs : {int64_t{32}, int64_t{288}, int64_t{1056}})
         for (int64_t rows : some_of<int64_t>({1, 2, 3, 4, 7, 8, 15, 16, 17, 33, 70, 300})) {
           const Both both(type, rows == 300 ? 32 : 160, inputs, random);
-          const std::vector<float> in = random_floats(static_cast<size_t>(rows * inputs), random);
-          const std::vector<float> bias = random_floats(static_cast<size_t>(both.stored.rows), random);
+          const Edged<float> in = edged(random_floats(static_cast<size_t>(rows * inputs), random));
+          const Edged<float> bias = edged(random_floats(static_cast<size_t>(both.stored.rows), random));
           for (Precision precision : {Precision::fast, Precision::int8, Precision::f32})
             for (bool rows_alike : {true, false}) {
-              std::vector<float> out[2];
+              Edged<float> out[2];
               for (const Matrix* matrix : {&both.stored, &both.turned}) {
-                std::vector<float>& to = out[matrix == &both.turned];
+                Edged<float>& to = out[matrix == &both.turned];
                 to.assign(static_cast<size_t>(rows * matrix->rows), 0.25f);
                 const MatmulArgs args{.in = in.data(),
                                       .rows = rows,

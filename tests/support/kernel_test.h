@@ -43,7 +43,8 @@ inline std::vector<float> random_floats(size_t count, std::mt19937_64& random) {
   return out;
 }
 
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+template <class Allocator>
+bool same_bits(const std::vector<float, Allocator>& a, const std::vector<float, Allocator>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
