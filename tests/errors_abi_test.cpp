@@ -5,15 +5,18 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
 
 #include "support/abi.h"
 #include "support/emulated.h"
+#include "support/folder.h"
 
 namespace {
 
@@ -173,6 +176,13 @@ void runtime_parameters_are_checked(void**) {
   assert_fails(WI_E_ARGUMENT, "nice is 20, must be in [0, 19]", create([](auto& p) { p.nice = 20; })(error));
   assert_fails(WI_E_ARGUMENT, "nice is -5", create([](auto& p) { p.nice = -5; })(error));
   assert_fails(WI_E_ARGUMENT, "buffer_manager is 3", create([](auto& p) { p.buffer_manager = 3; })(error));
+  for (const int32_t wait : {-1, 60001})
+    assert_fails(WI_E_ARGUMENT, "task_wait_ms is " + std::to_string(wait) + ", must be in [1, 60000]",
+                 create([&](auto& p) { p.task_wait_ms = wait; })(error));
+  assert_fails(WI_E_ARGUMENT, "wi_runtime_params.reserved_1 is 1, must be 0",
+               create([](auto& p) { p.reserved_1 = 1; })(error));
+  assert_fails(WI_E_ARGUMENT, "wi_runtime_params.reserved_2 is -1",
+               create([](auto& p) { p.reserved_2 = -1; })(error));
   assert_fails(WI_E_ARGUMENT, "spill_folder is empty", create([](auto& p) { p.spill_folder = ""; })(error));
   assert_fails(WI_E_IO, "/nowhere/at/all",
                create([](auto& p) { p.spill_folder = "/nowhere/at/all"; })(error));
@@ -183,6 +193,25 @@ void runtime_parameters_are_checked(void**) {
   assert_fails(WI_E_UNSUPPORTED, "device is \"cuda0\", must be \"cpu\", \"cuda\" or \"cuda:N\"",
                create([](auto& p) { p.device = "cuda0"; })(error));
   assert_fails(WI_E_UNSUPPORTED, "device is \"\"", create([](auto& p) { p.device = ""; })(error));
+}
+
+void devices_are_counted_and_told_about(void**) {
+  int32_t count = 0;
+  assert_works(wi_device_count(&count, error));
+  assert_true(count >= 2);
+  auto info = sized<wi_device_info>();
+  for (int32_t index = 0; index < count; ++index) {
+    assert_works(wi_device_get_info(index, &info, error));
+    assert_true(info.usable == 1 ? info.reason[0] == 0 : info.usable == 0 && info.reason[0] != 0);
+  }
+  assert_works(wi_device_get_info(0, &info, error));
+  assert_string_equal(info.name, "cpu");
+  for (const int32_t index : {-1, count})
+    assert_fails(WI_E_ARGUMENT,
+                 "index is " + std::to_string(index) + ", must be in [0, " + std::to_string(count - 1) + "]",
+                 wi_device_get_info(index, &info, error));
+  assert_fails(WI_E_ARGUMENT, "info_out is NULL", wi_device_get_info(0, nullptr, error));
+  assert_fails(WI_E_ARGUMENT, "count_out is NULL", wi_device_count(nullptr, error));
 }
 
 void an_unknown_way_to_hold_weights_is_refused_by_name(void**) {
@@ -263,6 +292,8 @@ void session_sampling_and_kv_parameters_are_checked(void**) {
   assert_fails(WI_E_ARGUMENT, "sparse_read_tokens is -5",
                create([](auto& p) { p.sparse_read_tokens = -5; }, error));
   assert_fails(WI_E_ARGUMENT, "prefix_reuse is 3", create([](auto& p) { p.prefix_reuse = 3; }, error));
+  assert_fails(WI_E_ARGUMENT, "wi_session_params.reserved_1 is 7, must be 0",
+               create([](auto& p) { p.reserved_1 = 7; }, error));
   assert_fails(WI_E_ARGUMENT, "kv_fast_share is 1.5", create([](auto& p) { p.kv_fast_share = 1.5f; }, error));
   assert_fails(WI_E_ARGUMENT, "kv_fast_share is nan", create([](auto& p) { p.kv_fast_share = NAN; }, error));
 
@@ -636,7 +667,7 @@ void handles_may_be_released_in_any_order(void**) {
   } while (next());
 }
 
-// Both directions of a rendezvous with a call that is under way: it is inside once progress has come.
+// Both directions of a rendezvous with a call that is under way: it is inside once its callback is.
 struct Meeting {
   std::atomic<bool> inside{false}, go_on{false};
   static int32_t progress(void* user, uint64_t, uint64_t) {
@@ -645,10 +676,55 @@ struct Meeting {
     while (!self->go_on) std::this_thread::yield();
     return 0;
   }
+  static int32_t write(void* user, const void*, uint64_t) { return progress(user, 0, 0); }
+  wi_writer writer() {
+    auto writer = sized<wi_writer>();
+    writer.write = write;
+    writer.user = this;
+    return writer;
+  }
   void wait_inside() const {
     while (!inside) std::this_thread::yield();
   }
 };
+
+void expect_busy(wi_session* session) {
+  auto event = sized<wi_event>();
+  auto stats = sized<wi_session_stats>();
+  wi_session *copy = nullptr, *batch[] = {session};
+  wi_task* task = nullptr;
+  const int32_t token = 1;
+  uint64_t count = 77;
+  std::vector<float> room(1 << 20);
+  auto writer = sized<wi_writer>();
+  writer.write = [](void*, const void*, uint64_t) { return 1; };
+  const Folder folder;
+  const std::string path = folder.file("none");
+  auto prompt = sized<wi_task_params>();
+  prompt.tokens = &token;
+  prompt.token_count = 1;
+  const char* const thread = "another thread";
+  assert_fails(WI_E_BUSY, thread, wi_session_decode(session, nullptr, &event, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_accept(session, 1, nullptr, &event, error));
+  assert_fails(WI_E_BUSY, thread, wi_batch_decode(batch, 1, nullptr, &event, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_prefill(session, &token, 1, nullptr, nullptr, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_append_text(session, "a", 1, 0, nullptr, nullptr, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_fork(session, &copy, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_fork_as(session, nullptr, nullptr, &copy, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_truncate(session, 1, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_tokens(session, nullptr, 0, &count, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_set_sampling(session, nullptr, error));
+  assert_fails(WI_E_BUSY, thread,
+               wi_session_logits(session, nullptr, room.data(), room.size(), &count, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_save(session, path.c_str(), nullptr, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_save_to(session, &writer, nullptr, error));
+  assert_fails(WI_E_BUSY, thread, wi_session_saved_bytes(session, &count, error));
+  assert_fails(WI_E_BUSY, thread, wi_task_submit(session, &prompt, &task, error));
+  assert_works(wi_session_get_stats(session, &stats, error));  // any time
+  assert_int_equal(stats.tokens, 10);
+  assert_int_equal(count, 77);
+  assert_true(copy == nullptr && task == nullptr && access(path.c_str(), F_OK) != 0);
+}
 
 void a_second_thread_is_told_busy(void**) {
   Session session = read_session(10);
@@ -661,27 +737,96 @@ void a_second_thread_is_told_busy(void**) {
     assert_works(wi_session_prefill(session.get(), tokens.data(), tokens.size(), &params, nullptr, error));
   });
   meeting.wait_inside();
-  auto event = sized<wi_event>();
-  auto stats = sized<wi_session_stats>();
-  wi_session *copy = nullptr, *batch[] = {session.get()};
-  uint64_t count = 0;
-  std::vector<float> room(1 << 20);
-  assert_fails(WI_E_BUSY, "thread", wi_session_decode(session.get(), nullptr, &event, error));
-  assert_fails(WI_E_BUSY, "thread", wi_batch_decode(batch, 1, nullptr, &event, error));
-  assert_fails(WI_E_BUSY, "thread",
-               wi_session_prefill(session.get(), tokens.data(), 1, nullptr, nullptr, error));
-  assert_fails(WI_E_BUSY, "thread", wi_session_fork(session.get(), &copy, error));
-  assert_fails(WI_E_BUSY, "thread", wi_session_fork_as(session.get(), nullptr, nullptr, &copy, error));
-  assert_fails(WI_E_BUSY, "thread", wi_session_truncate(session.get(), 1, error));
-  assert_fails(WI_E_BUSY, "thread", wi_session_tokens(session.get(), nullptr, 0, &count, error));
-  assert_fails(WI_E_BUSY, "thread", wi_session_set_sampling(session.get(), nullptr, error));
-  assert_fails(WI_E_BUSY, "thread",
-               wi_session_logits(session.get(), nullptr, room.data(), room.size(), &count, error));
-  assert_works(wi_session_get_stats(session.get(), &stats, error));  // any time
-  assert_int_equal(stats.tokens, 10);
+  expect_busy(session.get());
   meeting.go_on = true;
   first.join();
+  auto event = sized<wi_event>();
   assert_works(wi_session_decode(session.get(), nullptr, &event, error));
+}
+
+void a_session_that_is_being_saved_is_busy(void**) {
+  Session session = read_session(10);
+  Meeting meeting;
+  const wi_writer writer = meeting.writer();
+  std::thread first([&] { assert_works(wi_session_save_to(session.get(), &writer, nullptr, error)); });
+  meeting.wait_inside();
+  expect_busy(session.get());
+  meeting.go_on = true;
+  first.join();
+  auto event = sized<wi_event>();
+  assert_works(wi_session_decode(session.get(), nullptr, &event, error));
+}
+
+void a_store_that_is_being_saved_is_busy(void**) {
+  auto params = sized<wi_kv_params>();
+  params.layers = params.query_heads = params.kv_heads = 1;
+  params.head_dim = 16;
+  wi_kv *made = nullptr, *copy = nullptr;
+  assert_works(wi_kv_create(world->runtime.get(), &params, &made, error));
+  const Kv kv{made, wi_kv_release};
+  const std::vector<float> rows(10 * 16, 0.5f);
+  std::vector<float> out(16, 0.0f);
+  assert_works(wi_kv_append(made, 0, 10, rows.data(), rows.data(), error));
+
+  Meeting meeting;
+  const wi_writer writer = meeting.writer();
+  std::thread first([&] { assert_works(wi_kv_save_to(made, &writer, nullptr, error)); });
+  meeting.wait_inside();
+  const Folder folder;
+  const std::string path = folder.file("none");
+  const char* const thread = "kv is in use by another thread";
+  uint64_t count = 77;
+  assert_fails(WI_E_BUSY, thread, wi_kv_append(made, 0, 1, rows.data(), rows.data(), error));
+  assert_fails(WI_E_BUSY, thread, wi_kv_seal(made, error));
+  assert_fails(WI_E_BUSY, thread, wi_kv_attend(made, 0, 1, rows.data(), nullptr, out.data(), nullptr, error));
+  assert_fails(WI_E_BUSY, thread, wi_kv_fork(made, &copy, error));
+  assert_fails(WI_E_BUSY, thread, wi_kv_truncate(made, 1, error));
+  assert_fails(WI_E_BUSY, thread, wi_kv_save(made, path.c_str(), nullptr, error));
+  assert_fails(WI_E_BUSY, thread, wi_kv_save_to(made, &writer, nullptr, error));
+  assert_fails(WI_E_BUSY, thread, wi_kv_saved_bytes(made, &count, error));
+  auto stats = sized<wi_session_stats>();
+  assert_works(wi_kv_get_stats(made, &stats, error));  // any time
+  assert_int_equal(stats.tokens, 10);
+  assert_int_equal(count, 77);
+  assert_true(copy == nullptr && access(path.c_str(), F_OK) != 0);
+  meeting.go_on = true;
+  first.join();
+  assert_works(wi_kv_attend(made, 0, 1, rows.data(), nullptr, out.data(), nullptr, error));
+  assert_float_equal(out[0], 0.5f, 1e-6f);
+}
+
+wi_cancel* cancelled_by_signal = nullptr;
+
+// The handler comes between any two instructions of the call's.
+void a_signal_handler_may_cancel(void**) {
+  Session session = read_session(50);
+  const Snapshot before = snapshot(session.get());
+  const Cancel cancel = create_cancel();
+  cancelled_by_signal = cancel.get();
+  struct sigaction action = {}, old = {};
+  action.sa_handler = [](int) { wi_cancel_trigger(cancelled_by_signal); };
+  assert_int_equal(sigaction(SIGUSR1, &action, &old), 0);
+  const std::vector<int32_t> tokens = some_tokens(60000);
+  for (int round = 0; round < emulated_or(1, 5); ++round) {
+    Meeting meeting;
+    meeting.go_on = true;
+    auto params = sized<wi_prefill_params>();
+    params.progress = Meeting::progress;
+    params.progress_user = &meeting;
+    params.chunk_tokens = 64;
+    std::thread other([&, caller = pthread_self()] {
+      meeting.wait_inside();
+      std::this_thread::sleep_for(std::chrono::microseconds(700 * round));
+      pthread_kill(caller, SIGUSR1);
+    });
+    assert_fails(
+        WI_E_CANCELLED, "",
+        wi_session_prefill(session.get(), tokens.data(), tokens.size(), &params, cancel.get(), error));
+    other.join();
+    assert_true(snapshot(session.get()) == before);
+    wi_cancel_reset(cancel.get());
+  }
+  assert_int_equal(sigaction(SIGUSR1, &old, nullptr), 0);
 }
 
 void cancelling_from_another_thread_loses_nothing(void**) {
@@ -818,6 +963,7 @@ int main() {
       cmocka_unit_test(null_handles_and_outputs_are_named),
       cmocka_unit_test(policies_are_listed_with_a_line_each),
       cmocka_unit_test(runtime_parameters_are_checked),
+      cmocka_unit_test(devices_are_counted_and_told_about),
       cmocka_unit_test(an_unknown_way_to_hold_weights_is_refused_by_name),
       cmocka_unit_test(policy_parameters_are_checked),
       cmocka_unit_test(session_sampling_and_kv_parameters_are_checked),
@@ -833,6 +979,9 @@ int main() {
       cmocka_unit_test(opening_without_memory_leaves_nothing_behind),
       cmocka_unit_test(handles_may_be_released_in_any_order),
       cmocka_unit_test(a_second_thread_is_told_busy),
+      cmocka_unit_test(a_session_that_is_being_saved_is_busy),
+      cmocka_unit_test(a_store_that_is_being_saved_is_busy),
+      cmocka_unit_test(a_signal_handler_may_cancel),
       cmocka_unit_test(cancelling_from_another_thread_loses_nothing),
       cmocka_unit_test(a_token_that_is_reset_cancels_what_was_running),
       cmocka_unit_test(a_progress_callback_may_end_its_call),
