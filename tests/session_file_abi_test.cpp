@@ -317,6 +317,53 @@ void a_fired_token_ends_saving_and_loading(void**) {
   assert_fails(WI_E_CANCELLED, "",
                wi_session_load(world->model.get(), path.c_str(), nullptr, cancel.get(), &loaded, error));
   assert_true(slurp(path) == before);
+
+  // Of callbacks too: none is called, as nothing is begun.
+  Memory empty, full{before};
+  const wi_writer writer = empty.writer();
+  const wi_reader reader = full.reader();
+  assert_fails(WI_E_CANCELLED, "", wi_session_save_to(session.get(), &writer, cancel.get(), error));
+  assert_fails(WI_E_CANCELLED, "",
+               wi_session_load_from(world->model.get(), &reader, nullptr, cancel.get(), &loaded, error));
+  assert_true(empty.bytes.empty() && full.next == 0 && loaded == nullptr);
+  wi_cancel_reset(cancel.get());
+  assert_works(wi_session_save_to(session.get(), &writer, cancel.get(), error));
+  assert_works(wi_session_load_from(world->model.get(), &reader, nullptr, cancel.get(), &loaded, error));
+  wi_session_release(loaded);
+}
+
+// One that fires while a callback is at work ends the call behind it.
+void a_token_that_fires_in_a_callback_ends_the_call(void**) {
+  Session session = read_session(kSealed, nullptr);
+  const std::string bytes = saved(session.get());
+  const Cancel cancel = create_cancel();
+  Memory part;
+  part.of = cancel.get();
+  part.also = [](void* of) -> int32_t {
+    wi_cancel_trigger(static_cast<wi_cancel*>(of));
+    return 0;
+  };
+  const wi_writer writer = part.writer();
+  assert_fails(WI_E_CANCELLED, "", wi_session_save_to(session.get(), &writer, cancel.get(), error));
+  assert_true(part.bytes.size() < bytes.size());
+  assert_true(saved(session.get()) == bytes);
+
+  struct Firing {
+    Memory memory;
+    wi_cancel* cancel;
+  } firing{{bytes}, cancel.get()};
+  wi_reader reader = firing.memory.reader();
+  reader.user = &firing;
+  reader.read = [](void* user, uint64_t offset, void* to, uint64_t count) {
+    auto& self = *static_cast<Firing*>(user);
+    wi_cancel_trigger(self.cancel);
+    return Memory::read(&self.memory, offset, to, count);
+  };
+  wi_cancel_reset(cancel.get());
+  wi_session* loaded = nullptr;
+  assert_fails(WI_E_CANCELLED, "",
+               wi_session_load_from(world->model.get(), &reader, nullptr, cancel.get(), &loaded, error));
+  assert_true(loaded == nullptr && firing.memory.next < bytes.size());
 }
 
 // ---- KV stores ----
@@ -367,6 +414,25 @@ void a_store_comes_back_too(void**) {
     assert_true(attended(file) == expected && attended(buffer) == expected);
     wi_kv_release(file), wi_kv_release(buffer);
   }
+  // A fired token ends each of the four before it does anything.
+  const Cancel cancel = create_cancel();
+  wi_cancel_trigger(cancel.get());
+  wi_kv* none = nullptr;
+  Memory empty;
+  const wi_writer unused = empty.writer();
+  const wi_reader reader = memory.reader();
+  const std::string unmade = folder.file("unmade");
+  assert_fails(WI_E_CANCELLED, "", wi_kv_save(kv.get(), path.c_str(), cancel.get(), error));
+  assert_fails(WI_E_CANCELLED, "", wi_kv_save(kv.get(), unmade.c_str(), cancel.get(), error));
+  assert_fails(WI_E_CANCELLED, "", wi_kv_save_to(kv.get(), &unused, cancel.get(), error));
+  assert_fails(WI_E_CANCELLED, "",
+               wi_kv_load(world->runtime.get(), path.c_str(), nullptr, cancel.get(), &none, error));
+  assert_fails(WI_E_CANCELLED, "",
+               wi_kv_load_from(world->runtime.get(), &reader, nullptr, cancel.get(), &none, error));
+  assert_true(empty.bytes.empty() && memory.next == 0 && none == nullptr);
+  assert_true(slurp(path) == memory.bytes && access(unmade.c_str(), F_OK) != 0);
+  assert_true(attended(kv.get()) == expected);
+
   params.head_dim = 32;
   wi_kv* other = nullptr;
   assert_fails(WI_E_MISMATCH, "head_dim is 16 in the file, asked for is 32",
@@ -388,6 +454,7 @@ int main() {
       cmocka_unit_test(a_failing_callback_is_an_error_with_its_number),
       cmocka_unit_test(a_fifo_in_place_of_a_file_is_refused_at_once),
       cmocka_unit_test(a_fired_token_ends_saving_and_loading),
+      cmocka_unit_test(a_token_that_fires_in_a_callback_ends_the_call),
       cmocka_unit_test(a_store_comes_back_too),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
