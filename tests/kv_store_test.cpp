@@ -177,6 +177,74 @@ void layers_may_run_ahead_of_each_other(void**) {
   assert_true(error_of(store, data, 1, 200) < kF32);
 }
 
+// As many query heads to a KV head as no model has: the same as that many rows of one each.
+void a_group_may_be_of_any_size(void**) {
+  constexpr int32_t kHeads = 1000, kSize = 16;
+  constexpr int64_t kTokens = 600;
+  for (const char* policy : {"full", "wave"}) {
+    KvStoreParams params = store_params(policy, 1);
+    params.shape = {1, 1, kSize, DType::f32};
+    params.query_heads = kHeads;
+    KvStore grouped(runtime(), params);
+    params.query_heads = 1;
+    KvStore alone(runtime(), params);
+    const std::vector<float> keys = normals(kTokens * kSize, 1), values = normals(kTokens * kSize, 2),
+                             queries = normals(kHeads * kSize, 3);
+    std::vector<float> out(queries.size()), wanted(queries.size()), lse(kHeads), wanted_lse(kHeads);
+    for (KvStore* store : {&grouped, &alone}) {
+      store->append(0, kTokens, keys.data(), values.data());
+      store->seal();
+    }
+    grouped.attend(0, 1, queries.data(), nullptr, out.data(), lse.data());
+    alone.attend(0, kHeads, queries.data(), nullptr, wanted.data(), wanted_lse.data());
+    for (size_t i = 0; i < out.size(); ++i) assert_true(std::abs(out[i] - wanted[i]) < kF32);
+    for (size_t i = 0; i < lse.size(); ++i) assert_true(std::abs(lse[i] - wanted_lse[i]) < kF32);
+  }
+  // Where only a part is read, heads vote about which.
+  KvStoreParams params = store_params("wave", 0.05f);
+  params.shape = {1, 1, kSize, DType::f32};
+  params.query_heads = kHeads;
+  KvStore store(runtime(), params);
+  const std::vector<float> rows = normals(kTokens * kSize, 1), queries = normals(kHeads * kSize, 3);
+  store.append(0, kTokens, rows.data(), rows.data());
+  store.seal();
+  std::vector<float> out(queries.size(), NAN);
+  store.attend(0, 1, queries.data(), nullptr, out.data(), nullptr);
+  for (const float x : out) assert_true(std::isfinite(x));
+}
+
+// A host that forks between two layers of a chunk: each of the two goes on with the layers that lack it.
+void a_fork_between_layers_goes_on_where_it_was(void**) {
+  const Data data(500), other(500, 100);
+  KvStore store(runtime(), store_params("wave", 1));
+  data.append(store, 0, 300);
+  store.seal();
+  store.append(0, 200, data.keys[0].data() + 300 * kWidth, data.values[0].data() + 300 * kWidth);
+  const auto fork = store.fork();
+  assert_int_equal(fork->stats().tokens, 300);
+  assert_error(WI_E_STATE, "layer", fork->seal());
+  fork->append(1, 200, other.keys[1].data() + 300 * kWidth, other.values[1].data() + 300 * kWidth);
+  store.append(1, 200, data.keys[1].data() + 300 * kWidth, data.values[1].data() + 300 * kWidth);
+  Data mixed = data;
+  for (auto [to, from] : {std::pair(&mixed.keys[1], &other.keys[1]), {&mixed.values[1], &other.values[1]}})
+    std::copy(from->begin() + 300 * kWidth, from->end(), to->begin() + 300 * kWidth);
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    assert_true(error_of(store, data, layer, 500) < kF32);
+    assert_true(error_of(*fork, mixed, layer, 500) < kF32);
+  }
+  for (KvStore* one : {&store, fork.get()}) {
+    assert_int_equal(one->stats().tokens, 500);
+    one->seal();
+  }
+  // What only one layer has goes with a cut, of the one that is cut alone.
+  const auto again = store.fork();
+  again->append(0, 1, data.keys[0].data(), data.values[0].data());
+  const auto uneven = again->fork();
+  again->truncate(500);
+  again->seal();
+  assert_error(WI_E_STATE, "layer", uneven->seal());
+}
+
 void forks_diverge_and_cuts_go_back(void**) {
   const Data data(900), other(900, 500);
   KvStore store(runtime(), store_params("wave", 1));
@@ -275,6 +343,8 @@ int main() {
       cmocka_unit_test(small_budgets_stay_near_and_read_less),
       cmocka_unit_test(lanes_give_the_same_bits_one_by_one_and_all_at_once),
       cmocka_unit_test(layers_may_run_ahead_of_each_other),
+      cmocka_unit_test(a_group_may_be_of_any_size),
+      cmocka_unit_test(a_fork_between_layers_goes_on_where_it_was),
       cmocka_unit_test(forks_diverge_and_cuts_go_back),
       cmocka_unit_test(over_budget_append_changes_nothing),
       cmocka_unit_test(a_cut_to_what_all_layers_have_gives_back_the_rest),
