@@ -1,7 +1,9 @@
 // struct_size, for every struct that crosses the ABI: an older caller's is shorter, a newer caller's longer,
 // and neither is read or written where it does not exist.
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "support/abi.h"
 
@@ -31,6 +33,8 @@ struct World {
   Model model = open_sample_model(runtime.get());
   Session session = create_session(model.get());
   Kv kv{nullptr, wi_kv_release};
+  Session of_task{nullptr, wi_session_release};
+  std::unique_ptr<wi_task, decltype(&wi_task_release)> task{nullptr, wi_task_release};  // which has ended
 };
 World* world;
 
@@ -95,6 +99,15 @@ const std::vector<Case> kInputs = {
        wi_kv_release(kv);
        return status;
      }},
+    {"wi_task_params", sizeof(wi_task_params), 4,
+     [](Bytes& bytes, wi_error* error) {
+       // Of a session of its own, which its task may keep for a moment.
+       Session copy = fork(world->session.get());
+       wi_task* task = nullptr;
+       const wi_status status = wi_task_submit(copy.get(), bytes.as<wi_task_params>(), &task, error);
+       wi_task_release(task);
+       return status;
+     }},
     {"wi_writer", sizeof(wi_writer), offsetof(wi_writer, user),
      [](Bytes& bytes, wi_error* error) {
        bytes.as<wi_writer>()->write = [](void*, const void*, uint64_t) { return 0; };
@@ -156,6 +169,10 @@ const std::vector<Case> kOutputs = {
     {"plan_out", sizeof(wi_memory_plan), 4,
      [](Bytes& bytes, wi_error* error) {
        return wi_model_plan_memory(world->model.get(), nullptr, 20000, bytes.as<wi_memory_plan>(), error);
+     }},
+    {"info_out", sizeof(wi_task_info), 4,
+     [](Bytes& bytes, wi_error* error) {
+       return wi_task_get_info(world->task.get(), bytes.as<wi_task_info>(), error);
      }},
     {"stats_out", sizeof(wi_session_stats), 4,
      [](Bytes& bytes, wi_error* error) {
@@ -312,6 +329,18 @@ int open_world(void**) {
   wi_kv* kv = nullptr;
   assert_works(wi_kv_create(world->runtime.get(), &params, &kv, error));
   world->kv.reset(kv);
+
+  world->of_task = fork(world->session.get());
+  auto writes = sized<wi_task_params>();
+  writes.max_tokens = 2;
+  wi_task* task = nullptr;
+  assert_works(wi_task_submit(world->of_task.get(), &writes, &task, error));
+  world->task.reset(task);
+  auto info = sized<wi_task_info>();
+  while (info.state < WI_TASK_DONE) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    assert_works(wi_task_get_info(task, &info, error));
+  }
   return 0;
 }
 
