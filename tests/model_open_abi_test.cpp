@@ -96,6 +96,7 @@ struct Source {
       if (source.calls++ == source.fails_at) return -77;
       assert_int_equal(offset, source.next);  // once, from the beginning to the end
       assert_true(count > 0 && count <= source.bytes.size() - offset);
+      assert_true(count <= 1 << 20);
       std::memcpy(to, source.bytes.data() + offset, count);
       source.next = offset + count;
       return 0;
@@ -247,6 +248,54 @@ void every_way_can_be_cancelled(void**) {
   assert_int_equal(stats.copied_weight_bytes, 0);
 }
 
+// What a host draws a bar from: of what there is in all, once that is known, never less than before.
+void progress_never_falls_and_ends_at_the_whole(void**) {
+  struct Bar {
+    uint64_t done = 0, total = 0;
+    int calls = 0;
+    wi_model_params params(int32_t weights) {
+      auto params = sized<wi_model_params>();
+      params.weights = weights;
+      params.progress_user = this;
+      params.progress = [](void* user, uint64_t done, uint64_t total) -> int32_t {
+        Bar& bar = *static_cast<Bar*>(user);
+        assert_true(done >= bar.done);
+        assert_true(bar.total == 0 || total == bar.total);
+        assert_true(total == 0 || done <= total);
+        bar.done = done, bar.total = total, ++bar.calls;
+        return 0;
+      };
+      return params;
+    }
+  };
+  const Runtime runtime = create_runtime();
+  const Bytes bytes(slurp(kModel));
+  const auto expect = [&](uint64_t total, int32_t weights, const auto& open) {
+    Bar bar;
+    const wi_model_params params = bar.params(weights);
+    wi_model* model = nullptr;
+    assert_works(open(&params, &model, error));
+    const Model held = owned(model);
+    assert_true(bar.calls > 0 && bar.done == bar.total && bar.total > 0);
+    if (total) assert_int_equal(bar.total, total);
+  };
+  for (const int32_t weights : {WI_WEIGHTS_MAPPED, WI_WEIGHTS_COPIED}) {
+    for (const std::string& path : {kModel, kFolder})
+      expect(0, weights, [&](const wi_model_params* params, wi_model** model, wi_error* error) {
+        return wi_model_open(runtime.get(), path.c_str(), params, nullptr, model, error);
+      });
+    expect(0, weights, [&](const wi_model_params* params, wi_model** model, wi_error* error) {
+      return wi_model_open_memory(runtime.get(), bytes.at, bytes.size, params, nullptr, model, error);
+    });
+    Source source{slurp(kModel)};
+    const wi_reader reader = source.reader();
+    expect(source.bytes.size(), weights,
+           [&](const wi_model_params* params, wi_model** model, wi_error* error) {
+             return wi_model_open_reader(runtime.get(), &reader, params, nullptr, model, error);
+           });
+  }
+}
+
 std::string metadata(wi_model* model, const char* key) {
   uint64_t length = 0;
   assert_works(wi_model_get_metadata(model, key, nullptr, 0, &length, error));
@@ -333,6 +382,7 @@ int main() {
                               cmocka_unit_test(wrong_arguments_are_named),
                               cmocka_unit_test(a_mapping_without_room_is_memory_that_was_refused),
                               cmocka_unit_test(every_way_can_be_cancelled),
+                              cmocka_unit_test(progress_never_falls_and_ends_at_the_whole),
                               cmocka_unit_test(metadata_of_a_gguf_comes_by_key),
                               cmocka_unit_test(metadata_of_a_folder_is_its_config)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
