@@ -140,19 +140,23 @@ void a_host_ends_its_prefill_within_a_chunk(void**) {
 
 // A text that takes long to tokenise: its tokens are not counted yet.
 void a_host_hears_of_a_text_that_is_tokenised(void**) {
+  constexpr double kLimit = 1000;  // some 100 on a machine that does nothing else
   std::string text;
   while (text.size() < kTextBytes) text += "And the waters of " + std::to_string(text.size()) + " ran; ";
   Session session = fresh_session();
-  Host host;
-  host.then = [&](uint64_t, uint64_t) { return host.told.size() >= 4; };
-  const wi_prefill_params params = host.params(0);
-  assert_fails(WI_E_CANCELLED, "progress callback",
-               wi_session_append_text(session.get(), text.data(), text.size(), 0, &params, nullptr, error));
-  std::printf("told at most %.0f ms apart, then of %zu tokens\n", ms(host.longest),
-              static_cast<size_t>(host.told.back().second));
-  assert_false(host.elsewhere);
-  assert_true(host.told.front() == std::make_pair(uint64_t{0}, uint64_t{text.size()}));
-  assert_in_time(ms(host.longest) < 1000);  // some 100 on a machine that does nothing else
+  const double longest = wi::test::least_of_tries(kLimit, [&] {
+    Host host;
+    host.then = [&](uint64_t, uint64_t) { return host.told.size() >= 4; };
+    const wi_prefill_params params = host.params(0);
+    assert_fails(WI_E_CANCELLED, "progress callback",
+                 wi_session_append_text(session.get(), text.data(), text.size(), 0, &params, nullptr, error));
+    std::printf("told at most %.0f ms apart, then of %zu tokens\n", ms(host.longest),
+                static_cast<size_t>(host.told.back().second));
+    assert_false(host.elsewhere);
+    assert_true(host.told.front() == std::make_pair(uint64_t{0}, uint64_t{text.size()}));
+    return ms(host.longest);
+  });
+  assert_in_time(longest < kLimit);
   uint64_t count = 1;
   assert_works(wi_session_tokens(session.get(), nullptr, 0, &count, error));
   assert_int_equal(count, 0);

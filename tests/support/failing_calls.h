@@ -220,3 +220,19 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
 #endif
 }
 #pragma GCC visibility pop
+
+namespace wi::test {
+
+// Whether the system lets this process have a ring: containers' filters of system calls often do not.
+inline bool rings_are_to_be_had() {
+#ifdef WI_URING
+  io_uring ring{};
+  if (io_uring_queue_init(8, &ring, 0) != 0) return false;
+  io_uring_queue_exit(&ring);
+  return true;
+#else
+  return false;
+#endif
+}
+
+}  // namespace wi::test
