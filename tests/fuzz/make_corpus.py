@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Small valid seeds for fuzz_gguf, fuzz_safetensors, fuzz_tokenizer_json and fuzz_chat. Needs PyPI's gguf and numpy."""
+"""Small valid seeds for fuzz_gguf, fuzz_safetensors, fuzz_tokenizer_json, fuzz_chat and fuzz_chat_tokens. Needs PyPI's gguf and numpy."""
 import json
 import os
 import struct
@@ -17,19 +17,23 @@ def save(folder, name, content):
         file.write(content if isinstance(content, bytes) else content.encode())
 
 
+plain = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+alphabet = [chr(b) for b in plain] + [chr(256 + i) for i in range(256 - len(plain))]  # of byte-level BPE
+
+
 def seed_gguf(name, architecture, sentencepiece, extra=lambda writer: None):
     os.makedirs(os.path.join(CORPUS, "gguf"), exist_ok=True)
     writer = gguf.GGUFWriter(os.path.join(CORPUS, "gguf", name), architecture)
     writer.add_context_length(64)
-    writer.add_embedding_length(4)
+    writer.add_embedding_length(16)
     writer.add_block_count(1)
-    writer.add_feed_forward_length(4)
+    writer.add_feed_forward_length(8)
     writer.add_head_count(2)
     writer.add_head_count_kv(1)
     writer.add_layer_norm_rms_eps(1e-5)
-    tokens = ["<unk>", "<s>", "</s>", "a", "b", "ab"]
+    tokens = ["<unk>", "<s>", "</s>", *(["a", "b"] if sentencepiece else alphabet), "ab"]
     writer.add_token_list(tokens)
-    writer.add_token_types([2, 3, 3, 1, 1, 1])
+    writer.add_token_types([2, 3, 3] + [1] * (len(tokens) - 3))
     if sentencepiece:
         writer.add_tokenizer_model("llama")
         writer.add_token_scores([0.0, 0.0, 0.0, -2.0, -3.0, -1.0])
@@ -42,20 +46,22 @@ def seed_gguf(name, architecture, sentencepiece, extra=lambda writer: None):
     extra(writer)
 
     def tensor(key, *shape):
-        writer.add_tensor(key, np.ones(shape, dtype=np.float32))
+        writer.add_tensor(key, np.ones(shape, dtype=np.float16 if len(shape) == 2 else np.float32))
 
-    tensor("token_embd.weight", 6, 4)
-    tensor("output_norm.weight", 4)
-    for key, rows in (("attn_q", 4), ("attn_k", 2), ("attn_v", 2), ("attn_output", 4), ("ffn_gate", 4), ("ffn_up", 4), ("ffn_down", 4)):
-        tensor(f"blk.0.{key}.weight", rows, 4)
+    # Two heads of 8: the smallest that a model may have.
+    tensor("token_embd.weight", len(tokens), 16)
+    tensor("output_norm.weight", 16)
+    for key, rows, columns in (("attn_q", 16, 16), ("attn_k", 8, 16), ("attn_v", 8, 16), ("attn_output", 16, 16),
+                               ("ffn_gate", 8, 16), ("ffn_up", 8, 16), ("ffn_down", 16, 8)):
+        tensor(f"blk.0.{key}.weight", rows, columns)
     for key in ("attn_norm", "ffn_norm"):
-        tensor(f"blk.0.{key}.weight", 4)
+        tensor(f"blk.0.{key}.weight", 16)
     if architecture == "qwen2":
-        for key, rows in (("attn_q", 4), ("attn_k", 2), ("attn_v", 2)):
+        for key, rows in (("attn_q", 16), ("attn_k", 8), ("attn_v", 8)):
             tensor(f"blk.0.{key}.bias", rows)
     if architecture == "qwen3":
-        tensor("blk.0.attn_q_norm.weight", 2)
-        tensor("blk.0.attn_k_norm.weight", 2)
+        tensor("blk.0.attn_q_norm.weight", 8)
+        tensor("blk.0.attn_k_norm.weight", 8)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -102,8 +108,6 @@ save("tokenizer_json", "sentencepiece", "\0".join([json.dumps(sentencepiece), js
 metaspace = dict(sentencepiece, normalizer=None,
                  pre_tokenizer={"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False})
 save("tokenizer_json", "metaspace", json.dumps(metaspace) + "\0" + json.dumps(dict(words, add_bos_token=True)))
-plain = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
-alphabet = [chr(b) for b in plain] + [chr(256 + i) for i in range(256 - len(plain))]
 bytes_level = {"added_tokens": [{"id": 256, "content": "<|end|>", "special": True}], "normalizer": {"type": "NFC"},
                "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
                    {"type": "Split", "pattern": {"Regex": r"\p{L}+|\s+"}, "behavior": "Isolated", "invert": False},
@@ -120,3 +124,10 @@ for first in range(0, len(chat["features"]), 8):  # several a seed: a small corp
 for name in ("qwen3", "llama-3.1", "mistral nemo", "deepseek r1"):
     template = next(model["template"] for model in chat["models"] if model["name"] == name)
     save("chat", "model-" + name.replace(" ", "-"), "\0".join([template, "Hello", '{"reasoning_content": "r"}']))
+
+# Template and host in turn, under each of fuzz_chat_tokens' normalizers, with each of its ways to cut tokens out.
+parts = ["<s><|user|>", "Hello e\u0301\u0338 <s>", "<|end|>\n<think>", "\uff1cs\uff1e</s> > x [/s y>", "<", "s", "><\uff5ce\uff5c>\n", "  ", "</s>"]
+for which in range(48):
+    save("chat_tokens", f"normalizer-{which:02}", bytes([which, which // 12 % 2]) + "\0".join(parts).encode())
+save("chat_tokens", "completed-by-a-mark", bytes([13, 0]) + "\0".join(["<e", "\u0301", "><s>", "</s>"]).encode())
+save("chat_tokens", "completed-by-a-letter", bytes([23, 0]) + "\0".join(["<|en", "d|", "><s>", "<s>"]).encode())
