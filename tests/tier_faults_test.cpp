@@ -331,11 +331,12 @@ void a_full_disk_and_a_full_memory_are_a_status(void**) {
 
 // ---- A slow disk ----
 
-#ifdef WI_EMULATED  // which has no rings
-constexpr bool kWithRing[] = {false};
-#else
-constexpr bool kWithRing[] = {true, false};
-#endif
+// Reading by the ring, where there is one to be had, and by threads.
+std::vector<bool> with_ring_or_not() {
+  if (rings_are_to_be_had()) return {true, false};
+  std::printf("  by threads only: there is no io_uring to be had\n");
+  return {false};
+}
 
 double milliseconds_of(const std::function<void()>& call) {
   const Clock::time_point start = Clock::now();
@@ -368,7 +369,7 @@ struct SlowDisk {
 };
 
 void a_slow_disk_changes_no_token(void**) {
-  for (const bool ring : kWithRing) {
+  for (const bool ring : with_ring_or_not()) {
     SlowDisk disk(ring);
     slow_down(ring);
     for (int32_t token = 10; token < 13; ++token) disk.step(token);
@@ -381,7 +382,7 @@ void a_slow_disk_changes_no_token(void**) {
 
 // Threads that wait for nobody's reads but their own.
 void sessions_that_miss_nothing_do_not_wait_for_others_reads(void**) {
-  for (const bool ring : kWithRing) {
+  for (const bool ring : with_ring_or_not()) {
     SlowDisk disk(ring);
     const auto other = disk.world.session(0);
     other->prefill(disk.ids, chunks_of(150), nullptr);
