@@ -49,11 +49,14 @@
  * Threads. Runtimes, models and cancel tokens may be used from any number of threads at once. A session
  *   and a KV store are used by one thread at a time, not always the same one: a call that finds another
  *   one inside returns WI_E_BUSY and changes nothing. Statistics may be read from any thread at any time.
- *   Work is spread over the calling thread and the runtime's own, which are made and ended with it; the
- *   host's others are left alone. What reading a model's files took is freed by one that ends by itself, or
- *   with the library. Different sessions of one runtime may run at once and share its threads.
- *   A thread that the system refuses is one less, with a warning in the log; wi_device_info says how many
- *   work.
+ *   Work is spread over the calling thread and the runtime's own, which end with it; the host's others are
+ *   left alone. Whichever call starts them, the runtime's own have the CPU set, the scheduling policy and, but
+ *   for what wi_runtime_params.nice adds, the nice value that the thread which creates the runtime has then, as
+ *   far as the system permits: it may refuse to let one step forward that a nicer thread's call starts.
+ *   What reading a model's files took is freed by a thread that ends by itself, or with the library.
+ *   Different sessions of one runtime may run at once and share its threads. A thread that the system refuses
+ *   is one less, with a warning in the log; without the one for tasks wi_task_submit is WI_E_MEMORY.
+ *   wi_device_info says how many work.
  * The host's surroundings. Whatever rounding mode, flushing of denormals or trap a calling thread has set, a
  *   call computes in C's default floating-point environment, callbacks included, and leaves the thread's as
  *   it was. No locale reaches what files mean or messages say. Nothing is written to the standard streams.

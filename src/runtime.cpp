@@ -7,13 +7,13 @@
 namespace wi {
 namespace {
 
-WaveBufferParams buffer_params(const RuntimeParams& params) {
+WaveBufferParams buffer_params(const RuntimeParams& params, std::shared_ptr<const OwnThreads> own_threads) {
   WaveBufferParams buffer;
   buffer.folder = params.spill_folder;
   if (params.spill_bytes) buffer.most_bytes = params.spill_bytes;
   buffer.manager = params.buffer_manager;
   buffer.slab_bytes = params.slab_bytes;
-  buffer.file.nice = params.nice;
+  buffer.file.own_threads = std::move(own_threads);
   buffer.file.ahead = params.read_ahead;
   return buffer;
 }
@@ -24,14 +24,16 @@ constexpr size_t kDeviceSlabs = 16;
 // Of a device's sessions the slow tier is memory of the host's.
 std::shared_ptr<WaveBuffer> open_buffer(const RuntimeParams& params, const Topology& topology,
                                         const std::shared_ptr<HostPool>& pool, const KvPools& kv_pools,
-                                        const std::shared_ptr<const Device>& device) {
-  WaveBufferParams buffer = buffer_params(params);
+                                        const std::shared_ptr<const Device>& device,
+                                        const std::shared_ptr<const OwnThreads>& own_threads) {
+  WaveBufferParams buffer = buffer_params(params, own_threads);
   const uint64_t most = params.spill_bytes ? params.spill_bytes : topology.memory_bytes / 10 * 8;
   if (device) {
     buffer.pinned = HostPool::create(
         std::make_shared<MemoryBudget>(most),
-        std::make_shared<PinnedMemory>(
-            device, PinnedParams{.node = numa_node_of(device->description.bus), .most_bytes = most}));
+        std::make_shared<PinnedMemory>(device, PinnedParams{.node = numa_node_of(device->description.bus),
+                                                            .most_bytes = most,
+                                                            .own_threads = own_threads}));
     buffer.device = kv_pools.pages;
     buffer.slab_bytes *= kDeviceSlabs;
   } else if (params.spill_folder.empty()) {
@@ -91,12 +93,15 @@ std::shared_ptr<Runtime> Runtime::create(const RuntimeParams& params) {
 
 Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
     : log_user_{nullptr, params.log_user},
+      params_(params),
       backend(params.backend ? *params.backend : cpu_backend()),
       device(open_device(params)),
       topology(std::move(topology_in)),
+      own_threads(std::make_shared<const OwnThreads>(
+          params.nice, [this](const std::string& warning) { log(WI_LOG_WARNING, warning); })),
       workers(params.threads,
               params.bind_threads && topology.numa_nodes > 1,  // one node has nothing to gain
-              params.nice),
+              own_threads),
       pool(HostPool::create(
           params.kv_budget_bytes ? params.kv_budget_bytes : default_budget_bytes(topology, device.get()),
           params.huge_pages)),
@@ -104,8 +109,7 @@ Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
       weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
       device_weights_pool(make_device_weights_pool(params, *pool, device)),
       residency(pool),
-      buffer(open_buffer(params, topology, pool, kv_pools, device)),
-      params_(params) {
+      buffer(open_buffer(params, topology, pool, kv_pools, device, own_threads)) {
   if (const Workers::Refusal refused = workers.refused(); refused.threads > 0)
     log(WI_LOG_WARNING,
         concat("the system refused ", refused.threads, " of ", workers.threads() + refused.threads - 1,

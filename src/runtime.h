@@ -14,6 +14,7 @@
 #include "src/error.h"
 #include "src/memory/device.h"
 #include "src/memory/host_pool.h"
+#include "src/memory/own_threads.h"
 #include "src/memory/pinned_memory.h"
 #include "src/memory/topology.h"
 #include "src/memory/workers.h"
@@ -56,6 +57,7 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
       if (release) release(user);
     }
   } log_user_;
+  const RuntimeParams params_;  // the next: what is made and what goes may log
 
  public:
   static std::shared_ptr<Runtime> create(const RuntimeParams& params);
@@ -64,6 +66,7 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   const Backend& backend;
   const std::shared_ptr<const Device> device;  // null: the host's own processor
   const Topology topology;
+  const std::shared_ptr<const OwnThreads> own_threads;  // it logs to this runtime
   Workers workers;
   const std::shared_ptr<HostPool> pool;
   const KvPools kv_pools;  // of keys and values with pool's budget, and, but for devices, pool
@@ -92,12 +95,10 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
     virtual ~Service() = default;
   };
   Service& service(const std::function<std::unique_ptr<Service>()>& make);
-  int32_t nice() const { return params_.nice; }
   uint64_t task_wait_ns() const { return static_cast<uint64_t>(params_.task_wait_ms) * 1'000'000; }
 
  private:
   explicit Runtime(const RuntimeParams& params, Topology topology);
-  RuntimeParams params_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Workspace>> idle_;
   std::atomic<uint64_t> workspace_bytes_{0};

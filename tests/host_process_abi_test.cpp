@@ -1,6 +1,6 @@
 // The host's process and threads: what the library takes of them, what it must not take over, and what it
-// leaves. Threads that the system refuses, several runtimes, a thousand of them one after the other, ten thousand
-// sessions, fork(), rounding modes, locales, and the log's user data.
+// leaves. Threads that the system refuses and what those that it gives are like, several runtimes, a thousand of them
+// one after the other, ten thousand sessions, fork(), rounding modes, locales, and the log's user data.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,6 +15,7 @@
 #include <locale>
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
@@ -25,6 +26,7 @@
 #endif
 
 #include "support/abi.h"
+#include "support/folder.h"
 #include "support/patience.h"
 
 namespace {
@@ -49,6 +51,23 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
 
 namespace {
 
+std::atomic<bool> ring_allowed{true};
+std::atomic<int> rings_refused{0};
+
+}  // namespace
+
+// Likewise of the library of the kernel's rings, which the build may have: without one, threads read.
+extern "C" __attribute__((visibility("default"))) int io_uring_queue_init(unsigned entries, void* ring,
+                                                                          unsigned flags) {
+  static const auto system_init =
+      reinterpret_cast<decltype(&io_uring_queue_init)>(dlsym(RTLD_NEXT, "io_uring_queue_init"));
+  if (ring_allowed && system_init) return system_init(entries, ring, flags);
+  ++rings_refused;
+  return -ENOSYS;
+}
+
+namespace {
+
 using namespace wi::test;
 
 const char* const kTinyModel = WI_TEST_DATA "/fixtures/models/llama.gguf";
@@ -65,17 +84,23 @@ int32_t threads_of(wi_runtime* runtime) {
   return info.threads;
 }
 
-// Threads of this process with the library's name.
-int own_threads() {
-  int found = 0;
+// Threads of this process with such a name.
+struct NamedThread {
+  std::string name;
+  pid_t id;
+};
+std::vector<NamedThread> threads_called(const char* prefix) {
+  std::vector<NamedThread> found;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream file(task.path() / "comm");
     std::string name;
     std::getline(file, name);
-    found += name.starts_with("wi-worker-");
+    if (name.starts_with(prefix)) found.push_back({name, std::stoi(task.path().filename().string())});
   }
   return found;
 }
+
+int own_threads() { return static_cast<int>(threads_called("wi-worker-").size()); }
 
 // They name themselves a moment after they were made.
 void wait_for_own_threads(int wanted) {
@@ -131,6 +156,81 @@ void threads_that_cannot_be_made_are_missing_and_logged(void**) {
     assert_non_null(std::strstr(log.lines[0].c_str(), "threads (Resource temporarily unavailable)"));
     assert_true(logits == logits_of(model.get(), 200));
   }
+}
+
+// A runtime with a folder of its own for the slow tier, and a session of which nearly everything sealed goes there: what
+// reads it back are threads, made when there is something to read.
+struct TwoTiers {
+  explicit TwoTiers(wi_runtime_params params) {
+    params.spill_folder = folder.path.c_str();
+    params.bind_threads = WI_BIND_OFF;
+    runtime = create_runtime(&params);
+    model = open_tiny_model(runtime.get());
+    policy.segment_tokens = 256;
+    policy.decode_segment_tokens = 64;
+    session_params.policy = &policy;
+    session_params.kv_fast_share = 0.05f;
+    session = create_session(model.get(), &session_params);
+  }
+  // The prompt's chunks, and a few tokens; any thread.
+  wi_status read() {
+    std::vector<int32_t> ids(1500);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % 251) + 5;
+    auto chunks = sized<wi_prefill_params>();
+    chunks.chunk_tokens = 250;
+    wi_status status = wi_session_prefill(session.get(), ids.data(), ids.size(), &chunks, nullptr, nullptr);
+    auto event = sized<wi_event>();
+    for (int i = 0; i < 3 && status == WI_OK; ++i)
+      status = wi_session_decode(session.get(), nullptr, &event, nullptr);
+    return status;
+  }
+  std::vector<float> logits() {
+    uint64_t count = 0;
+    std::vector<float> out(272);
+    assert_works(wi_session_logits(session.get(), nullptr, out.data(), out.size(), &count, error));
+    return out;
+  }
+
+  const Folder folder;
+  wi_policy_params policy = sized<wi_policy_params>();
+  wi_session_params session_params = sized<wi_session_params>();
+  Runtime runtime{nullptr, wi_runtime_release};
+  Model model{nullptr, wi_model_release};
+  Session session{nullptr, wi_session_release};
+};
+
+void threads_of_the_slow_tier_that_are_missing_are_logged(void**) {
+  Log log;
+  wi_runtime_params params = params_with(1);
+  ring_allowed = false;
+  rings_refused = 0;
+  std::vector<float> wanted;
+  {
+    TwoTiers undisturbed(params);
+    assert_int_equal(undisturbed.read(), WI_OK);
+    auto stats = sized<wi_session_stats>();
+    assert_works(wi_session_get_stats(undisturbed.session.get(), &stats, error));
+    assert_true(stats.slow_bytes > 0);
+    wanted = undisturbed.logits();
+  }
+  params.log = Log::write;
+  params.log_user = &log;
+  threads_allowed = 0;
+  {
+    TwoTiers tiers(params);
+    const wi_status status = tiers.read();
+    threads_allowed = INT32_MAX;
+    ring_allowed = true;
+    assert_int_equal(status, WI_OK);
+    assert_true(tiers.logits() == wanted);
+  }
+  const auto said = [&](const char* line) { return std::count(log.lines.begin(), log.lines.end(), line); };
+  assert_int_equal(said("the system refused 1 of 1 thread wi-buffer (Resource temporarily unavailable)"), 1);
+  assert_int_equal(said("the system refused 1 of 1 thread wi-ahead (Resource temporarily unavailable)"), 1);
+  const auto readers = said("the system refused 16 of 16 threads wi-read (Resource temporarily unavailable)");
+  // A library that has the rings' own inside is not to be kept from them.
+  if (rings_refused > 0) assert_int_equal(readers, 1);
+  assert_int_equal(log.lines.size(), 2 + readers);
 }
 
 // In a child; the exit status says what was found.
@@ -560,18 +660,93 @@ void the_librarys_threads_are_as_nice_as_asked_and_the_hosts_keep_theirs(void**)
   wait_for_own_threads(2);
   Model model = open_tiny_model(runtime.get());
   logits_of(model.get(), 100);
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream file(task.path() / "comm");
-    std::string name;
-    std::getline(file, name);
-    if (!name.starts_with("wi-worker-")) continue;
-    const auto thread = static_cast<id_t>(std::stoi(task.path().filename().string()));
+  for (const NamedThread& thread : threads_called("wi-worker-")) {
     int priority = 0;  // a thread names itself before it steps back
-    for (int i = 0; i < 1000 && (priority = getpriority(PRIO_PROCESS, thread)) == own; ++i)
+    for (int i = 0; i < 1000 && (priority = getpriority(PRIO_PROCESS, static_cast<id_t>(thread.id))) == own;
+         ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     assert_int_equal(priority, std::min(own + 7, 19));
   }
   assert_int_equal(getpriority(PRIO_PROCESS, 0), own);
+}
+
+// What the system lets a thread have of its own.
+struct Standing {
+  cpu_set_t cpus;
+  int nice, policy;
+  static Standing of(pid_t thread) {
+    Standing standing;
+    CPU_ZERO(&standing.cpus);
+    sched_getaffinity(thread, sizeof standing.cpus, &standing.cpus);
+    standing.nice = getpriority(PRIO_PROCESS, static_cast<id_t>(thread));
+    standing.policy = sched_getscheduler(thread);
+    return standing;
+  }
+  bool operator==(const Standing& other) const {
+    return CPU_EQUAL(&cpus, &other.cpus) && nice == other.nice && policy == other.policy;
+  }
+};
+
+// Without a right to it, who has stood back stays there.
+bool may_step_forward() {
+  bool may = false;
+  std::thread([&] {
+    const int own = getpriority(PRIO_PROCESS, 0);
+    may = setpriority(PRIO_PROCESS, 0, own + 1) == 0 && setpriority(PRIO_PROCESS, 0, own) == 0;
+  }).join();
+  return may;
+}
+
+// A host's thread that it keeps to one CPU and has stand back is the first to need the engine and the slow tier's
+// threads.
+void the_librarys_threads_are_like_their_runtimes_maker_whoever_starts_them(void**) {
+  Standing wanted = Standing::of(0);
+  wi_runtime_params params = params_with(3);
+  params.nice = 2;
+  wanted.nice = std::min(wanted.nice + 2, 19);
+  ring_allowed = false;
+  rings_refused = 0;
+  TwoTiers tiers(params);
+  const bool stands_back = may_step_forward();
+  if (!stands_back) std::printf("not nicer: this user may not step forward again\n");
+  Session other = create_session(tiers.model.get());
+  wi_status status = WI_E_INTERNAL;
+  wi_task* task = nullptr;
+  std::thread([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu)
+      if (CPU_ISSET(cpu, &wanted.cpus)) CPU_SET(cpu, &one);
+    const sched_param none{};
+    if (sched_setaffinity(0, sizeof one, &one) != 0 || sched_setscheduler(0, SCHED_BATCH, &none) != 0) return;
+    if (stands_back) setpriority(PRIO_PROCESS, 0, 15);
+    status = tiers.read();
+    const int32_t tokens[] = {5, 6, 7};
+    auto work = sized<wi_task_params>();
+    work.tokens = tokens;
+    work.token_count = 3;
+    work.max_tokens = 2;
+    if (status == WI_OK) status = wi_task_submit(other.get(), &work, &task, nullptr);
+    int32_t ready = 0;
+    if (status == WI_OK) status = wi_task_wait(task, -1, &ready, nullptr);
+  }).join();
+  ring_allowed = true;
+  assert_int_equal(status, WI_OK);
+  std::vector<std::string> names = {"wi-worker-1", "wi-worker-2", "wi-buffer", "wi-ahead", "wi-engine"};
+  if (rings_refused > 0) names.push_back("wi-read");
+  for (const NamedThread& thread : threads_called("wi-")) {
+    for (int i = 0; i < 1000 && !(Standing::of(thread.id) == wanted); ++i)  // it has its name first
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const Standing got = Standing::of(thread.id);
+    if (!(got == wanted))
+      std::printf("%s: %d CPUs, nice %d, policy %d\n", thread.name.c_str(), CPU_COUNT(&got.cpus), got.nice,
+                  got.policy);
+    assert_true(got == wanted);
+    std::erase(names, thread.name);
+  }
+  for (const std::string& name : names) std::printf("there is no %s\n", name.c_str());
+  assert_true(names.empty());
+  wi_task_release(task);
 }
 
 }  // namespace
@@ -581,6 +756,7 @@ int main() {
       // First: its children are to use the library by themselves.
       cmocka_unit_test(a_process_may_end_while_its_engine_works),
       cmocka_unit_test(threads_that_cannot_be_made_are_missing_and_logged),
+      cmocka_unit_test(threads_of_the_slow_tier_that_are_missing_are_logged),
       cmocka_unit_test(a_limit_of_processes_is_survived),
       cmocka_unit_test(each_runtime_has_the_threads_it_asked_for),
       cmocka_unit_test(runtimes_come_and_go_without_a_trace),
@@ -590,6 +766,7 @@ int main() {
       cmocka_unit_test(numbers_in_messages_and_files_know_no_locale),
       cmocka_unit_test(the_logs_user_data_is_released_once_when_nothing_can_log),
       cmocka_unit_test(the_librarys_threads_are_as_nice_as_asked_and_the_hosts_keep_theirs),
+      cmocka_unit_test(the_librarys_threads_are_like_their_runtimes_maker_whoever_starts_them),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -44,10 +44,10 @@ struct Way {
   const char* name;
   SpillOptions options;
 };
-constexpr Way kWays[] = {{"ring, past the page cache", {true, true, 4}},
-                         {"threads, past the page cache", {true, false, 4}},
-                         {"ring, through the page cache", {false, true, 4}},
-                         {"threads, through the page cache", {false, false, 4}}};
+const Way kWays[] = {{"ring, past the page cache", {true, true, 4}},
+                     {"threads, past the page cache", {true, false, 4}},
+                     {"ring, through the page cache", {false, true, 4}},
+                     {"threads, through the page cache", {false, false, 4}}};
 
 std::shared_ptr<HostPool> unlimited_pool() { return HostPool::create(HostPool::kUnlimited, false); }
 

@@ -9,6 +9,8 @@
 #include <memory>
 #include <span>
 
+#include "src/memory/own_threads.h"
+
 namespace wi {
 
 // A file as reads see it: with O_DIRECT, offsets, lengths and addresses are multiples of the alignment, and
@@ -52,14 +54,17 @@ std::unique_ptr<FileReads> make_uring_reads();
 // without any, callers read alone, one read after the other.
 class ReadThreads {
  public:
-  // nice: added to the nice value that the threads inherit.
-  explicit ReadThreads(int threads, int nice = 0);
+  // own: what they are like; not null.
+  explicit ReadThreads(int threads,
+                       std::shared_ptr<const OwnThreads> own = std::make_shared<const OwnThreads>());
   // In a child made by fork(2), where the threads are not, nobody waits for them.
   ~ReadThreads();
   ReadThreads(const ReadThreads&) = delete;
   ReadThreads& operator=(const ReadThreads&) = delete;
 
   int threads() const;
+  // Warns of those that the system refused; with no lock held.
+  void tell_refused() const noexcept;
   void run(std::span<FileRead> reads, const std::atomic<bool>* cancel = nullptr);
 
  private:

@@ -4,14 +4,10 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <sys/prctl.h>
-#include <system_error>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 
 #include "src/host_process.h"
-#include "src/no_signals.h"
 
 namespace wi {
 namespace {
@@ -109,16 +105,10 @@ void ReadAhead::read(std::span<const ReadRequest> requests, const std::atomic<bo
 uint64_t ReadAhead::buffer_bytes() const { return state_->reader.buffer_bytes(); }
 
 void ReadAhead::State::start() {
-  const NoSignals none;
-  try {
-    thread = std::make_unique<std::thread>([this] {
-      prctl(PR_SET_NAME, "wi-ahead");
-      if (file->nice() > 0) static_cast<void>(nice(file->nice()));  // on Linux the thread's own
-      serve();
-    });
-  } catch (const std::system_error&) {
-  } catch (const std::bad_alloc&) {
-  }
+  constexpr char kName[] = "wi-ahead";
+  int refused = 0;
+  thread = file->own_threads().start(kName, &refused, [this] { serve(); });
+  if (!thread) file->own_threads().tell_refused(kName, refused);
 }
 
 void ReadAhead::State::serve() {

@@ -5,8 +5,6 @@
 #include <cstdio>
 #include <mutex>
 #include <pthread.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 #include <vector>
 
 #include "src/buffer/file_reads.h"
@@ -17,6 +15,7 @@ namespace wi {
 namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr char kName[] = "wi-read";
 
 struct Batch {
   std::span<FileRead> reads;
@@ -29,14 +28,15 @@ struct Batch {
 }  // namespace
 
 struct ReadThreads::State {
-  explicit State(int nice) : nice_by(nice) {}
+  explicit State(std::shared_ptr<const OwnThreads> of) : own(std::move(of)) {}
   void start(int count);
   void serve();
   void do_next(Batch& batch, std::unique_lock<std::mutex>& lock);
 
-  const int nice_by;
+  const std::shared_ptr<const OwnThreads> own;
   const uint32_t made_after_forks = fork_count();
   std::vector<pthread_t> threads;
+  int missing = 0, refused = 0;  // so many, and why (errno)
 
   std::mutex mutex;  // of all below
   std::condition_variable wanted_or_stopped;
@@ -45,7 +45,8 @@ struct ReadThreads::State {
   bool stopped = false;
 };
 
-ReadThreads::ReadThreads(int threads, int nice) : state_(std::make_unique<State>(nice)) {
+ReadThreads::ReadThreads(int threads, std::shared_ptr<const OwnThreads> own)
+    : state_(std::make_unique<State>(std::move(own))) {
   state_->start(threads);
 }
 
@@ -63,6 +64,10 @@ ReadThreads::~ReadThreads() {
 }
 
 int ReadThreads::threads() const { return static_cast<int>(state_->threads.size()); }
+
+void ReadThreads::tell_refused() const noexcept {
+  state_->own->tell_refused(kName, state_->refused, state_->missing, threads() + state_->missing);
+}
 
 void ReadThreads::run(std::span<FileRead> reads, const std::atomic<bool>* cancel) {
   State& state = *state_;
@@ -104,21 +109,24 @@ void ReadThreads::State::do_next(Batch& batch, std::unique_lock<std::mutex>& loc
 }
 
 void ReadThreads::State::start(int count) {
-  threads.reserve(static_cast<size_t>(std::max(count, 0)));
+  missing = std::max(count, 0);
+  threads.reserve(static_cast<size_t>(missing));
   pthread_attr_t attributes;
-  if (pthread_attr_init(&attributes) != 0) return;
+  refused = pthread_attr_init(&attributes);
+  if (refused) return;
   pthread_attr_setstacksize(&attributes, kStackBytes);
   const NoSignals no_signals;
   const auto body = [](void* state) -> void* {
-    State& own = *static_cast<State*>(state);
-    prctl(PR_SET_NAME, "wi-read");
-    if (own.nice_by > 0) static_cast<void>(nice(own.nice_by));  // on Linux the thread's own
-    own.serve();
+    State& of = *static_cast<State*>(state);
+    of.own->settle(kName);
+    of.serve();
     return nullptr;
   };
-  pthread_t thread;
-  while (threads.size() < threads.capacity() && pthread_create(&thread, &attributes, body, this) == 0)
+  for (pthread_t thread; missing > 0; --missing) {
+    refused = pthread_create(&thread, &attributes, body, this);
+    if (refused) break;
     threads.push_back(thread);
+  }
   pthread_attr_destroy(&attributes);
 }
 

@@ -260,8 +260,11 @@ std::unique_ptr<FileReads> SpillFile::make_reads() {
   check_process();
   if (options_.uring)
     if (auto reads = make_uring_reads()) return reads;
-  std::lock_guard lock(threads_mutex_);
-  if (!threads_) threads_ = std::make_unique<ReadThreads>(options_.threads, options_.nice);
+  {
+    std::lock_guard lock(threads_mutex_);
+    if (!threads_) threads_ = std::make_unique<ReadThreads>(options_.threads, options_.own_threads);
+  }
+  threads_->tell_refused();
   return std::make_unique<ThreadReads>(*threads_);
 }
 

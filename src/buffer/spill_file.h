@@ -18,6 +18,7 @@
 #include "src/buffer/file_reads.h"
 #include "src/buffer/unnamed_file.h"
 #include "src/memory/host_pool.h"
+#include "src/memory/own_threads.h"
 
 namespace wi {
 
@@ -87,8 +88,9 @@ struct SpillOptions {
   bool direct = true;  // O_DIRECT where the file system has it; false: never
   bool uring = true;   // where the build and the kernel have it; false: threads
   int threads = 16;    // where they read: made with the first reader
-  int nice = 0;        // added to the nice value that they inherit
   bool ahead = true;   // what will be wanted is read beside the work; false: only when it is
+  // What those threads are like, and all that work for the file; not null.
+  std::shared_ptr<const OwnThreads> own_threads = std::make_shared<const OwnThreads>();
 };
 
 struct SpillStats {
@@ -130,7 +132,7 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   uint64_t most() const { return most_bytes_; }
   bool direct() const { return file_.direct(); }
   bool may_be_direct() const { return options_.direct; }
-  int nice() const { return options_.nice; }
+  const OwnThreads& own_threads() const { return *options_.own_threads; }
   bool reads_ahead() const { return options_.ahead; }
   // Of what readers made of it do, in this file and in others.
   SpillStats stats() const;

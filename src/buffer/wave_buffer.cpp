@@ -1,12 +1,8 @@
 #include "src/buffer/wave_buffer.h"
 
 #include <algorithm>
-#include <sys/prctl.h>
-#include <system_error>
-#include <unistd.h>
 
 #include "src/host_process.h"
-#include "src/no_signals.h"
 
 namespace wi {
 namespace {
@@ -25,6 +21,7 @@ WaveBuffer::WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& p
       slab_bytes_(params.slab_bytes),
       pinned_(params.pinned),
       device_(params.device),
+      own_threads_(params.file.own_threads),
       // What passes between file and memory is scratch, and not of the cache's budget.
       file_(pinned_ ? nullptr
                     : SpillFile::open(params.folder, params.most_bytes,
@@ -32,16 +29,10 @@ WaveBuffer::WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& p
       made_after_forks_(fork_count()) {
   queue_.reserve(kMostQueued);
   spare_.reserve(kMostQueued);
-  const NoSignals none;
-  try {
-    manager_ = std::make_unique<std::thread>([this, by = params.file.nice] {
-      prctl(PR_SET_NAME, "wi-buffer");
-      if (by > 0) static_cast<void>(nice(by));  // on Linux the thread's own
-      manage();
-    });
-  } catch (const std::system_error&) {
-  } catch (const std::bad_alloc&) {
-  }
+  constexpr char kName[] = "wi-buffer";
+  int refused = 0;
+  manager_ = own_threads_->start(kName, &refused, [this] { manage(); });
+  if (!manager_) own_threads_->tell_refused(kName, refused);
 }
 
 WaveBuffer::~WaveBuffer() {

@@ -30,7 +30,7 @@ struct WaveBufferParams {
   std::string folder;                           // of the file
   uint64_t most_bytes = SpillFile::kUnlimited;  // of that file
   BufferManager manager = BufferManager::lru;
-  SpillOptions file;               // nice: of the manager's thread too
+  SpillOptions file;               // own_threads: the manager is one of them too
   size_t slab_bytes = kSlabBytes;  // of frames
 };
 
@@ -175,6 +175,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   const BufferManager manager_kind_;
   const size_t slab_bytes_;
   const std::shared_ptr<HostPool> pinned_, device_;
+  const std::shared_ptr<const OwnThreads> own_threads_;
   const std::shared_ptr<SpillFile> file_;
   const uint32_t made_after_forks_;
   Epochs readings_, steps_;

@@ -6,20 +6,13 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <system_error>
 #include <thread>
-#include <unistd.h>
 
 #include "src/batch_error.h"
 #include "src/engine/scheduler.h"
 #include "src/host_call.h"
-#include "src/host_process.h"
 #include "src/memory/breaks.h"
 #include "src/memory_plan.h"
-#include "src/no_signals.h"
 
 namespace wi {
 namespace {
@@ -168,34 +161,22 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
 
 class Engine final : public Runtime::Service {
  public:
-  Engine(uint64_t wait_ns, int32_t nice) : loop_(std::make_shared<Loop>(wait_ns)) {
-    try {
-      const NoSignals none;
-      thread_ = std::thread([loop = loop_, nice] { work(*loop, nice); });
-    } catch (const std::system_error&) {
-      fail(WI_E_MEMORY, "the system refused a thread for the runtime's tasks");
-    }
+  Engine(uint64_t wait_ns, const OwnThreads& own) : loop_(std::make_shared<Loop>(wait_ns)) {
+    int refused = 0;
+    thread_ = own.start("wi-engine", &refused, [loop = loop_] { loop->run(); });
+    if (!thread_) throw_errno(WI_E_MEMORY, "the system refused a thread for the runtime's tasks", refused);
   }
   ~Engine() override {
     loop_->stop();
     // The last session of a runtime may go on the engine's own thread.
-    thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
+    thread_->get_id() == std::this_thread::get_id() ? thread_->detach() : thread_->join();
   }
   void submit(std::shared_ptr<Task> task) { loop_->submit(std::move(task)); }
-  std::thread::id thread() const { return thread_.get_id(); }
+  std::thread::id thread() const { return thread_->get_id(); }
 
  private:
-  static void work(Loop& loop, int32_t nice) {
-    const DefaultFloats floats;
-    prctl(PR_SET_NAME, "wi-engine");
-    if (nice) {  // of this thread alone; refused, it works at the host's priority
-      const auto self = static_cast<id_t>(syscall(SYS_gettid));
-      setpriority(PRIO_PROCESS, self, getpriority(PRIO_PROCESS, self) + nice);
-    }
-    loop.run();
-  }
   const std::shared_ptr<Loop> loop_;
-  std::thread thread_;
+  std::unique_ptr<std::thread> thread_;
 };
 
 }  // namespace
@@ -204,7 +185,7 @@ void submit_task(const std::shared_ptr<Task>& task) {
   Session& session = task->session();
   Runtime& runtime = session.runtime();
   Runtime::Service& service =
-      runtime.service([&] { return std::make_unique<Engine>(runtime.task_wait_ns(), runtime.nice()); });
+      runtime.service([&] { return std::make_unique<Engine>(runtime.task_wait_ns(), *runtime.own_threads); });
   auto& engine = static_cast<Engine&>(service);
   const bool has_prompt = !task->params().tokens.empty() || !task->params().text.empty();
   session.reserve_for(engine.thread(), has_prompt);

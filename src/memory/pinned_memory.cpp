@@ -1,14 +1,11 @@
 #include "src/memory/pinned_memory.h"
 
 #include <algorithm>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <system_error>
 
 #include "src/error.h"
 #include "src/host_process.h"
 #include "src/memory/on_node.h"
-#include "src/no_signals.h"
 
 namespace wi {
 namespace {
@@ -90,20 +87,16 @@ void PinnedMemory::free(std::byte* data, uint64_t) noexcept {
 
 void PinnedMemory::expect(uint64_t bytes) noexcept {
   if (bytes < params_.least_ahead) return;
-  std::lock_guard lock(mutex_);
-  expected_ = bytes;
-  if (!thread_ && wants_ahead()) {
-    const NoSignals none;
-    try {
-      thread_ = std::make_unique<std::thread>([this] {
-        prctl(PR_SET_NAME, "wi-pin");
-        pin_ahead();
-      });
-    } catch (const std::system_error&) {  // then at need
-    } catch (const std::bad_alloc&) {
-    }
+  constexpr char kName[] = "wi-pin";
+  int refused = 0;  // then it is pinned at need
+  {
+    std::lock_guard lock(mutex_);
+    expected_ = bytes;
+    if (!thread_ && wants_ahead())
+      thread_ = params_.own_threads->start(kName, &refused, [this] { pin_ahead(); });
   }
   changed_.notify_all();
+  if (refused) params_.own_threads->tell_refused(kName, refused);
 }
 
 void PinnedMemory::copy(std::span<const CopyPiece> pieces) { device_->copy(pieces); }

@@ -15,6 +15,7 @@
 
 #include "src/memory/device.h"
 #include "src/memory/host_memory.h"
+#include "src/memory/own_threads.h"
 
 namespace wi {
 
@@ -22,6 +23,7 @@ struct PinnedParams {
   int node = -1;                     // -1: whatever the system chooses
   uint64_t most_bytes = UINT64_MAX;  // in all, those included that wait
   uint64_t least_ahead = 1 << 20;    // smaller pieces are pinned as they come
+  std::shared_ptr<const OwnThreads> own_threads = std::make_shared<const OwnThreads>();  // not null
 };
 
 // Keeps the device.

@@ -5,15 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cfenv>
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
 #include <new>
 #include <pthread.h>
 #include <sched.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -112,7 +109,7 @@ struct Workers::Impl {
     pthread_t thread;
   };
 
-  Impl(int threads, std::vector<int> cpus_to_bind, int nice_by);
+  Impl(int threads, std::vector<int> cpus_to_bind, std::shared_ptr<const OwnThreads> of);
   ~Impl();
   void start(int threads);
   void stop();
@@ -127,7 +124,7 @@ struct Workers::Impl {
   Stream stream_of(Run& run, const std::atomic<bool>* cancel) const;
 
   const std::vector<int> cpus;  // to bind workers to; empty: they are not bound
-  const int nice_increment;
+  const std::shared_ptr<const OwnThreads> own;
   int count = 1;  // workers: a caller and the helpers that could be made
   Refusal refused;
   std::shared_ptr<HostPool> scratch = HostPool::create(HostPool::kUnlimited, true);
@@ -142,11 +139,12 @@ struct Workers::Impl {
   bool stopped = false;
 };
 
-Workers::Workers(int threads, bool bind, int nice) {
+Workers::Workers(int threads, bool bind, std::shared_ptr<const OwnThreads> own) {
   Topology topology;
   if (threads <= 0 || bind) topology = read_topology();
   if (!bind) topology.cpus.clear();
-  impl_ = std::make_unique<Impl>(threads > 0 ? threads : topology.threads, std::move(topology.cpus), nice);
+  impl_ = std::make_unique<Impl>(threads > 0 ? threads : topology.threads, std::move(topology.cpus),
+                                 std::move(own));
 }
 Workers::~Workers() = default;
 int Workers::threads() const { return impl_->count; }
@@ -280,19 +278,16 @@ void Workers::Impl::help(int worker) {
 
 void* Workers::Impl::thread_main(void* of) {
   const Helper& helper = *static_cast<const Helper*>(of);
-  std::fesetenv(FE_DFL_ENV);  // a new thread inherits its maker's rounding mode
   char name[16];
   std::snprintf(name, sizeof name, "wi-worker-%d", helper.worker);
-  prctl(PR_SET_NAME, name);
-  // On Linux this is the thread's own. As nice as the system allows: a refusal is no reason not to work.
-  if (helper.impl->nice_increment > 0) static_cast<void>(nice(helper.impl->nice_increment));
+  helper.impl->own->settle(name);
   const Binding binding(helper.impl->cpu_of(helper.worker));
   helper.impl->help(helper.worker);
   return nullptr;
 }
 
-Workers::Impl::Impl(int threads, std::vector<int> cpus_to_bind, int nice_by)
-    : cpus(std::move(cpus_to_bind)), nice_increment(nice_by) {
+Workers::Impl::Impl(int threads, std::vector<int> cpus_to_bind, std::shared_ptr<const OwnThreads> of)
+    : cpus(std::move(cpus_to_bind)), own(std::move(of)) {
   helpers.reserve(static_cast<size_t>(threads - 1));  // they are pointed at
   start(threads);
 }

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "kernels/types.h"
+#include "src/memory/own_threads.h"
 
 namespace wi {
 
@@ -17,8 +18,9 @@ class Workers {
   // threads ≤ 0: every core this process may use (topology.h). bind: workers have a CPU each while they
   // work; the calling thread, which is worker 0, gets its mask back when run() returns. That is for a
   // machine the host leaves to this library; where the host runs threads of its own it gets in the way of
-  // both, so it is off by default. nice: added to the nice value that the library's threads inherit.
-  explicit Workers(int threads, bool bind = false, int nice = 0);
+  // both, so it is off by default. own: what the library's threads are like; not null.
+  explicit Workers(int threads, bool bind = false,
+                   std::shared_ptr<const OwnThreads> own = std::make_shared<const OwnThreads>());
   // Not by one of its own threads.
   ~Workers();
   Workers(const Workers&) = delete;
