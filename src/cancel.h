@@ -7,6 +7,7 @@
 
 #include "kernels/types.h"
 #include "src/error.h"
+#include "src/host_call.h"
 #include "waveinfer.h"
 
 namespace wi {
@@ -98,8 +99,9 @@ inline void throw_if_cancelled(const std::atomic<bool>* cancel) {
 
 // Tells the host how far a call is; a callback that wants no more ends it. callback may be null.
 inline void report_progress(wi_progress_callback callback, void* user, uint64_t done, uint64_t total) {
-  if (callback && callback(user, done, total) != 0)
-    fail(WI_E_CANCELLED, "cancelled by the progress callback");
+  if (!callback) return;
+  const HostCall host;
+  if (callback(user, done, total) != 0) fail(WI_E_CANCELLED, "cancelled by the progress callback");
 }
 
 }  // namespace wi

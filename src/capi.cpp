@@ -16,6 +16,7 @@
 #include "src/capi_convert.h"
 #include "src/capi_struct.h"
 #include "src/engine/engine.h"
+#include "src/host_call.h"
 #include "src/host_process.h"
 #include "src/memory_plan.h"
 #include "src/model/device_weights.h"
@@ -267,6 +268,7 @@ wi_status wi_model_open_reader(wi_runtime* runtime, const wi_reader* reader, con
     check(from.reserved == 0, WI_E_ARGUMENT, "wi_reader.reserved is ", from.reserved, ", must be 0");
     check(from.bytes > 0, WI_E_ARGUMENT, "wi_reader.bytes is 0");
     const auto read = [&](uint64_t offset, std::span<std::byte> to) {
+      const HostCall host;
       const int32_t result = from.read(from.user, offset, to.data(), to.size());
       if (result != 0)
         throw_error(

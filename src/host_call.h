@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "src/host_process.h"
+
 namespace wi {
 
 class EngineCall {
@@ -22,10 +24,13 @@ class EngineCall {
   static inline thread_local bool here_ = false;
 };
 
-// While one of the host's callbacks runs.
+// While one of the host's callbacks runs; the floating-point environment that it leaves goes with it.
 class HostCall : private EngineCall {
  public:
   HostCall() : EngineCall(false) {}
+
+ private:
+  const DefaultFloats floats_;
 };
 
 }  // namespace wi

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/host_call.h"
 #include "src/workspace.h"
 
 namespace wi {
@@ -125,7 +126,9 @@ Runtime::~Runtime() {
 }
 
 void Runtime::log(int32_t level, const std::string& message) const {
-  if (params_.log && level <= params_.log_level) params_.log(params_.log_user, level, message.c_str());
+  if (!params_.log || level > params_.log_level) return;
+  const HostCall host;
+  params_.log(params_.log_user, level, message.c_str());
 }
 
 std::unique_ptr<Workspace, Runtime::WorkspaceReturn> Runtime::workspace() {

@@ -587,6 +587,87 @@ void the_hosts_rounding_and_denormals_do_not_reach_results(void**) {
   }
 }
 
+// A callback that leaves the thread so, as a game's own code might.
+void disturb(void* user) {
+  if (!*static_cast<const bool*>(user)) return;
+  std::fesetround(FE_UPWARD);
+  set_flush_to_zero(true);
+}
+
+// Everything that a model says of a prompt and its answer while callbacks of all kinds come and go.
+std::vector<float> told_through_callbacks(bool disturbed) {
+  std::vector<float> all;
+  void* const user = &disturbed;
+  auto params = params_with(1);
+  params.log = [](void* of, int32_t, const char*) { disturb(of); };
+  params.log_user = user;
+  params.log_level = WI_LOG_DEBUG;
+  const Runtime runtime = create_runtime(&params);
+  const Model model = open_tiny_model(runtime.get());
+  std::vector<int32_t> ids(600);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % 251) + 5;
+  auto chunks = sized<wi_prefill_params>();
+  chunks.chunk_tokens = 100;
+  chunks.progress = [](void* of, uint64_t, uint64_t) { return disturb(of), 0; };
+  chunks.progress_user = user;
+  auto sampling = sized<wi_sampling_params>();
+  sampling.repetition_penalty = 1.1f;
+  sampling.top_logprobs = 5;
+  sampling.logits_callback = [](void* of, float*, uint64_t) { return disturb(of), 0; };
+  sampling.logits_user = user;
+  auto session_params = sized<wi_session_params>();
+  session_params.sampling = &sampling;
+  const auto add_event = [&](const wi_event& event) {
+    all.push_back(static_cast<float>(event.token));
+    all.push_back(event.logprob);
+    for (uint64_t i = 0; i < event.top_count; ++i) all.push_back(event.top[i].logprob);
+  };
+  const auto add_logits = [&](wi_session* session) {
+    std::vector<float> logits(272);
+    uint64_t count = 0;
+    assert_works(wi_session_logits(session, nullptr, logits.data(), logits.size(), &count, error));
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  auto event = sized<wi_event>();
+
+  const Session session = create_session(model.get(), &session_params);
+  assert_works(wi_session_prefill(session.get(), ids.data(), ids.size(), &chunks, nullptr, error));
+  add_logits(session.get());
+  for (int i = 0; i < 10; ++i) {
+    assert_works(wi_session_decode(session.get(), nullptr, &event, error));
+    add_event(event);
+  }
+  add_logits(session.get());
+
+  const Session with_task = create_session(model.get(), &session_params);
+  auto work = sized<wi_task_params>();
+  work.tokens = ids.data();
+  work.token_count = ids.size();
+  work.max_tokens = 20;
+  work.notify = disturb;
+  work.notify_user = user;
+  wi_task* task = nullptr;
+  assert_works(wi_task_submit(with_task.get(), &work, &task, error));
+  for (event.kind = WI_EVENT_TOKEN; event.kind == WI_EVENT_TOKEN;) {
+    int32_t ready = 0;
+    uint64_t count = 0;
+    assert_works(wi_task_wait(task, -1, &ready, error));
+    assert_works(wi_task_poll(task, &event, 1, &count, error));
+    if (count > 0) add_event(event);
+    if (count == 0) event.kind = WI_EVENT_TOKEN;
+  }
+  wi_task_release(task);
+  add_logits(with_task.get());
+  return all;
+}
+
+void what_callbacks_do_to_rounding_and_denormals_does_not_either(void**) {
+  const std::vector<float> wanted = told_through_callbacks(false), got = told_through_callbacks(true);
+  assert_int_equal(std::fegetround(), FE_TONEAREST);
+  assert_int_equal(got.size(), wanted.size());
+  assert_true(std::memcmp(got.data(), wanted.data(), wanted.size() * sizeof(float)) == 0);
+}
+
 // ---- Locale ----
 
 // As in German: thousands in groups, a comma before the fraction.
@@ -763,6 +844,7 @@ int main() {
       cmocka_unit_test(sessions_come_and_go_without_a_trace),
       cmocka_unit_test(a_child_is_told_that_handles_are_its_parents_and_makes_its_own),
       cmocka_unit_test(the_hosts_rounding_and_denormals_do_not_reach_results),
+      cmocka_unit_test(what_callbacks_do_to_rounding_and_denormals_does_not_either),
       cmocka_unit_test(numbers_in_messages_and_files_know_no_locale),
       cmocka_unit_test(the_logs_user_data_is_released_once_when_nothing_can_log),
       cmocka_unit_test(the_librarys_threads_are_as_nice_as_asked_and_the_hosts_keep_theirs),

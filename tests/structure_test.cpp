@@ -50,7 +50,7 @@ const std::vector<Place>& places() {
         "src/utf8.h", "kernels/types.h"}},
       {"src/tokenizer/",
        {"src/tokenizer/", "src/files/", "src/error.h", "src/text_hash.h", "src/utf8.h", "src/text_range.h"}},
-      {"src/sampling/", {"src/sampling/", "src/error.h", "kernels/*.h"}},
+      {"src/sampling/", {"src/sampling/", "src/error.h", "src/host_process.h", "kernels/*.h"}},
       {"src/model/",
        {"src/model/", "src/tokenizer/", "src/files/", "src/chat/", "src/memory/", "src/error.h",
         "kernels/*.h"}},

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "kernels/token_weights.h"
+#include "src/host_process.h"
 
 namespace wi {
 namespace {
@@ -114,6 +115,7 @@ Logits changed_by_host(Logits logits, const SamplingParams& params, std::vector<
   for (const wi_logit_bias& one : params.logit_bias)
     if (static_cast<size_t>(one.token) < changed.size()) changed[static_cast<size_t>(one.token)] += one.bias;
   if (params.logits_callback) {
+    const DefaultFloats floats;  // the callback may leave others
     const int32_t ended = params.logits_callback(params.logits_user, changed.data(), changed.size());
     check(ended == 0, WI_E_CANCELLED, "logits_callback returned ", ended);
   }
