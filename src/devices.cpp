@@ -9,6 +9,7 @@
 #include <string>
 #include <unistd.h>
 
+#include "src/c_locale.h"
 #include "src/error.h"
 
 namespace wi {
@@ -49,6 +50,7 @@ std::string own_file() {
 void* open_library(std::string& words) {
   constexpr int kHow = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
   const auto open = [&words](const char* path) {
+    const CLocale locale;
     void* const library = dlopen(path, kHow);
     const char* const said = dlerror();  // which is not for the host to find
     if (!library && words.empty()) words = said ? said : path;

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "src/c_locale.h"
+
 namespace wi {
 
 void throw_error(wi_status code, std::string message, int64_t native) {
@@ -13,6 +15,7 @@ void throw_errno(wi_status code, std::string message, int error_number) {
 }
 
 std::string error_text(int error_number) {
+  const CLocale locale;
   char buffer[128];
   return strerror_r(error_number, buffer, sizeof buffer);
 }

@@ -12,8 +12,10 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <libintl.h>
 #include <locale>
 #include <malloc.h>
+#include <map>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -708,6 +710,60 @@ void numbers_in_messages_and_files_know_no_locale(void**) {
   assert_true(logits == logits_of(plain.get(), 100));
 }
 
+// A catalogue of translations (.mo), as msgfmt writes it: in order of what is translated.
+std::string catalogue(const std::map<std::string, std::string>& translations) {
+  const auto words = static_cast<uint32_t>(translations.size());
+  constexpr uint32_t kHeader = 28;
+  std::string from, to, strings;
+  const auto add = [&](std::string& table, const std::string& text) {
+    const uint32_t entry[] = {static_cast<uint32_t>(text.size()),
+                              static_cast<uint32_t>(kHeader + 16 * words + strings.size())};
+    table.append(reinterpret_cast<const char*>(entry), sizeof entry);
+    strings += text + '\0';
+  };
+  for (const auto& [text, translation] : translations) {
+    add(from, text);
+    add(to, translation);
+  }
+  const uint32_t header[] = {0x950412de, 0, words, kHeader, kHeader + 8 * words, 0, kHeader + 16 * words};
+  return std::string(reinterpret_cast<const char*>(header), sizeof header) + from + to + strings;
+}
+
+void the_systems_words_in_messages_are_not_translated(void**) {
+  const Folder folder;
+  std::filesystem::create_directories(folder.path + "/xx/LC_MESSAGES");
+  spill(folder.path + "/xx/LC_MESSAGES/libc.mo",
+        catalogue({{"", "Content-Type: text/plain; charset=UTF-8\n"},
+                   {"No such file or directory", "translated words"},
+                   {"cannot open shared object file", "translated words"}}));
+  const std::string catalogues = bindtextdomain("libc", nullptr);
+  setenv("LANGUAGE", "xx", 1);
+  const bool has_locale = std::setlocale(LC_ALL, "C.UTF-8");
+  bindtextdomain("libc", folder.path.c_str());
+  const bool translates = has_locale && std::strcmp(std::strerror(ENOENT), "translated words") == 0;
+  auto params = params_with(1);
+  const Runtime runtime = create_runtime(&params);
+  wi_model* model = nullptr;
+  wi_runtime* on_device = nullptr;
+  wi_error no_file = sized<wi_error>(), no_device = sized<wi_error>();
+  const wi_status opened =
+      wi_model_open(runtime.get(), "/nowhere/model.gguf", nullptr, nullptr, &model, &no_file);
+  params.device = "cuda";  // which says why its library does not load, where that is so
+  wi_runtime_create(&params, &on_device, &no_device);
+  wi_runtime_release(on_device);
+  std::setlocale(LC_ALL, "C");
+  unsetenv("LANGUAGE");
+  bindtextdomain("libc", catalogues.c_str());
+  if (!translates) {
+    std::printf("skipped: there is no locale in which this C library translates\n");
+    skip();
+  }
+  assert_int_equal(opened, WI_E_IO);
+  assert_non_null(std::strstr(no_file.message, "No such file or directory"));
+  std::printf("%s\n", no_device.message);
+  assert_null(std::strstr(no_device.message, "translated words"));
+}
+
 // ---- The log ----
 
 void the_logs_user_data_is_released_once_when_nothing_can_log(void**) {
@@ -846,6 +902,7 @@ int main() {
       cmocka_unit_test(the_hosts_rounding_and_denormals_do_not_reach_results),
       cmocka_unit_test(what_callbacks_do_to_rounding_and_denormals_does_not_either),
       cmocka_unit_test(numbers_in_messages_and_files_know_no_locale),
+      cmocka_unit_test(the_systems_words_in_messages_are_not_translated),
       cmocka_unit_test(the_logs_user_data_is_released_once_when_nothing_can_log),
       cmocka_unit_test(the_librarys_threads_are_as_nice_as_asked_and_the_hosts_keep_theirs),
       cmocka_unit_test(the_librarys_threads_are_like_their_runtimes_maker_whoever_starts_them),
