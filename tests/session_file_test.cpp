@@ -361,6 +361,7 @@ void damaged_files_are_refused_with_a_reason(void**) {
       {"layers", forge<int32_t>("SHAP", 0, 3), WI_E_MISMATCH, "another model"},
       {"no heads", forge<int32_t>("SHAP", 4, -1), WI_E_FORMAT, "kv_heads"},
       {"head_dim", forge<int32_t>("SHAP", 8, 1 << 30), WI_E_FORMAT, "head_dim"},
+      {"head_dim between steps", forge<int32_t>("SHAP", 8, 12), WI_E_FORMAT, "head_dim"},
       {"kv_type", forge<int32_t>("SHAP", 12, 3), WI_E_FORMAT, "kv_type"},
       {"query_heads", forge<int32_t>("SHAP", 16, 0), WI_E_FORMAT, "query_heads"},
       {"policy's length", forge<uint32_t>("POLI", 0, 65), WI_E_FORMAT, "policy"},
@@ -751,6 +752,17 @@ void a_loaded_store_attends_as_the_saved_one(void**) {
       }
 }
 
+// The file alone says what an empty store is: it is not an argument that is wrong.
+void a_shape_that_no_store_has_is_the_files_fault(void**) {
+  KvStore store(runtime(), store_params("wave", DType::f16));
+  Memory memory;
+  store.save(memory, nullptr);
+  forge<int32_t>("SHAP", 8, 12)(memory.bytes_);
+  assert_error(WI_E_FORMAT, "head_dim",
+               KvStore::load(
+                   runtime(), memory, [](const KvStoreParams& saved) { return saved; }, nullptr));
+}
+
 void stores_and_sessions_are_told_apart(void**) {
   const auto same = [](const KvStoreParams& saved) { return saved; };
   KvStore store(runtime(), store_params("wave", DType::f16));
@@ -836,6 +848,7 @@ int main(int argc, char** argv) {
       cmocka_unit_test(saving_and_loading_end_soon_after_a_cancel),
       cmocka_unit_test(a_failed_save_leaves_the_old_file),
       cmocka_unit_test(a_loaded_store_attends_as_the_saved_one),
+      cmocka_unit_test(a_shape_that_no_store_has_is_the_files_fault),
       cmocka_unit_test(stores_and_sessions_are_told_apart),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

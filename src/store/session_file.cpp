@@ -388,6 +388,8 @@ void SessionFile::read_params(const Backend& backend) {
   shape.layers = count("layers");
   shape.kv_heads = count("kv_heads");
   shape.head_dim = count("head_dim");
+  reader_.require(shape.head_dim % kHeadDimStep == 0, "head_dim", " is ", shape.head_dim, ", no multiple of ",
+                  kHeadDimStep);
   const int32_t kv_type = reader_.i32("kv_type");
   params_.query_heads = count("query_heads");
   reader_.require(kv_type >= WI_KV_F16 && kv_type <= WI_KV_F32, "kv_type", " is ", kv_type);
