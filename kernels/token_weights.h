@@ -8,8 +8,8 @@
 namespace wi {
 
 constexpr int64_t kLogitBlock = 256;
-// The best logit's weight. What would weigh less than half of 1 beside it, e^-29.8, weighs nothing.
-constexpr int kWeightBits = 43;
+// The best logit's weight. What would weigh less than half of 1 beside it, e^-29.1, weighs nothing.
+constexpr int kWeightBits = 41;
 constexpr uint64_t kBestWeight = uint64_t{1} << kWeightBits;
 constexpr int64_t kMostWeighed = int64_t{1} << (63 - kWeightBits);  // logits, whose weights have a sum
 

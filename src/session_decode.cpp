@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "kernels/token_weights.h"
 #include "src/batch_error.h"
 #include "src/decode.h"
 #include "src/host_call.h"
@@ -12,6 +13,7 @@
 #include "src/repeats.h"
 #include "src/sampling/logprob.h"
 #include "src/session_use.h"
+#include "src/tokenizer/vocabulary.h"
 
 namespace wi {
 
@@ -296,6 +298,8 @@ float* Session::fresh_logits() {
 }
 
 // ---- the token ----
+
+static_assert(limits::kVocab <= kMostWeighed, "every model's logits can be sampled from");
 
 // Everything about the next token that can fail; commit() then makes it the session's.
 Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch) {

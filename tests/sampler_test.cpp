@@ -9,6 +9,7 @@
 
 #include "kernels/token_weights.h"
 #include "src/sampling/sampler_fields.h"
+#include "src/tokenizer/vocabulary.h"
 #include "tests/support/emulated.h"
 #include "tests/support/kernels.h"
 #include "tests/test.h"
@@ -128,6 +129,26 @@ void top_p_is_the_same_over_a_large_vocabulary(void**) {
   for (int i = 0; i < 1000; ++i) assert_true(kept[static_cast<size_t>(next(sampler, logits))]);
 }
 
+// As many logits as a model may have, which weigh as much as they can; a cut leaves the lower half.
+void the_largest_vocabulary_is_drawn_from(void**) {
+  const Logits logits(size_t{kMostWeighed}, 1.0f);
+  assert_true(kMostWeighed >= limits::kVocab);
+  const auto in_lower_half = [&](const SamplingParams& params, int draws) {
+    Sampler sampler(params);
+    int lower = 0;
+    for (int i = 0; i < draws; ++i) lower += next(sampler, logits) < kMostWeighed / 2;
+    return lower;
+  };
+  const int lower = in_lower_half(warm(), 60);
+  assert_true(lower > 0 && lower < 60);
+  SamplingParams half = warm();
+  half.top_p = 0.5f;
+  assert_int_equal(in_lower_half(half, 6), 6);
+  half = warm();
+  half.top_k = kMostWeighed / 2;
+  assert_int_equal(in_lower_half(half, 6), 6);
+}
+
 void min_p_drops_what_is_far_below_the_best(void**) {
   SamplingParams params = warm();
   params.min_p = 0.3f;
@@ -223,7 +244,7 @@ void cuts_are_those_of_a_sampler_that_sorts_everything(void**) {
 // Off by at most 1e-8 of itself (the series) and one half (rounding); x, rounded to f32, is what both weigh.
 void weights_are_exponentials_and_the_same_for_every_instruction_set(void**) {
   std::mt19937_64 random(test::seed());
-  Logits logits = {0, -0.0f, kNan, -kInf, -3e38f, -29.9f, -29.7f, -31, -1e-30f};
+  Logits logits = {0, -0.0f, kNan, -kInf, -3e38f, -29.2f, -29.0f, -31, -1e-30f};
   while (logits.size() < 700) logits.push_back(-std::uniform_real_distribution<float>(0, 33)(random));
   for (const float temperature : {1.0f, 0.3f, 40.0f}) {
     const auto count = static_cast<int64_t>(logits.size());
@@ -462,6 +483,7 @@ int main() {
       cmocka_unit_test(top_k_keeps_k_and_the_lower_of_equals),
       cmocka_unit_test(top_p_keeps_the_fewest_that_reach_it),
       cmocka_unit_test(top_p_is_the_same_over_a_large_vocabulary),
+      cmocka_unit_test(the_largest_vocabulary_is_drawn_from),
       cmocka_unit_test(min_p_drops_what_is_far_below_the_best),
       cmocka_unit_test(repetition_is_penalised_once_within_the_window),
       cmocka_unit_test(cuts_are_those_of_a_sampler_that_sorts_everything),

@@ -90,8 +90,6 @@ Sampler::Choice Sampler::sample(std::span<const float> logits, SamplerScratch& s
   }
   if (params.temperature <= 0) return {first_that_is(best, changed, scratch), state_};
 
-  check(static_cast<int64_t>(logits.size()) <= kMostWeighed, WI_E_UNSUPPORTED, "a vocabulary of ",
-        logits.size(), " is sampled from at temperature 0 only; ", kMostWeighed, " may be at others");
   uint64_t state = state_;
   const uint64_t random = next_random(state);
   if (!has_cuts(params)) return {draw_from_all(changed, best, params.temperature, random, scratch), state};

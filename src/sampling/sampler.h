@@ -65,8 +65,9 @@ class Sampler {
     int32_t token;
     uint64_t state;  // of the random numbers, once the token is taken
   };
-  // Changes nothing: set_state(choice.state) takes the token. logits (vocab). Throws WI_E_STATE if no token
-  // is left, WI_E_CANCELLED if the callback ends the call. Allocates nothing once `scratch` is warm.
+  // Changes nothing: set_state(choice.state) takes the token. logits (vocab), at most kMostWeighed of
+  // kernels/token_weights.h. Throws WI_E_STATE if no token is left, WI_E_CANCELLED if the callback ends the
+  // call. Allocates nothing once `scratch` is warm.
   Choice sample(std::span<const float> logits, SamplerScratch& scratch) const;
   int64_t looks_back() const { return params_->repetition_penalty == 1 ? 0 : params_->repetition_window; }
   const SamplingParams& params() const { return *params_; }
