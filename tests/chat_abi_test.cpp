@@ -1,11 +1,9 @@
 // Conversations as a host sees them: the text, the tokens, and that nothing a user writes becomes a control
 // token.
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 
 #include "support/abi.h"
+#include "support/folder.h"
 
 namespace wi::test {
 namespace {
@@ -167,17 +165,15 @@ void arguments_are_checked(void**) {
 
 // A model opens whatever its template is; the first use says what is wrong with it.
 void an_odd_template_is_refused_when_it_is_used(void**) {
-  std::ifstream file(WI_SOURCE_DIR "/samples/model/needle-f16.gguf", std::ios::binary);
-  std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  std::string bytes = slurp(WI_SOURCE_DIR "/samples/model/needle-f16.gguf");
   const size_t at = bytes.find("{% for message in messages %}");
   assert_true(at != std::string::npos);
   bytes.replace(at, 29, "{% frob message in messages%}");
-  char path[] = "/tmp/chat-odd-XXXXXX";
-  const int handle = mkstemp(path);
-  assert_true(handle >= 0);
-  std::ofstream(path, std::ios::binary) << bytes;
+  const Folder folder;
+  const std::string path = folder.file("odd.gguf");
+  spill(path, bytes);
   wi_model* opened = nullptr;
-  assert_works(wi_model_open(world().runtime.get(), path, nullptr, nullptr, &opened, error));
+  assert_works(wi_model_open(world().runtime.get(), path.c_str(), nullptr, nullptr, &opened, error));
   const Model model(opened, wi_model_release);
   const wi_chat_message hello = message("user", "Hello");
   uint64_t count = 0;
@@ -185,7 +181,6 @@ void an_odd_template_is_refused_when_it_is_used(void**) {
                wi_model_chat_tokens(model.get(), &hello, 1, nullptr, nullptr, 0, &count, error));
   assert_fails(WI_E_UNSUPPORTED, "frob",
                wi_model_chat_render(model.get(), &hello, 1, nullptr, nullptr, 0, &count, error));
-  std::remove(path);
 }
 
 }  // namespace

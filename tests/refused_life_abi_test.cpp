@@ -3,6 +3,7 @@
 // wi_runtime_create and ends with the last release. It ends in a status, never in a signal; where nothing is
 // refused, or what was is asked for again, its tokens are those of an undisturbed life.
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sys/resource.h>
 #include <thread>
@@ -80,7 +81,8 @@ Tokens live(const Life& life, After after) {
   model_params.precision = life.precision;
   wi_session_params session_params = World::session_params();
   if (life.two_tiers) {
-    runtime_params.spill_folder = "/tmp";
+    static const std::string folder = std::filesystem::temp_directory_path();
+    runtime_params.spill_folder = folder.c_str();
     session_params.kv_fast_share = 0.05f;
   }
   wi_runtime* runtime = nullptr;

@@ -1,9 +1,9 @@
 // Memory that the system refuses at any moment of any call is an error like others (support/refusal.h): one
 // call after the other, each of its allocations.
 #include <array>
-#include <filesystem>
 #include <utility>
 
+#include "support/folder.h"
 #include "support/refusal_world.h"
 
 namespace {
@@ -281,12 +281,11 @@ void sweep_files() {
   const World world((kFixtures + "llama.gguf").c_str(), 1);
   const Session base = world.filled_session(500);
   const Future of_base = future_of(base.get());
-  char folder[] = "/tmp/wi-refused-XXXXXX";
-  require(mkdtemp(folder));
-  const std::string path = std::string(folder) + "/s";
+  const Folder folder;
+  const std::string path = folder.file("s");
   sweep("wi_session_save", [&](const Attempt& attempt) {
     attempt([&](wi_error* error) { return wi_session_save(base.get(), path.c_str(), nullptr, error); });
-    require(std::distance(std::filesystem::directory_iterator(folder), {}) == 1);
+    require(folder.entries() == 1);
   });
   sweep("wi_session_load", [&](const Attempt& attempt) {
     wi_session* loaded = nullptr;
@@ -296,7 +295,6 @@ void sweep_files() {
     const Session session(loaded, wi_session_release);
     require(future_of(loaded) == of_base);
   });
-  std::filesystem::remove_all(folder);
 }
 
 void sweep_store() {

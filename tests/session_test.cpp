@@ -7,7 +7,6 @@
 #include <cmath>
 #include <span>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 #include "src/repeats.h"
@@ -414,14 +413,13 @@ void nearly_equal_models_share_nothing(void**) {
   second->prefill(ids, {}, nullptr);
   assert_int_equal(second->stats().prefix_tokens, 0);
 
-  char path[] = "/tmp/wi-nearly-XXXXXX";
-  ::close(::mkstemp(path));
+  const test::Folder folder;
+  const std::string path = folder.file("nearly");
   first->save(path, nullptr);
   const auto as_saved = [](const SessionParams& saved) { return saved; };
   assert_error(WI_E_MISMATCH, "another model", Session::load(rt, other, path, as_saved, nullptr));
   const auto same = test::random_model(test::shape_named("tiny"), DType::f32, 7);
   assert_int_equal(Session::load(rt, same, path, as_saved, nullptr)->stats().tokens, 800);
-  ::unlink(path);
 }
 
 // What others hold costs no bit, and is used where that is so: a prompt in one call, in chunks as tasks read it, and

@@ -1,10 +1,13 @@
 // A folder of a test's own that goes with it, and whole files in one call.
 #pragma once
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 
 namespace wi::test {
@@ -12,8 +15,8 @@ namespace wi::test {
 struct Folder {
   std::string path;
   Folder() {
-    char name[] = "/tmp/wi-session-XXXXXX";
-    path = mkdtemp(name);
+    path = std::filesystem::temp_directory_path() / "wi-session-XXXXXX";
+    if (!mkdtemp(path.data())) throw std::runtime_error("no folder " + path + ": " + std::strerror(errno));
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
