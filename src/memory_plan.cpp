@@ -141,10 +141,14 @@ SealPlan plan_seal(const Sequence& sequence, const PolicyParams& params, int64_t
   const int64_t most = std::max<int64_t>(
       params.segment_tokens, 2 * int64_t{std::min(params.decode_segment_tokens, params.segment_tokens)});
   const auto longest = static_cast<int32_t>(std::min(most, open));
-  SealPlan plan{longest, open / longest + 1};
-  for (const BlockRef& block : sequence.tail()) plan.kept += block.unique() ? 0 : kBlockTokens;
+  SealPlan plan{longest, open / longest};
+  for (const BlockRef& block : sequence.tail())
+    if (!block.unique() && !block->is_slow()) plan.kept += kBlockTokens;
+  // A segment of full length is part of none that is longer.
   for (const auto& segment : sequence.segments())
-    if (segment->first_position() >= settled && segment.use_count() > 1) plan.kept += segment->tokens();
+    if (segment->first_position() >= settled && segment->tokens() < params.segment_tokens &&
+        segment.use_count() > 1 && !segment->is_slow())
+      plan.kept += segment->tokens();
   return plan;
 }
 
