@@ -54,7 +54,6 @@ main() {
   if command -v dpkg-deb >/dev/null; then
     run "cpack" "$cpack" --config "$build/CPackConfig.cmake" -G DEB -B "$folder/packages"
     dpkg-deb -x "$folder"/packages/*.deb "$folder/from deb"
-    run_path= # there, the loader finds the library by itself
     check_tree "the .deb" "$folder/from deb/usr"
     dpkg-deb -f "$folder"/packages/*.deb Depends | grep libc6 >/dev/null || fail "the .deb does not depend on the C library"
     checked="$checked and the .deb"
