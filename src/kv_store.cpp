@@ -101,14 +101,9 @@ void KvStore::append(int32_t layer, int64_t tokens, const float* keys, const flo
 void KvStore::seal() {
   WaveBuffer* straight = nullptr;
   Use use(*this, [&] {
-    const SealPlan plan = plan_seal(sequence_, params_.policy_params, 0);
-    if (!plan.longest) return;
-    const PolicyParams& params = params_.policy_params;
-    straight =
-        make_room_to_make(index_size(params_.shape, *params_.policy, params, plan.longest), plan.longest,
-                          static_cast<uint64_t>(plan.kept) * params_.shape.token_bytes() +
-                              static_cast<uint64_t>(plan.count) *
-                                  most_index_bytes(params_.shape, *params_.policy, params, plan.longest));
+    const SealPlan plan = plan_seal(sequence_, *params_.policy, params_.policy_params, 0);
+    if (plan.longest)
+      straight = make_room_to_make(plan.index, plan.longest, plan.stays_bytes + plan.kept_bytes);
   });
   check_even();
   StageTimer timer(totals_.index_ns);
@@ -219,9 +214,7 @@ void KvStore::truncate(int64_t tokens) {
   WaveBuffer* straight = nullptr;
   Use use(*this, [&] {
     const CutPlan plan = plan_cut(sequence_, *params_.policy, params_.policy_params, tokens);
-    if (plan.longest)
-      straight = make_room_to_make(plan.index, plan.longest,
-                                   static_cast<uint64_t>(plan.again) * params_.shape.token_bytes());
+    if (plan.longest) straight = make_room_to_make(plan.index, plan.longest, plan.again_bytes);
   });
   check(tokens >= 0 && tokens <= sequence_.tokens(), WI_E_ARGUMENT, "tokens is ", tokens, ", the store has ",
         sequence_.tokens());

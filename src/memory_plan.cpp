@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/hot_pages.h"
 #include "src/pipeline/attention.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/device_index.h"
@@ -30,17 +29,11 @@ uint64_t count_indexed_planes(const KvShape& shape) {
   return static_cast<uint64_t>(shape.indexed_layers()) * static_cast<uint64_t>(shape.kv_heads);
 }
 
-// Of a segment beside its index: each token's place, each partition's offset, each page's frame.
 uint64_t order_bytes_of(const KvShape& shape, const IndexSize& index, int64_t tokens) {
   const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
-  const uint64_t indexed = count_indexed_planes(shape);
-  const auto partitions = static_cast<uint64_t>(index.partitions);
-  const uint64_t pages =
-      shape.paged ? planes * hot_page_slots(static_cast<int32_t>(tokens), static_cast<int32_t>(partitions))
-                  : 0;
-  return (planes * static_cast<uint64_t>(tokens) + indexed * (partitions + 1) + (planes - indexed) * 2 +
-          pages) *
-         sizeof(int32_t);
+  const uint64_t indexed = count_indexed_planes(shape);  // the others are one partition each
+  return Segment::order_bytes(shape, static_cast<int32_t>(tokens),
+                              indexed * static_cast<uint64_t>(index.partitions) + planes - indexed);
 }
 
 uint64_t index_room_of(const KvShape& shape, const IndexSize& index) {
@@ -127,11 +120,14 @@ CutPlan plan_cut(const Sequence& sequence, const Policy& policy, const PolicyPar
   }
   if (cut == 0) return {};
   plan.longest = static_cast<int32_t>(std::min<int64_t>(cut, params.segment_tokens));
-  plan.again = std::min(cut, window + params.decode_segment_tokens) + kBlockTokens;
+  plan.again_bytes =
+      static_cast<uint64_t>(std::min(cut, window + params.decode_segment_tokens) + kBlockTokens) *
+      sequence.shape().token_bytes();
   return plan;
 }
 
-SealPlan plan_seal(const Sequence& sequence, const PolicyParams& params, int64_t coming_tokens) {
+SealPlan plan_seal(const Sequence& sequence, const Policy& policy, const PolicyParams& params,
+                   int64_t coming_tokens) {
   const int64_t settled = std::min(sequence.tokens(), sequence.settled_end());
   const int64_t open =
       std::min<int64_t>(sequence.tokens() - settled, sequence.tail_tokens() + params.segment_tokens) +
@@ -140,15 +136,20 @@ SealPlan plan_seal(const Sequence& sequence, const PolicyParams& params, int64_t
   // One that begins off the grid goes on to a border that gives it a unit's tokens.
   const int64_t most = std::max<int64_t>(
       params.segment_tokens, 2 * int64_t{std::min(params.decode_segment_tokens, params.segment_tokens)});
-  const auto longest = static_cast<int32_t>(std::min(most, open));
-  SealPlan plan{longest, open / longest};
+  SealPlan plan;
+  plan.longest = static_cast<int32_t>(std::min(most, open));
+  plan.index = index_size(sequence.shape(), policy, params, plan.longest);
+  plan.stays_bytes = static_cast<uint64_t>(open / plan.longest) *
+                     most_index_bytes(sequence.shape(), policy, params, plan.longest);
+  int64_t kept = 0;
   for (const BlockRef& block : sequence.tail())
-    if (!block.unique() && !block->is_slow()) plan.kept += kBlockTokens;
+    if (!block.unique() && !block->is_slow()) kept += kBlockTokens;
   // A segment of full length is part of none that is longer.
   for (const auto& segment : sequence.segments())
     if (segment->first_position() >= settled && segment->tokens() < params.segment_tokens &&
         segment.use_count() > 1 && !segment->is_slow())
-      plan.kept += segment->tokens();
+      kept += segment->tokens();
+  plan.kept_bytes = static_cast<uint64_t>(kept) * sequence.shape().token_bytes();
   return plan;
 }
 

@@ -51,22 +51,23 @@ int64_t decode_tail_tokens(const PolicyParams& params);
 uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                           int32_t tokens);
 // What is made anew when a sequence is cut back to so many tokens: a segment of at most `longest` tokens in the place
-// of one that is cut, with such an index, and so many tokens of it that are tail again. longest 0: none is cut.
+// of one that is cut, with such an index, and keys and values of it that are tail again. longest 0: none is cut.
 struct CutPlan {
   int32_t longest = 0;
-  int64_t again = 0;
   IndexSize index;
+  uint64_t again_bytes = 0;
 };
 CutPlan plan_cut(const Sequence& sequence, const Policy& policy, const PolicyParams& params, int64_t tokens);
-// What of a prompt is due to be sealed, with so many tokens more: segments of at most `longest` tokens, whose indexes
-// are as large as those of `count` such ones. What is not settled may be sealed again, as part of a longer one. Of what
-// they take the place of, others keep `kept` tokens, at most. longest 0: none is.
+// What of a prompt is due to be sealed, with so many tokens more: segments of at most `longest` tokens with such an
+// index, whose indexes stay. What is not settled may be sealed again, as part of a longer one. Others may keep the
+// memory that whole ones take the place of. longest 0: none is.
 struct SealPlan {
   int32_t longest = 0;
-  int64_t count = 0;
-  int64_t kept = 0;
+  IndexSize index;
+  uint64_t stays_bytes = 0, kept_bytes = 0;
 };
-SealPlan plan_seal(const Sequence& sequence, const PolicyParams& params, int64_t coming_tokens);
+SealPlan plan_seal(const Sequence& sequence, const Policy& policy, const PolicyParams& params,
+                   int64_t coming_tokens);
 // Keys and values in frames that one step of the policy looks up, in all layers and heads.
 uint64_t looked_up_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                          int64_t indexed_tokens);

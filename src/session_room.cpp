@@ -149,10 +149,7 @@ void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
   const CutPlan plan = plan_cut(sequence_, *params_.policy, params_.policy_params, tokens);
   if (!plan.longest) return;
   const bool may_be_straight = least_making(sequence_, 0, SealWhen::prefilling) != Making::whole;
-  const auto bytes = [&] {
-    return making_bytes_of(making_, plan.index, plan.longest) +
-           static_cast<uint64_t>(plan.again) * sequence_.shape().token_bytes();
-  };
+  const auto bytes = [&] { return making_bytes_of(making_, plan.index, plan.longest) + plan.again_bytes; };
   const auto make = [&](bool wait) {
     return make_room_of(sequence_, bytes(), SealWhen::prefilling, {wait}, nullptr);
   };
@@ -185,14 +182,12 @@ uint64_t Session::sealing_bytes(const Sequence& sequence, int64_t coming_tokens,
   if (when == SealWhen::decoding)
     return decoded_sealing_bytes(sequence, *params_.policy, params, sequence.tokens() + coming_tokens,
                                  runtime_->workers.threads());
-  const SealPlan plan = plan_seal(sequence, params, coming_tokens);
+  const SealPlan plan = plan_seal(sequence, *params_.policy, params, coming_tokens);
   const uint64_t back = reads_sparsely(sequence, coming_tokens) ? sequence.slow_blocks() : 0;
   const uint64_t back_bytes = back * kBlockTokens * shape.token_bytes();
   if (!plan.longest) return back_bytes;
-  const uint64_t kept = how == Making::whole ? static_cast<uint64_t>(plan.kept) * shape.token_bytes() : 0;
-  return back_bytes + kept +
-         making_bytes_of(how, index_size(shape, *params_.policy, params, plan.longest), plan.longest) +
-         static_cast<uint64_t>(plan.count) * most_index_bytes(shape, *params_.policy, params, plan.longest);
+  return back_bytes + making_bytes_of(how, plan.index, plan.longest) + plan.stays_bytes +
+         (how == Making::whole ? plan.kept_bytes : 0);
 }
 
 }  // namespace wi

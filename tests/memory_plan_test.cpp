@@ -275,12 +275,10 @@ class PlannedLife {
   void read_prompt() {
     const auto count = static_cast<int64_t>(1 + random_() % 700);
     append(count, 0);
-    const SealPlan plan = plan_seal(sequence_, params_, 0);
-    uint64_t bytes = 0;
-    if (plan.longest)
-      bytes = making_bytes(shape_, index_size(shape_, policy_, params_, plan.longest), plan.longest) +
-              static_cast<uint64_t>(plan.count) * most_index_bytes(shape_, policy_, params_, plan.longest) +
-              static_cast<uint64_t>(plan.kept) * shape_.token_bytes();
+    const SealPlan plan = plan_seal(sequence_, policy_, params_, 0);
+    const uint64_t bytes =
+        plan.longest ? making_bytes(shape_, plan.index, plan.longest) + plan.stays_bytes + plan.kept_bytes
+                     : 0;
     with_room(bytes,
               [&](const SealContext& context) { seal_prompt(sequence_, context, sequence_.tokens()); });
   }
@@ -294,8 +292,8 @@ class PlannedLife {
   void cut() {
     const int64_t tokens = std::max<int64_t>(sequence_.tokens() - static_cast<int64_t>(random_() % 300), 0);
     const CutPlan plan = plan_cut(sequence_, policy_, params_, tokens);
-    uint64_t bytes = static_cast<uint64_t>(plan.again) * shape_.token_bytes();
-    if (plan.longest) bytes += making_bytes(shape_, plan.index, plan.longest);
+    const uint64_t bytes =
+        plan.longest ? making_bytes(shape_, plan.index, plan.longest) + plan.again_bytes : 0;
     with_room(bytes, [&](const SealContext& context) {
       truncate(sequence_, context, tokens, std::max<int64_t>(tokens - kBuildTokens, kSinkTokens));
     });

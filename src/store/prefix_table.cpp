@@ -14,42 +14,39 @@ int64_t PrefixTable::adopt_longest(uint64_t root, std::span<const int32_t> ids, 
     if (span.end() < static_cast<int64_t>(ids.size()) && may_end(span.end())) furthest = span.end();
   if (furthest == kSinkTokens) return 0;
   // Who read the same otherwise has segments of the same ids, behind which others follow, or none: all are looked at.
-  // They are a tree, since a segment has one parent.
-  using Segments = std::vector<std::shared_ptr<const Segment>>;
-  struct Level {
-    Segments found;
-    size_t bytes = 0;  // of the chain up to here
+  constexpr size_t kNone = SIZE_MAX;
+  struct Link {
+    std::shared_ptr<const Segment> segment;
+    size_t before;  // the link that it follows
+    size_t bytes;   // of the chain up to here
   };
-  const auto level_after = [&](uint64_t parent, int64_t end, size_t bytes) {
-    return Level{find(parent, ids, grid.longest(end, sealed_end), any), bytes};
+  std::vector<Link> links;
+  std::vector<size_t> open;  // links behind which nobody has looked yet
+  const auto look_behind = [&](size_t before, uint64_t parent, int64_t end, size_t bytes) {
+    for (auto& segment : find(parent, ids, grid.longest(end, sealed_end), any)) {
+      const size_t with_it = bytes + segment->bytes();
+      // What is not taken is computed, and may go straight to a slow tier then.
+      if (!sequence.within_budget(with_it)) continue;
+      open.push_back(links.size());
+      links.push_back({std::move(segment), before, with_it});
+    }
   };
-  std::vector<Level> levels;  // of the chain, whose segments are the last of each, and of what may follow it
-  levels.push_back(level_after(root, kSinkTokens, 0));
-  Segments longest;
-  size_t in_common = 0;  // segments that the chain and the longest one begin with
-  while (longest.empty() || longest.back()->end_position() < furthest) {
-    if (levels.back().found.empty()) {
-      levels.pop_back();
-      if (levels.empty()) break;
-      levels.back().found.pop_back();
-      in_common = std::min(in_common, levels.size() - 1);
-      continue;
-    }
-    const std::shared_ptr<const Segment> last = levels.back().found.back();
-    const size_t sink_bytes = last->lineage->sink->bytes(), bytes = levels.back().bytes + last->bytes();
-    const int64_t end = last->end_position();
-    // What is not taken is computed, and may go straight to a slow tier then.
-    const bool fits = sequence.within_budget(sink_bytes + bytes);
-    if (fits && may_end(end) && (longest.empty() || end > longest.back()->end_position())) {
-      longest.resize(in_common);
-      for (size_t i = in_common; i < levels.size(); ++i) longest.push_back(levels[i].found.back());
-      in_common = levels.size();
-    }
-    levels.push_back(fits ? level_after(last->id(), end, bytes) : Level{});
+  size_t last = kNone;
+  int64_t taken = kSinkTokens;
+  look_behind(kNone, root, taken, kSinkTokens * sequence.shape().token_bytes());
+  while (!open.empty() && taken < furthest) {
+    const size_t at = open.back();
+    open.pop_back();
+    const int64_t end = links[at].segment->end_position();
+    if (end > taken && may_end(end)) taken = end, last = at;
+    look_behind(at, links[at].segment->id(), end, links[at].bytes);
   }
-  for (const auto& segment : longest) sequence.adopt(segment, segment->lineage->sink);
+  std::vector<std::shared_ptr<const Segment>> chain;
+  for (size_t at = last; at != kNone; at = links[at].before) chain.push_back(links[at].segment);
+  std::reverse(chain.begin(), chain.end());
+  for (const auto& segment : chain) sequence.adopt(segment, segment->lineage->sink);
   std::lock_guard lock(trie_->mutex);
-  trie_->hits += longest.size();
+  trie_->hits += chain.size();
   return sequence.tokens();
 }
 

@@ -85,6 +85,12 @@ size_t Segment::index_bytes() const {
   return index_.bytes() + offsets_.bytes() + places_.bytes() + (there ? there->checksum_bytes() : 0);
 }
 
+uint64_t Segment::order_bytes(const KvShape& shape, int32_t tokens, uint64_t partitions) {
+  const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
+  const uint64_t frames = shape.paged ? planes * hot_page_slots(tokens, 0) + partitions : 0;
+  return (planes * static_cast<uint64_t>(tokens) + partitions + planes + frames) * sizeof(int32_t);
+}
+
 std::byte* Segment::keys(int32_t layer, int32_t head) const {
   std::byte* const first = stays(layer) ? staying_.data() : kv_.load(std::memory_order_acquire);
   return first + place(layer, head) * 2 * shape_.head_bytes() * static_cast<size_t>(tokens_);

@@ -47,6 +47,10 @@ class Segment {
   }                            // in the fast tier
   size_t index_bytes() const;  // likewise
 
+  // What one of such a shape has beside keys, values and index: each token's place, each partition's offset, each
+  // page's frame. partitions: of all heads.
+  static uint64_t order_bytes(const KvShape& shape, int32_t tokens, uint64_t partitions);
+
   SegmentView view(int32_t layer, int32_t head) const { return view(layer, head, slow()); }
   // As it was when slow() was that.
   SegmentView view(int32_t layer, int32_t head, const SlowKv* slow) const;

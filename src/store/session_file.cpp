@@ -33,7 +33,6 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/hot_pages.h"
 #include "src/buffer/saved_file.h"
 #include "src/error.h"
 
@@ -570,17 +569,6 @@ int64_t SessionFile::next_first(const Sequence& sequence) const {
   return sequence.segments().empty() ? kSinkTokens : sequence.tokens();
 }
 
-namespace {
-
-// What a segment takes beside keys, values and index. partitions: of all heads.
-uint64_t order_bytes(const KvShape& shape, int32_t tokens, uint64_t partitions) {
-  const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
-  const uint64_t frames = shape.paged ? planes * hot_page_slots(tokens, 0) + partitions : 0;
-  return (planes * static_cast<uint64_t>(tokens) + partitions + planes + frames) * sizeof(int32_t);
-}
-
-}  // namespace
-
 // What it holds is looked at in verify_segments(), when all are read, except for what is followed before that.
 void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const BeforeBytes& before) {
   const KvShape& shape = sequence.shape();
@@ -608,7 +596,7 @@ void SessionFile::read_segment(Sequence& sequence, const BlockRef& sink, const B
   reader_.require(kv_bytes <= reader_.left_of_all(), "segment tokens", " is ", tokens, ", whose pages have ",
                   kv_bytes, " bytes, of which there are ", reader_.left_of_all());
   const uint64_t later_bytes = place_.buffer ? slots * sizeof(uint32_t) : kv_bytes;
-  if (before) before(sequence, order_bytes(shape, tokens, partitions) + later_bytes);
+  if (before) before(sequence, Segment::order_bytes(shape, tokens, partitions) + later_bytes);
   sequence.check_budget(place_bytes + offset_bytes, "a session file's segment");
   auto segment = std::make_shared<Segment>(sequence.pools(), shape, first, tokens, Segment::WithoutKv{});
   HostBuffer offsets = host.allocate(offset_bytes, "a segment's offsets");
@@ -848,7 +836,8 @@ HostBuffer SessionFile::read_index(const Sequence& sequence, const Segment& segm
   uint64_t partitions = 0;
   for (const Segment::HeadIndex& head : heads) partitions += static_cast<uint64_t>(head.partitions);
   if (before)
-    before(sequence, index_bytes + order_bytes(segment.shape(), segment.tokens(), partitions) + later_bytes);
+    before(sequence,
+           index_bytes + Segment::order_bytes(segment.shape(), segment.tokens(), partitions) + later_bytes);
   HostBuffer index;
   if (index_bytes) {
     const size_t own = place_.buffer ? segment.index_bytes() + segment.staying_bytes() : segment.bytes();
