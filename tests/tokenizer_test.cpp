@@ -2,6 +2,7 @@
 // refuses.
 #include <random>
 
+#include "support/cancel_time.h"
 #include "support/emulated.h"
 #include "test.h"
 #include "tokenizer_fixture.h"
@@ -141,6 +142,88 @@ void marks_of_a_template_are_not_made_of_host_text(void**) {
   expect(4, texts({"<think>", "<|"}), false);
 }
 
+// Not a word of its prose, nor a sign that texts of all kinds have.
+void words_and_signs_of_a_template_s_prose_are_no_marks(void**) {
+  Vocabulary vocabulary = byte_vocabulary("gpt-2");
+  Ids ids;
+  const std::string prose = "You are an assistant. 26 ``` -\xe4\xbd\xa0";
+  for (const char* word : {"assistant", "2", "```", " -", "You are", "\xe4\xbd\xa0"})
+    ids.push_back(add_special(vocabulary, word, TokenKind::user_defined));
+  const auto tokenizer = Tokenizer::create(vocabulary);
+  for (const int32_t id : ids) {
+    const std::string word(tokenizer->piece(id, true));
+    const TextRange host = {0, word.size()};
+    assert_true(tokenizer->encode_beside(word, {&host, 1}, '\0' + prose + '\0') == Ids{id});
+  }
+}
+
+void marks_are_what_stands_in_the_texts(void**) {
+  std::mt19937_64 random(seed());
+  const auto any = [&](size_t length) {
+    std::string text(length, ' ');
+    for (char& c : text) c = "aa<>"[random() % 4];
+    return text;
+  };
+  int64_t marks = 0;
+  for (int round = 0; round < emulated_or(20, 300); ++round) {
+    Vocabulary vocabulary = byte_vocabulary("gpt-2");
+    std::vector<std::string> words;
+    Ids ids;
+    for (int i = 0; i < 12; ++i) {
+      words.push_back(any(2 + random() % 5));
+      ids.push_back(add_special(vocabulary, words.back(), TokenKind::user_defined));
+    }
+    const auto tokenizer = Tokenizer::create(vocabulary);
+    const std::string text = 'b' + any(random() % 12) + 'b';  // no name may be put between two of it
+    for (size_t i = 0; i < words.size(); ++i) {
+      const bool first = std::find(words.begin(), words.end(), words[i]) == words.begin() + ptrdiff_t(i);
+      const bool named =
+          words[i].find('a') != std::string::npos && words[i].find_first_of("<>") != std::string::npos;
+      const bool is_mark = named && text.find(words[i]) != std::string::npos;
+      marks += is_mark;
+      const TextRange host = {0, words[i].size()};
+      const Ids made = tokenizer->encode_beside(words[i], {&host, 1}, '\0' + text + '\0');
+      if (!is_mark && first) assert_true(made == Ids{ids[i]});
+      if (is_mark) assert_true(std::find(made.begin(), made.end(), ids[i]) == made.end());
+    }
+  }
+  assert_true(marks > 10);
+}
+
+// Each byte of a text was the begin of a thousand of them, and each of a template's texts was noted as often.
+void crowded_words_cost_little(void**) {
+  Vocabulary vocabulary = byte_vocabulary("gpt-2");
+  const int32_t most = emulated_or(100, 300);
+  std::string chain;
+  for (int32_t depth = 0; depth < most; ++depth) {
+    chain += depth % 2 ? '<' : 'a';
+    for (unsigned byte = 1; byte < 128; ++byte)
+      if (const char end = static_cast<char>(byte); end != '<' && end != 'a')
+        add_special(vocabulary, chain + end, TokenKind::user_defined);
+  }
+  add_special(vocabulary, chain, TokenKind::user_defined);
+  const auto seconds = [](const std::function<void()>& work) {
+    return least_of_tries(1, [&] {
+      const auto begin = time_worked(CLOCK_THREAD_CPUTIME_ID);
+      work();
+      return std::chrono::duration<double>(time_worked(CLOCK_THREAD_CPUTIME_ID) - begin).count();
+    });
+  };
+  std::unique_ptr<const Tokenizer> tokenizer;
+  const double opening = seconds([&] { tokenizer = Tokenizer::create(vocabulary); });
+  std::string text;
+  while (text.size() < 20'000) text += "a<";
+  const double encoding = seconds([&] { assert_true(!tokenizer->encode(text, false, false).empty()); });
+  while (text.size() < 1'000'000) text += text;
+  const double marking =
+      seconds([&] { assert_int_equal(tokenizer->encode_beside("x", {}, text).size(), 1); });
+  std::printf("%d words: opened in %.2f s, 20 KB in %.2f s, marks of 1 MB in %.2f s\n", most * 125, opening,
+              encoding, marking);
+  assert_in_time(opening < 3);   // 13 s
+  assert_in_time(encoding < 1);  // 4 s
+  assert_in_time(marking < 3);   // 15 s
+}
+
 void bos_comes_only_where_the_file_wants_one(void**) {
   Vocabulary vocabulary = byte_vocabulary("qwen2");
   vocabulary.bos = 5;
@@ -170,6 +253,34 @@ Vocabulary small_sentencepiece() {
   vocabulary.bos = 1;
   vocabulary.eos = 2;
   return vocabulary;
+}
+
+// Parts of it that are tokens were joined to the mark, where the model's own tokens are.
+void no_mark_is_joined_from_a_host_s_text(void**) {
+  Vocabulary pieces = small_sentencepiece();
+  const auto add = [&](const char* text, float score, TokenKind kind) {
+    pieces.tokens.push_back(text);
+    pieces.scores.push_back(score);
+    pieces.kinds.push_back(kind);
+    return static_cast<int32_t>(pieces.tokens.size() - 1);
+  };
+  for (const char* part : {"<", "t", ">", "<t"}) add(part, -1, TokenKind::normal);
+  const int32_t mark = add("<t>", 0, TokenKind::user_defined);
+  Vocabulary bytes = byte_vocabulary("gpt-2");
+  bytes.ignore_merges = true;
+  add_merge(bytes, "<", "t");
+  const int32_t other = add_special(bytes, "<t>", TokenKind::user_defined);
+  bytes.merges.push_back("<t >");
+  for (const auto& [vocabulary, id] : {std::make_pair(pieces, mark), std::make_pair(bytes, other)}) {
+    const auto tokenizer = Tokenizer::create(vocabulary);
+    const std::string text = "<t>a<t>";
+    const TextRange host = {3, text.size()};
+    const Ids made = tokenizer->encode_beside(text, {&host, 1}, std::string("\0x<t>\0", 6));
+    assert_int_equal(std::count(made.begin(), made.end(), id), 1);
+    assert_int_equal(made.front(), id);
+    assert_string_equal(tokenizer->decode(made, true).c_str(),
+                        tokenizer->decode(tokenizer->encode(text, false, true), true).c_str());
+  }
 }
 
 void sentencepiece_joins_by_score_and_falls_back(void**) {
@@ -251,6 +362,10 @@ int main() {
       cmocka_unit_test(bytes_that_are_no_utf8_are_words_of_their_own),
       cmocka_unit_test(specials_are_found_longest_first),
       cmocka_unit_test(marks_of_a_template_are_not_made_of_host_text),
+      cmocka_unit_test(words_and_signs_of_a_template_s_prose_are_no_marks),
+      cmocka_unit_test(marks_are_what_stands_in_the_texts),
+      cmocka_unit_test(crowded_words_cost_little),
+      cmocka_unit_test(no_mark_is_joined_from_a_host_s_text),
       cmocka_unit_test(bos_comes_only_where_the_file_wants_one),
       cmocka_unit_test(a_whole_word_wins_over_merges_for_llama3_only),
       cmocka_unit_test(sentencepiece_joins_by_score_and_falls_back),

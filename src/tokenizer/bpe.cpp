@@ -23,13 +23,17 @@ void Bpe::WordEncoder::append_cached(std::string_view word, std::vector<int32_t>
 
 void Bpe::WordEncoder::merge(std::string_view word, std::vector<int32_t>& ids) {
   if (bpe_.whole_words_) {
-    if (const int32_t* whole = bpe_.words_.find(word)) return ids.push_back(*whole);
+    const int32_t* whole = bpe_.words_.find(word);
+    if (whole && !is_withheld(*whole)) return ids.push_back(*whole);
   }
   symbols_.clear();
   read_symbols(word, symbols_);
   queue_.run(
       static_cast<uint32_t>(symbols_.size()),
-      [&](uint32_t left, uint32_t right) { return bpe_.merges_.find(symbols_[left], symbols_[right]).rank; },
+      [&](uint32_t left, uint32_t right) {
+        const MergeTable::Merge merge = bpe_.merges_.find(symbols_[left], symbols_[right]);
+        return is_withheld(merge.token) ? kNoRank : merge.rank;
+      },
       [&](uint32_t left, uint32_t right) {
         symbols_[left] = bpe_.merges_.find(symbols_[left], symbols_[right]).token;
       },

@@ -35,8 +35,12 @@ class Bpe::WordEncoder : public TokenizerBase::Encoder {
   void append(std::string_view text, std::vector<int32_t>& ids) final;
 
  protected:
-  WordEncoder(const Bpe& bpe, size_t text_bytes, Poll& poll)
-      : poll_(poll), bpe_(bpe), matcher_(bpe.pre_tokenizer_, text_bytes, poll), cache_(text_bytes) {}
+  WordEncoder(const Bpe& bpe, size_t text_bytes, Withheld withheld, Poll& poll)
+      : poll_(poll),
+        bpe_(bpe),
+        withheld_(withheld),
+        matcher_(bpe.pre_tokenizer_, text_bytes, poll),
+        cache_(text_bytes) {}
 
   // A word of the pre-tokenizer; append_cached for it, or for each of the parts that no merge joins.
   virtual void append_word(std::string_view word, std::vector<int32_t>& ids) { append_cached(word, ids); }
@@ -44,12 +48,15 @@ class Bpe::WordEncoder : public TokenizerBase::Encoder {
   virtual void read_symbols(std::string_view word, LongList<int32_t>& symbols) = 0;
   void append_cached(std::string_view word, std::vector<int32_t>& ids);
 
+  bool is_withheld(int32_t token) const { return holds(withheld_, token); }
+
   Poll& poll_;
 
  private:
   void merge(std::string_view word, std::vector<int32_t>& ids);
 
   const Bpe& bpe_;
+  const Withheld withheld_;
   PreTokenizer::Matcher matcher_;
   WordCache cache_;
   MergeQueue queue_;

@@ -63,13 +63,13 @@ class ByteBpe final : public Bpe {
 
  private:
   class ByteEncoder;
-  std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Poll& poll) const override;
+  std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Withheld withheld, Poll& poll) const override;
 };
 
 class ByteBpe::ByteEncoder final : public WordEncoder {
  public:
-  ByteEncoder(const ByteBpe& owner, size_t text_bytes, Poll& poll)
-      : WordEncoder(owner, text_bytes, poll), owner_(owner) {}
+  ByteEncoder(const ByteBpe& owner, size_t text_bytes, Withheld withheld, Poll& poll)
+      : WordEncoder(owner, text_bytes, withheld, poll), owner_(owner) {}
 
  private:
   void read_symbols(std::string_view word, LongList<int32_t>& symbols) override {
@@ -109,8 +109,9 @@ ByteBpe::ByteBpe(Vocabulary moved, Watch* watch) : Bpe(std::move(moved), watch) 
   merges_ = read_merges(*this, watch);
 }
 
-std::unique_ptr<TokenizerBase::Encoder> ByteBpe::make_encoder(size_t text_bytes, Poll& poll) const {
-  return std::make_unique<ByteEncoder>(*this, text_bytes, poll);
+std::unique_ptr<TokenizerBase::Encoder> ByteBpe::make_encoder(size_t text_bytes, Withheld withheld,
+                                                              Poll& poll) const {
+  return std::make_unique<ByteEncoder>(*this, text_bytes, withheld, poll);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class CharBpe final : public Bpe {
 
  private:
   class CharEncoder;
-  std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Poll& poll) const override;
+  std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Withheld withheld, Poll& poll) const override;
   void read_tokens(Watch* watch);
   void check_fallback() const;
   bool spaces_begin_words(Watch* watch) const;
@@ -42,8 +42,8 @@ class CharBpe final : public Bpe {
 // is before every run of spaces, so the cache sees words of the language.
 class CharBpe::CharEncoder final : public WordEncoder {
  public:
-  CharEncoder(const CharBpe& owner, size_t text_bytes, Poll& poll)
-      : WordEncoder(owner, text_bytes, poll), owner_(owner) {}
+  CharEncoder(const CharBpe& owner, size_t text_bytes, Withheld withheld, Poll& poll)
+      : WordEncoder(owner, text_bytes, withheld, poll), owner_(owner) {}
 
  private:
   void append_word(std::string_view word, std::vector<int32_t>& ids) override {
@@ -72,7 +72,7 @@ class CharBpe::CharEncoder final : public WordEncoder {
       const std::string_view character = word.substr(at, std::max<size_t>(utf8_length(word, at), 1));
       at += character.size();
       poll_(1);
-      if (const int32_t* found = owner_.words_.find(character)) {
+      if (const int32_t* found = owner_.words_.find(character); found && !is_withheld(*found)) {
         if (unknown) symbols.push_back(vocabulary.unknown);
         unknown = false;
         symbols.push_back(*found);
@@ -103,8 +103,9 @@ CharBpe::CharBpe(Vocabulary moved, Watch* watch) : Bpe(std::move(moved), watch) 
   cuts_ = !vocabulary().ignore_merges && spaces_begin_words(watch);
 }
 
-std::unique_ptr<TokenizerBase::Encoder> CharBpe::make_encoder(size_t text_bytes, Poll& poll) const {
-  return std::make_unique<CharEncoder>(*this, text_bytes, poll);
+std::unique_ptr<TokenizerBase::Encoder> CharBpe::make_encoder(size_t text_bytes, Withheld withheld,
+                                                              Poll& poll) const {
+  return std::make_unique<CharEncoder>(*this, text_bytes, withheld, poll);
 }
 
 void CharBpe::read_tokens(Watch* watch) {

@@ -35,7 +35,7 @@ class SentencePiece final : public TokenizerBase {
 
  private:
   class TextEncoder;
-  std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Poll& poll) const override;
+  std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Withheld withheld, Poll& poll) const override;
   void read_bytes(Watch* watch);
   void rank_tokens(Watch* watch);
   void check_fallback() const;
@@ -55,8 +55,8 @@ class SentencePiece final : public TokenizerBase {
 // before every run of spaces, so the cache sees words.
 class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
  public:
-  TextEncoder(const SentencePiece& owner, size_t text_bytes, Poll& poll)
-      : owner_(owner), poll_(poll), cache_(text_bytes) {}
+  TextEncoder(const SentencePiece& owner, size_t text_bytes, Withheld withheld, Poll& poll)
+      : owner_(owner), withheld_(withheld), poll_(poll), cache_(text_bytes) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     // The cache keeps views of the words, so every buffer lives as long as this call.
@@ -109,14 +109,17 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
       append_symbol(word.substr(starts_[i], ends_[i] - starts_[i]), ids);
   }
 
+  const Piece* find(std::string_view text) const {
+    const Piece* found = text.size() > owner_.longest_ ? nullptr : owner_.pieces_.find(text);
+    return found && !holds(withheld_, found->token) ? found : nullptr;
+  }
   uint32_t rank(std::string_view text) const {
-    if (text.size() > owner_.longest_) return kNoRank;
-    const Piece* found = owner_.pieces_.find(text);
+    const Piece* found = find(text);
     return found ? found->rank : kNoRank;
   }
 
   void append_symbol(std::string_view text, std::vector<int32_t>& ids) const {
-    if (const Piece* found = owner_.pieces_.find(text)) return ids.push_back(found->token);
+    if (const Piece* found = find(text)) return ids.push_back(found->token);
     for (char c : text) {
       const int32_t byte_token = owner_.byte_tokens_[static_cast<unsigned char>(c)];
       if (byte_token < 0)  // of the character, once
@@ -126,6 +129,7 @@ class SentencePiece::TextEncoder final : public TokenizerBase::Encoder {
   }
 
   const SentencePiece& owner_;
+  const Withheld withheld_;
   Poll& poll_;
   WordCache cache_;
   MergeQueue queue_;
@@ -141,8 +145,9 @@ SentencePiece::SentencePiece(Vocabulary moved, Watch* watch) : TokenizerBase(std
   check_fallback();
 }
 
-std::unique_ptr<TokenizerBase::Encoder> SentencePiece::make_encoder(size_t text_bytes, Poll& poll) const {
-  return std::make_unique<TextEncoder>(*this, text_bytes, poll);
+std::unique_ptr<TokenizerBase::Encoder> SentencePiece::make_encoder(size_t text_bytes, Withheld withheld,
+                                                                    Poll& poll) const {
+  return std::make_unique<TextEncoder>(*this, text_bytes, withheld, poll);
 }
 
 void SentencePiece::read_bytes(Watch* watch) {

@@ -5,8 +5,11 @@
 #include "src/tokenizer/special_tokens.h"
 
 #include <algorithm>
+#include <deque>
 #include <pcre2.h>
 #include <unordered_set>
+#include <utf8proc.h>
+#include <utility>
 
 #include "src/error.h"
 #include "src/files/watch.h"
@@ -58,6 +61,24 @@ size_t name_end(std::string_view text, size_t from) {
   return from;
 }
 
+// Whether a template that holds it means it as a mark ('<think>', '[INST]'): it has a name and a sign.
+bool may_be_mark(std::string_view text) {
+  bool name = false, sign = false;
+  for (size_t at = 0; at < text.size();) {
+    utf8proc_int32_t character = 0;
+    const auto length = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at,
+                                         static_cast<utf8proc_ssize_t>(text.size() - at), &character);
+    if (length <= 0) return false;
+    at += static_cast<size_t>(length);
+    const auto category = utf8proc_category(character);
+    if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NO)
+      name = true;
+    else if (category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_SO)
+      sign = true;
+  }
+  return name && sign;
+}
+
 void check_length(size_t token, std::string_view text) {
   check(text.size() <= kLongestSpecialBytes, WI_E_FORMAT, "tokens[", token, "] is a special token of ",
         text.size(), " bytes, at most ", kLongestSpecialBytes, " are allowed");
@@ -86,19 +107,26 @@ SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& nor
     flags_[i] = added;
     asks_for_words = asks_for_words || added.single_word;
   }
+  std::deque<std::string> buffers;
+  std::vector<TokenTrie::Word> words;
   for (const AddedToken& added : *vocabulary.added) {
     if (added.normalized != normalized) continue;
     const auto i = static_cast<size_t>(added.token);
-    std::string buffer;
-    std::string_view text = vocabulary.tokens[i];
+    const std::string& own = vocabulary.tokens[i];
+    std::string_view text = own;
     check_length(i, text);
     RewriteCall call{poll, kSpecialGrowth};
-    if (normalized) text = normalizer.apply(text, true, &buffer, call);
+    if (normalized) text = normalizer.apply(text, true, &buffers.emplace_back(), call);
     check_length(i, text);
-    const std::string& own = vocabulary.tokens[i];
     poll(text.size() + 256);
-    if (!text.empty()) insert(text, added.token, text.ends_with(own) ? text.size() - own.size() : 0);
+    const size_t mark = text.ends_with(own) ? text.size() - own.size() : 0;
+    if (!text.empty()) words.push_back({text, added.token, static_cast<uint16_t>(mark)});
   }
+  // Of tokens of one text the first is what a search finds, but one of the user's own stays findable.
+  std::stable_partition(words.begin(), words.end(), [&](const TokenTrie::Word& word) {
+    return !flags_[static_cast<size_t>(word.token)].special;
+  });
+  trie_.build(std::move(words), poll);
   if (!asks_for_words) return;
   int code = 0;
   PCRE2_SIZE offset = 0;
@@ -112,11 +140,12 @@ SpecialTokens::SpecialTokens(const Vocabulary& vocabulary, const Normalizer& nor
 SpecialTokens::Match SpecialTokens::next(std::string_view text, size_t from, const ControlTokens& control,
                                          Poll& poll) const {
   constexpr size_t kBlock = 4096;
+  size_t steps = kBlock;
   for (size_t begin = from; begin < text.size(); ++begin) {
-    if ((begin - from) % kBlock == 0) poll(kBlock);
+    if (++steps >= kBlock) poll(std::exchange(steps, 0));
     uint32_t node = trie_.root(text[begin]);
     Match longest{begin, begin, -1};
-    for (size_t at = begin + 1; node != 0; ++at) {
+    for (size_t at = begin + 1; node != 0; ++at, ++steps) {
       const int32_t token = trie_.node(node).token;
       const size_t mark = trie_.node(node).mark;
       // A mark may stand for a space of the host's: only the token's own text must be the template's.
@@ -171,62 +200,93 @@ bool SpecialTokens::is_word_character(std::string_view character) const {
   return code >= 0;
 }
 
-TokenTrie::Node& TokenTrie::add(std::string_view text) {
-  const auto add_node = [&](unsigned char byte, uint32_t sibling) {
-    nodes_.push_back({byte, 0, -1, 0, sibling});
-    return static_cast<uint32_t>(nodes_.size() - 1);
+// Level by level, so that a node's children lie side by side.
+void TokenTrie::build(std::vector<Word> words, Poll& poll) {
+  struct Range {
+    size_t begin, end;
   };
-  const auto first = static_cast<unsigned char>(text[0]);
-  if (roots_[first] == 0) roots_[first] = add_node(first, 0);
-  uint32_t node = roots_[first];
-  for (size_t i = 1; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    uint32_t child = find_child(node, byte);
-    if (child == 0) {
-      child = add_node(byte, nodes_[node].child);
-      nodes_[node].child = child;
+  std::stable_sort(words.begin(), words.end(), [&](const Word& a, const Word& b) {
+    poll(16);
+    return a.text < b.text;
+  });
+  std::vector<Range> of_node{{0, words.size()}};  // those that begin with its text
+  size_t level = 0;
+  for (size_t depth = 0; level < nodes_.size(); ++depth) {
+    for (const size_t level_end = nodes_.size(); level < level_end; ++level) {
+      auto [begin, end] = of_node[level];
+      if (begin < end && words[begin].text.size() == depth) {
+        nodes_[level].token = words[begin].token;
+        nodes_[level].mark = words[begin].mark;
+      }
+      while (begin < end && words[begin].text.size() == depth) ++begin;
+      nodes_[level].child = size();
+      for (size_t next = begin; begin < end; begin = next) {
+        const char byte = words[begin].text[depth];
+        while (next < end && words[next].text[depth] == byte) ++next;
+        poll(next - begin);
+        Node child;
+        child.byte = static_cast<unsigned char>(byte);
+        nodes_.push_back(child);
+        of_node.push_back({begin, next});
+        ++nodes_[level].children;
+      }
     }
-    node = child;
   }
-  return nodes_[node];
+  for (unsigned byte = 0; byte < 256; ++byte)
+    roots_[byte] = find_child(kTop, static_cast<unsigned char>(byte));
 }
 
-void SpecialTokens::insert(std::string_view text, int32_t token, size_t mark) {
-  TokenTrie::Node& node = trie_.add(text);
-  // Two tokens with one text: the first is what a search finds, but one of the user's own stays findable.
-  const int32_t held = node.token;
-  const auto special = [&](int32_t id) { return flags_[static_cast<size_t>(id)].special; };
-  if (held >= 0 && !(special(held) && !special(token))) return;
-  node.token = token;
-  node.mark = static_cast<uint16_t>(mark);
+uint32_t TokenTrie::find_child(uint32_t node, unsigned char byte) const {
+  const Node* begin = nodes_.data() + nodes_[node].child;
+  const Node* end = begin + nodes_[node].children;
+  const Node* found =
+      std::lower_bound(begin, end, byte, [](const Node& a, unsigned char b) { return a.byte < b; });
+  return found < end && found->byte == byte ? static_cast<uint32_t>(found - nodes_.data()) : kTop;
 }
 
 TemplateMarks::TemplateMarks(const Vocabulary& vocabulary, Watch* watch) {
-  size_t calls = 0;
+  const std::function<void()> look = [&] { tick(watch); };
+  Poll poll(nullptr, &look);
+  std::vector<TokenTrie::Word> words;
   for (const AddedToken& added : *vocabulary.added) {
-    tick(watch, ++calls);
     const std::string_view text = vocabulary.tokens[static_cast<size_t>(added.token)];
-    size_t spaces = 0;
-    while (const size_t length = space_length(text, spaces)) spaces += length;
-    if (added.special || spaces == text.size()) continue;
-    int32_t& held = words_.add(text).token;
-    if (held < 0) held = added.token;
+    poll(text.size() + 256);
+    if (added.special || !may_be_mark(text)) continue;
+    words.push_back({text, added.token});
     const size_t first = find_name(text, 0), end = name_end(text, first);
     if (first > 0 && end > first && end < text.size() && find_name(text, end) == text.size())
       named_.push_back({text, static_cast<uint32_t>(first), static_cast<uint32_t>(end), added.token});
+  }
+  words_.build(std::move(words), poll);
+  falls_back_.assign(words_.size(), TokenTrie::kTop);
+  for (uint32_t node = 0; node < words_.size(); ++node) {
+    const uint32_t begin = words_.node(node).child, end = begin + words_.node(node).children;
+    for (uint32_t child = begin; child < end; ++child) {
+      poll(16);
+      if (node != TokenTrie::kTop) falls_back_[child] = step(falls_back_[node], words_.node(child).byte);
+    }
+  }
+}
+
+// Where a search that is at a node goes with the next byte.
+uint32_t TemplateMarks::step(uint32_t node, unsigned char byte) const {
+  for (;; node = falls_back_[node]) {
+    const uint32_t child = words_.find_child(node, byte);
+    if (child != TokenTrie::kTop || node == TokenTrie::kTop) return child;
   }
 }
 
 std::vector<int32_t> TemplateMarks::find(std::string_view literals, Poll& poll) const {
   std::vector<int32_t> found;
-  constexpr size_t kBlock = 4096;
-  for (size_t begin = 0; begin < literals.size(); ++begin) {
-    if (begin % kBlock == 0) poll(kBlock);
-    uint32_t node = words_.root(literals[begin]);
-    for (size_t at = begin + 1; node != 0; ++at) {
+  std::vector<bool> seen(words_.size());
+  uint32_t at_node = TokenTrie::kTop;
+  for (const char byte : literals) {
+    poll(1);
+    at_node = step(at_node, static_cast<unsigned char>(byte));
+    // Whatever it falls back to ends here, too; behind one that was seen, all were.
+    for (uint32_t node = at_node; node != TokenTrie::kTop && !seen[node]; node = falls_back_[node]) {
+      seen[node] = true;
       if (words_.node(node).token >= 0) found.push_back(words_.node(node).token);
-      if (at == literals.size()) break;
-      node = words_.find_child(node, static_cast<unsigned char>(literals[at]));
     }
   }
   // What the texts begin and end with, as far as that is no name.
@@ -247,12 +307,6 @@ std::vector<int32_t> TemplateMarks::find(std::string_view literals, Poll& poll) 
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
-}
-
-uint32_t TokenTrie::find_child(uint32_t node, unsigned char byte) const {
-  uint32_t child = nodes_[node].child;
-  while (child != 0 && nodes_[child].byte != byte) child = nodes_[child].sibling;
-  return child;
 }
 
 void SpecialTokens::FreeCode::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }

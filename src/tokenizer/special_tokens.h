@@ -40,17 +40,26 @@ struct ControlTokens {
   std::vector<TextRange> plain_within(size_t begin, size_t end) const;
 };
 
-// Texts by their first bytes.
+// Words by their first bytes.
 class TokenTrie {
  public:
-  struct Node {
-    unsigned char byte;
+  struct Word {
+    std::string_view text;  // not empty
+    int32_t token;
     uint16_t mark = 0;  // bytes of a mark that the normalizer put before the token's own text
-    int32_t token = -1;
-    uint32_t child = 0, sibling = 0;  // 0: none
   };
-  Node& add(std::string_view text);  // not empty: where it ends
+  struct Node {
+    uint32_t child = 0;  // the first of its children, which lie side by side by their bytes
+    int32_t token = -1;
+    uint16_t children = 0, mark = 0;
+    unsigned char byte = 0;
+  };
+  static constexpr uint32_t kTop = 0;  // of no byte at all; as a child: none
+
+  // Once. Of words of one text the first counts.
+  void build(std::vector<Word> words, Poll& poll);
   const Node& node(uint32_t at) const { return nodes_[at]; }
+  uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }  // children have greater numbers
   uint32_t root(char first) const { return roots_[static_cast<unsigned char>(first)]; }
   uint32_t find_child(uint32_t node, unsigned char byte) const;
 
@@ -60,8 +69,8 @@ class TokenTrie {
 };
 
 // Which of the words added to a vocabulary, which are no special tokens, a chat template writes as marks between
-// turns: those in its own text, and those that it puts a role into ('<|' + role + '|>'). Not white space, which
-// every text has.
+// turns: those in its own text, and those that it puts a role into ('<|' + role + '|>'). Not white space, nor words
+// of a language, nor signs alone, which texts of all kinds have, and a template's prose, too.
 class TemplateMarks {
  public:
   // The vocabulary must outlive this.
@@ -75,7 +84,12 @@ class TemplateMarks {
     uint32_t name, name_end;
     int32_t token;
   };
+  uint32_t step(uint32_t node, unsigned char byte) const;
+
   TokenTrie words_;
+  // By node: that of the longest end of its text with which a word begins, as a search goes on from it (Aho and
+  // Corasick, 1975): its time does not depend on what the words are.
+  std::vector<uint32_t> falls_back_;
   std::vector<Named> named_;
 };
 
@@ -114,7 +128,6 @@ class SpecialTokens {
   Match next(std::string_view text, size_t from, const ControlTokens& control, Poll& poll) const;
   bool accept(std::string_view text, bool parse_special, size_t done, size_t* spaces_end, Match* match) const;
   bool is_word_character(std::string_view character) const;
-  void insert(std::string_view text, int32_t token, size_t mark);
 
   TokenTrie trie_;
   std::vector<AddedToken> flags_;                                // (tokens)

@@ -84,7 +84,8 @@ std::vector<int32_t> TokenizerBase::encode_parts(std::string_view text, bool add
   std::deque<std::string> buffers;
   RewriteCall call = RewriteCall::of_text(text.size(), poll);
   const auto found = [&](int32_t token) { ids.push_back(token); };
-  const std::unique_ptr<Encoder> encoder = make_encoder(text.size(), poll);
+  const std::unique_ptr<Encoder> encoder =
+      make_encoder(text.size(), control.plain.empty() ? Withheld() : control.words, poll);
   const auto between = [&](size_t begin, size_t end) {
     std::string_view normal = text.substr(begin, end - begin);
     std::vector<TextRange> moved;

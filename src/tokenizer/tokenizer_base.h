@@ -2,6 +2,7 @@
 // text before the model sees the rest, normalisation, and the bytes of every token for decoding.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,8 +37,13 @@ class TokenizerBase : public Tokenizer {
     virtual ~Encoder() = default;
     virtual void append(std::string_view text, std::vector<int32_t>& ids) = 0;
   };
+  // Tokens that nothing is joined to, ascending: a template's marks, which parts of a host's text may spell.
+  using Withheld = std::span<const int32_t>;
+  static bool holds(Withheld tokens, int32_t token) {
+    return !tokens.empty() && std::binary_search(tokens.begin(), tokens.end(), token);
+  }
   // State for one call of encode(), whose text has so many bytes.
-  virtual std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Poll& poll) const = 0;
+  virtual std::unique_ptr<Encoder> make_encoder(size_t text_bytes, Withheld withheld, Poll& poll) const = 0;
 
   // Control, unknown and unused tokens: shown only if asked for.
   bool is_special(int32_t token) const;
