@@ -72,7 +72,8 @@ void long_words_merge_in_the_same_order(void**) {
     for (uint32_t& symbol : list) symbol = random() % symbols;
     // The plain rule is quadratic: it is run with the heap's order instead, on pairs pushed one by one.
     HeapOfPairs heap;
-    ListsOfPairs lists;
+    Poll poll(nullptr);
+    ListsOfPairs lists(poll);
     for (int step = 0; step < 200'000; ++step) {
       const auto rank = static_cast<uint32_t>(random() % 5),
                  position = static_cast<uint32_t>(random() % 1000);
@@ -89,6 +90,32 @@ void long_words_merge_in_the_same_order(void**) {
   }
 }
 
+void positions_come_in_order_from_any_pieces(void**) {
+  std::mt19937_64 random(test::seed() + 2);
+  for (int round = 0; round < 300; ++round) {
+    const size_t count = random() % 5000;
+    std::vector<uint32_t> all(count);
+    const uint64_t among = random() % 2 ? 100 : 1'000'000;
+    for (uint32_t& position : all) position = static_cast<uint32_t>(random() % among);
+    // In order, in order but for one, in two parts that are in order, as they come.
+    const auto part = all.begin() + static_cast<ptrdiff_t>(count == 0 ? 0 : random() % count);
+    if (round % 4 != 3) std::sort(all.begin(), part);
+    if (round % 4 != 3) std::sort(part, all.end());
+    if (round % 4 < 2) std::sort(all.begin(), all.end());
+    if (round % 4 == 1 && count > 0) all.back() = 0;
+    Poll poll(nullptr);
+    PositionList<1000> list;
+    for (const uint32_t position : all) list.push(position, poll);
+    std::sort(all.begin(), all.end());
+    for (const uint32_t position : all) {
+      assert_false(list.empty());
+      assert_int_equal(list.first(poll), position);
+      list.take();
+    }
+    assert_true(list.empty());
+  }
+}
+
 }  // namespace
 }  // namespace wi
 
@@ -97,6 +124,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(short_words_merge_as_the_plain_rule_says),
       cmocka_unit_test(long_words_merge_in_the_same_order),
+      cmocka_unit_test(positions_come_in_order_from_any_pieces),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -140,7 +140,7 @@ void a_host_ends_its_prefill_within_a_chunk(void**) {
 
 // A text that takes long to tokenise: its tokens are not counted yet.
 void a_host_hears_of_a_text_that_is_tokenised(void**) {
-  constexpr double kLimit = 1000;  // some 100 on a machine that does nothing else
+  constexpr double kLimit = wi::test::kProgressMs;
   std::string text;
   while (text.size() < kTextBytes) text += "And the waters of " + std::to_string(text.size()) + " ran; ";
   Session session = fresh_session();

@@ -37,10 +37,72 @@ class HeapOfPairs {
   std::vector<uint64_t> heap_;
 };
 
+// A rank's positions, first all put in, then all taken out in order. In pieces, each sorted for itself, so that nothing
+// that takes long is done at once: a word of 100 MB has lists of as many numbers, and a cancel is promised 100 ms.
+template <size_t kPiece = size_t{1} << 22>
+class PositionList {
+ public:
+  void push(uint32_t position, Poll& poll) {
+    if (pieces_.empty() || pieces_.back().positions.size() == kPiece) {
+      if (!pieces_.empty()) poll(kPiece / 16);  // memory that is new takes its time
+      pieces_.emplace_back();
+      if (pieces_.size() > 1) pieces_.back().positions.reserve(kPiece);
+    }
+    Piece& piece = pieces_.back();
+    piece.sorted = piece.sorted && (piece.positions.empty() || piece.positions.back() <= position);
+    sorted_ = sorted_ && (size_ == 0 || last_ <= position);
+    piece.positions.push_back(position);
+    last_ = position;
+    ++size_;
+  }
+  bool empty() const { return taken_ == size_; }
+  uint32_t first(Poll& poll) {
+    if (taken_ == 0 && heads_.empty()) begin(poll);
+    return sorted_ ? pieces_[taken_ / kPiece].positions[taken_ % kPiece] : heads_.front().first;
+  }
+  void take() {
+    ++taken_;
+    if (sorted_) return;
+    std::pop_heap(heads_.begin(), heads_.end(), std::greater<>());
+    Piece& piece = pieces_[heads_.back().second];
+    if (++piece.taken == piece.positions.size()) return heads_.pop_back();
+    heads_.back().first = piece.positions[piece.taken];
+    std::push_heap(heads_.begin(), heads_.end(), std::greater<>());
+  }
+
+ private:
+  struct Piece {
+    LongList<uint32_t> positions;
+    size_t taken = 0;
+    bool sorted = true;
+  };
+
+  void begin(Poll& poll) {
+    if (sorted_) return;
+    for (uint32_t i = 0; i < pieces_.size(); ++i) {
+      LongList<uint32_t>& positions = pieces_[i].positions;
+      const auto before = [&](uint32_t a, uint32_t b) {
+        poll(1);
+        return a < b;
+      };
+      if (!pieces_[i].sorted) std::sort(positions.begin(), positions.end(), before);
+      heads_.emplace_back(positions.front(), i);
+    }
+    std::make_heap(heads_.begin(), heads_.end(), std::greater<>());
+  }
+
+  std::vector<Piece> pieces_;
+  std::vector<std::pair<uint32_t, uint32_t>> heads_;  // heap of (least that is left, piece), if not sorted
+  size_t size_ = 0, taken_ = 0;
+  uint32_t last_ = 0;
+  bool sorted_ = true;  // as they were put in
+};
+
 // The same order for millions of positions: a list per rank, which is walked from left to right once its turn
 // has come. What joins add to a list behind its head (few, or none) waits in a heap beside it.
 class ListsOfPairs {
  public:
+  explicit ListsOfPairs(Poll& poll) : poll_(poll) {}
   bool empty() const { return ranks_.empty(); }
   void push(uint32_t rank, uint32_t position) {
     List& list = lists_[rank];
@@ -54,24 +116,22 @@ class ListsOfPairs {
       std::push_heap(list.late.begin(), list.late.end(), std::greater<>());
       return;
     }
-    list.sorted = list.sorted && (list.positions.empty() || list.positions.back() <= position);
-    list.positions.push_back(position);
+    list.positions.push(position, poll_);
   }
   std::pair<uint32_t, uint32_t> pop() {
     const uint32_t rank = ranks_.front();
     List& list = lists_[rank];
-    if (!list.begun && !list.sorted) std::sort(list.positions.begin(), list.positions.end());
     list.begun = true;
     uint32_t position;
-    if (list.late.empty() ||
-        (list.head < list.positions.size() && list.positions[list.head] <= list.late.front())) {
-      position = list.positions[list.head++];
+    if (list.late.empty() || (!list.positions.empty() && list.positions.first(poll_) <= list.late.front())) {
+      position = list.positions.first(poll_);
+      list.positions.take();
     } else {
       position = list.late.front();
       std::pop_heap(list.late.begin(), list.late.end(), std::greater<>());
       list.late.pop_back();
     }
-    if (list.head == list.positions.size() && list.late.empty()) {
+    if (list.positions.empty() && list.late.empty()) {
       list = {};
       std::pop_heap(ranks_.begin(), ranks_.end(), std::greater<>());
       ranks_.pop_back();
@@ -81,10 +141,11 @@ class ListsOfPairs {
 
  private:
   struct List {
-    LongList<uint32_t> positions, late;
-    size_t head = 0;
-    bool active = false, begun = false, sorted = true;
+    PositionList<> positions;
+    std::vector<uint32_t> late;
+    bool active = false, begun = false;
   };
+  Poll& poll_;
   std::unordered_map<uint32_t, List> lists_;
   std::vector<uint32_t> ranks_;  // heap of the active ones
 };
@@ -100,7 +161,7 @@ class MergeQueue {
   void run(uint32_t count, Rank&& rank, Join&& join, Poll* poll) {
     reset(count, poll);
     if (count < kLongWord) return merge(heap_, rank, join, poll);
-    ListsOfPairs lists;
+    ListsOfPairs lists(*poll);
     merge(lists, rank, join, poll);
   }
 
