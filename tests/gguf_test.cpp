@@ -136,6 +136,25 @@ static void tiny_model_opens_with_its_weights_in_place(void**) {
   assert_true(model->tokenizer->ends_generation(1) && !model->tokenizer->ends_generation(0));
 }
 
+// -1, as converters write it; a BOS that nobody asked for and nobody has.
+static void a_file_may_say_that_it_lacks_a_token(void**) {
+  TempFolder folder;
+  GgufBuilder file = tiny_gguf();
+  for (const char* key : {"bos", "padding", "seperator", "eot", "mask"})
+    file.u32(concat("tokenizer.ggml.", key, "_token_id"), UINT32_MAX);
+  file.remove("tokenizer.ggml.add_bos_token");
+  file.text("tokenizer.ggml.pre", "llama-bpe");  // which begins with one
+  auto model = Model::open(folder.write("none.gguf", file.bytes()));
+  assert_true(model->tokenizer->vocabulary().bos < 0 && !model->tokenizer->vocabulary().add_bos);
+  assert_true(model->tokenizer->vocabulary().end_of_generation == std::vector<int32_t>{1});
+  file.remove("tokenizer.ggml.bos_token_id");
+  model = Model::open(folder.write("none.gguf", file.bytes()));
+  assert_true(!model->tokenizer->vocabulary().add_bos);
+  file.u32("tokenizer.ggml.padding_token_id", 261);
+  assert_error(WI_E_FORMAT, "is 261, must be in [0, 260]",
+               Model::open(folder.write("none.gguf", file.bytes())));
+}
+
 static void mapping_outlives_the_file_name(void**) {
   std::shared_ptr<const Model> model;
   {
@@ -286,6 +305,7 @@ int main() {
                               cmocka_unit_test(tensors_are_found_at_any_alignment),
                               cmocka_unit_test(half_floats_are_read_exactly),
                               cmocka_unit_test(tiny_model_opens_with_its_weights_in_place),
+                              cmocka_unit_test(a_file_may_say_that_it_lacks_a_token),
                               cmocka_unit_test(mapping_outlives_the_file_name),
                               cmocka_unit_test(split_set_opens_as_one_model),
                               cmocka_unit_test(broken_split_sets_are_refused),

@@ -129,6 +129,28 @@ void ends_come_from_every_file(void**) {
   const auto end = std::find(words.tokens.begin(), words.tokens.end(), "<|end|>") - words.tokens.begin();
   assert_true((words.end_of_generation == Ids{5, 9, static_cast<int32_t>(end)}));
   assert_int_equal(words.eos, end);
+  // config.json's are those of before, if the other file has any.
+  companions["config"] = {{"eos_token_id", 50}};
+  assert_true(read(tokenizer_json(file), companions, file.at("vocab")).end_of_generation ==
+              words.end_of_generation);
+  companions["generation_config"] = {{"temperature", 0.6}};
+  assert_true((read(tokenizer_json(file), companions, file.at("vocab")).end_of_generation ==
+               Ids{50, static_cast<int32_t>(end)}) ||
+              end < 50);
+}
+
+// A <pad> for training, as Llama 2's folders have it: the model has no row for it.
+void a_declared_token_beyond_the_embedding_is_left_out(void**) {
+  const json& file = fixture("llama-2");
+  const Vocabulary padded = read(tokenizer_json(file), file.at("companions"), file.at("vocab"));
+  const auto vocab = static_cast<int32_t>(
+      padded.kinds.size() -
+      static_cast<size_t>(std::count(padded.kinds.begin(), padded.kinds.end(), TokenKind::unused)));
+  const Vocabulary before = read(tokenizer_json(file), file.at("companions"), vocab);
+  json companions = file.at("companions");
+  companions["added_tokens"] = {{"<pad>", vocab}, {"<other>", vocab + 1}};
+  const Vocabulary with = read(tokenizer_json(file), companions, vocab);
+  assert_true(with.tokens == before.tokens && *with.added == *before.added);
 }
 
 void bos_is_what_the_template_puts_first(void**) {
@@ -432,6 +454,7 @@ int main() {
       cmocka_unit_test(decoding_takes_away_what_encoding_added),
       cmocka_unit_test(bytes_that_utf8_never_has_may_be_missing),
       cmocka_unit_test(ends_come_from_every_file),
+      cmocka_unit_test(a_declared_token_beyond_the_embedding_is_left_out),
       cmocka_unit_test(bos_is_what_the_template_puts_first),
       cmocka_unit_test(what_is_not_implemented_is_refused_by_name),
       cmocka_unit_test(names_of_tokens_reach_templates_wherever_they_stand),

@@ -16,6 +16,8 @@ constexpr uint64_t kMostKeyBytes = 65535;  // the format's own limit
 constexpr uint64_t kMostNameBytes = 1024;  // the format says 64; converters write a little more
 // What memory is spent on for each: far above any model's, 4,096 layers have 50,000 tensors.
 constexpr uint64_t kMostFields = 1 << 16, kMostTensors = 1 << 18, kMostStrings = 1 << 22;
+// Of all metadata, which is kept in memory: a vocabulary of a million tokens with its merges has 60 MB.
+constexpr uint64_t kMostMetadataBytes = 256 << 20;
 
 const char* type_name(GgufType type);
 size_t type_bytes(GgufType type);  // the least a value takes
@@ -31,7 +33,12 @@ class GgufParser {
   uint64_t parse_fields() {
     uint64_t tensors = 0, fields = 0;
     header(&tensors, &fields);
-    for (uint64_t i = 0; i < fields; ++i) field(i);
+    for (uint64_t i = 0; i < fields; ++i) {
+      field(i);
+      if (at_ > kMostMetadataBytes)
+        broken(at_, "the metadata up to key '", out_.fields_.back().key, "' has more than ",
+               kMostMetadataBytes, " bytes");
+    }
     out_.fields_end_ = at_;
     return tensors;
   }
@@ -232,11 +239,11 @@ Gguf Gguf::parse(std::span<const std::byte> bytes, std::string name, Watch* watc
   return gguf;
 }
 
-Gguf Gguf::parse_fields(std::span<const std::byte> bytes, std::string name) {
+Gguf Gguf::parse_fields(std::span<const std::byte> bytes, std::string name, Watch* watch) {
   Gguf gguf;
   gguf.bytes_ = bytes;
   gguf.name_ = std::move(name);
-  GgufParser(bytes, gguf, nullptr).parse_fields();
+  GgufParser(bytes, gguf, watch).parse_fields();
   return gguf;
 }
 

@@ -33,7 +33,7 @@ class Gguf {
   // The bytes must outlive the object; name is the file's, for messages.
   static Gguf parse(std::span<const std::byte> bytes, std::string name, Watch* watch = nullptr);
   // Only the metadata, of bytes that may end behind it.
-  static Gguf parse_fields(std::span<const std::byte> bytes, std::string name);
+  static Gguf parse_fields(std::span<const std::byte> bytes, std::string name, Watch* watch = nullptr);
 
   // The value of a key, checked to have a fitting type. Integers may be stored in any width, but must lie in
   // [least, most]. A missing key yields nothing, or WI_E_FORMAT from the forms without optional.

@@ -3,8 +3,11 @@
 
 namespace wi {
 
-Metadata::Metadata(const Gguf& gguf) : bytes_(gguf.field_bytes().begin(), gguf.field_bytes().end()) {
-  gguf_ = Gguf::parse_fields(bytes_, gguf.name());
+Metadata::Metadata(const Gguf& gguf, Watch* watch) {
+  const std::span<const std::byte> bytes = gguf.field_bytes();
+  bytes_ = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
+  copy_watched(bytes_.get(), bytes.data(), bytes.size(), watch);
+  gguf_ = Gguf::parse_fields({bytes_.get(), bytes.size()}, gguf.name(), watch);
 }
 
 std::string_view Metadata::key(size_t index) const {

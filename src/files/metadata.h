@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,7 +17,7 @@ namespace wi {
 class Metadata {
  public:
   Metadata() = default;
-  explicit Metadata(const Gguf& gguf);  // every key of it
+  Metadata(const Gguf& gguf, Watch* watch);  // every key of it
   Metadata(Metadata&&) = default;
   Metadata& operator=(Metadata&&) = default;  // and no copy: the views are of this one's bytes
   void add(std::string key, std::string text) { own_.emplace_back(std::move(key), std::move(text)); }
@@ -30,8 +31,8 @@ class Metadata {
   // In the order of the file. The keys of a GGUF are decoded when they are asked for: most of their bytes are
   // tokens that nobody looks at here.
   std::vector<std::pair<std::string, std::string>> own_;
-  std::vector<std::byte> bytes_;
-  std::optional<Gguf> gguf_;  // its views are of bytes_, whose elements stay where they are when it moves
+  std::unique_ptr<std::byte[]> bytes_;
+  std::optional<Gguf> gguf_;  // its views are of bytes_
 };
 
 }  // namespace wi

@@ -88,7 +88,7 @@ void describe(const Gguf& gguf, ModelFile* file, Watch* watch) {
   file->config = config_from_gguf(gguf);
   file->vocabulary = vocabulary_from_gguf(gguf, watch);
   tick(watch);
-  file->metadata = Metadata(gguf);
+  file->metadata = Metadata(gguf, watch);
 }
 
 std::string part_path(const std::string& first, int64_t part, int64_t parts) {

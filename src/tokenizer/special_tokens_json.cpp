@@ -26,16 +26,23 @@ class AddedTokens {
         vocabulary_(*vocabulary),
         watch_(watch) {}
 
-  // declared: the id that the file gives it; -1: none. A token that would get one beyond the model's
-  // embedding is left out where no file gives an id: it can't be meant to be read.
+  // declared: the id that the file gives it; -1: none. A token that gets one beyond the model's embedding is left
+  // out: a model has no row for it, so that it can't be meant to be read (a <pad> for training, mostly).
   void add(const std::string& where, const std::string& text, AddedToken token, int64_t declared) {
     tick(watch_, ++calls_);
     if (text.empty()) return;
-    const auto known = ids_.find(text);
-    const int64_t id = known != ids_.end() ? known->second : next_id();
+    const auto known = ids_.find(text), beyond = beyond_.find(text);
+    const int64_t id = known != ids_.end()       ? known->second
+                       : beyond != beyond_.end() ? beyond->second
+                                                 : next_id();
     check(declared < 0 || declared == id, WI_E_UNSUPPORTED, where, ": '", text, "' has id ", declared,
           ", but tokenizers, which gives ids in order, would give it ", id);
-    if (declared < 0 && id >= static_cast<int64_t>(vocabulary_.tokens.size())) return;
+    if (id >= static_cast<int64_t>(vocabulary_.tokens.size())) {
+      if (declared < 0 || id > INT32_MAX) return;
+      beyond_.emplace(text, static_cast<int32_t>(id));
+      last_ = std::max(last_, id);
+      return;
+    }
     token.token = static_cast<int32_t>(id);
     if (token.special) specials_.insert(text);
     const auto [held, fresh] = flags_.emplace(token.token, token);
@@ -79,6 +86,7 @@ class AddedTokens {
   int64_t last_ = -1;                    // highest id of an added token
   std::map<int32_t, AddedToken> flags_;  // by id, the last that were given
   std::vector<int32_t> order_;           // ids, as they were added first
+  TokenIds beyond_;                      // of declared tokens that were left out
   std::unordered_set<std::string, TextHash> specials_;
 };
 
@@ -194,12 +202,12 @@ void read_ends(const TokenizerTexts& texts, Vocabulary* vocabulary) {
   const int64_t last = static_cast<int64_t>(vocabulary->tokens.size()) - 1;
   const JsonTree config = parse_or_empty(texts.config, "config.json", texts.watch);
   const JsonTree generation = parse_or_empty(texts.generation_config, "generation_config.json", texts.watch);
-  for (const auto& ends :
-       {JsonFields(*generation, "generation_config.json").integers("eos_token_id", 0, last),
-        JsonFields(*config, "config.json").integers("eos_token_id", 0, last)}) {
-    if (vocabulary->eos < 0 && !ends.empty()) vocabulary->eos = static_cast<int32_t>(ends.front());
-    vocabulary->end_of_generation.insert(vocabulary->end_of_generation.end(), ends.begin(), ends.end());
-  }
+  // config.json's are what was, where generation_config.json says it: transformers goes by that one alone.
+  std::vector<int64_t> ends =
+      JsonFields(*generation, "generation_config.json").integers("eos_token_id", 0, last);
+  if (ends.empty()) ends = JsonFields(*config, "config.json").integers("eos_token_id", 0, last);
+  if (vocabulary->eos < 0 && !ends.empty()) vocabulary->eos = static_cast<int32_t>(ends.front());
+  vocabulary->end_of_generation.insert(vocabulary->end_of_generation.end(), ends.begin(), ends.end());
   add_known_ends(vocabulary, texts.watch);
 }
 

@@ -1,5 +1,6 @@
 // The tokenizer of a GGUF file: the arrays tokenizer.ggml.*, checked against each other.
 #include <algorithm>
+#include <optional>
 
 #include "src/error.h"
 #include "src/files/gguf.h"
@@ -9,6 +10,8 @@
 namespace wi {
 namespace {
 
+void check_one_each(const Gguf& gguf, const char* key, const Vocabulary& vocabulary);
+std::optional<int32_t> find_token(const Gguf& gguf, const char* key, const Vocabulary& vocabulary);
 void read_kinds(const Gguf& gguf, Vocabulary* vocabulary);
 void read_scores(const Gguf& gguf, Vocabulary* vocabulary);
 void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary);
@@ -49,8 +52,12 @@ VocabularyFile vocabulary_from_gguf(const Gguf& gguf, Watch* watch) {
     fail(WI_E_UNSUPPORTED, gguf.where("tokenizer.ggml.model"), " is '", model,
          "', supported are gpt2 and llama");
   }
-  vocabulary.add_bos = gguf.find_bool("tokenizer.ggml.add_bos_token").value_or(vocabulary.add_bos);
+  const std::optional<bool> stated = gguf.find_bool("tokenizer.ggml.add_bos_token");
+  vocabulary.add_bos = stated.value_or(vocabulary.add_bos);
   read_special_ids(gguf, &vocabulary);
+  check(!stated.value_or(false) || vocabulary.bos >= 0, WI_E_FORMAT,
+        gguf.where("tokenizer.ggml.bos_token_id"), " is missing, but add_bos_token is true");
+  vocabulary.add_bos = vocabulary.add_bos && vocabulary.bos >= 0;
   know_by_text(&vocabulary, watch);
   add_known_ends(&vocabulary, watch);
   read_chat_templates(gguf, &file);
@@ -86,13 +93,27 @@ std::vector<std::string> copied(const std::vector<std::string_view>& texts, Watc
   return copies;
 }
 
+// Before an array is expanded: its length is the file's word alone.
+void check_one_each(const Gguf& gguf, const char* key, const Vocabulary& vocabulary) {
+  const GgufField* field = gguf.find(key);
+  check(!field || field->type != GgufType::array || field->count == vocabulary.tokens.size(), WI_E_FORMAT,
+        gguf.where(key), " has ", field ? field->count : 0, " elements, but there are ",
+        vocabulary.tokens.size(), " tokens");
+}
+
+// Converters write -1 for none, mostly as a number without a sign.
+std::optional<int32_t> find_token(const Gguf& gguf, const char* key, const Vocabulary& vocabulary) {
+  const auto id = gguf.find_integer(key, INT64_MIN, INT64_MAX);
+  if (!id || *id == -1 || *id == UINT32_MAX) return {};
+  return static_cast<int32_t>(gguf.integer(key, 0, static_cast<int64_t>(vocabulary.tokens.size()) - 1));
+}
+
 void read_kinds(const Gguf& gguf, Vocabulary* vocabulary) {
   const size_t count = vocabulary->tokens.size();
   vocabulary->kinds.assign(count, TokenKind::normal);
   if (!gguf.find("tokenizer.ggml.token_type")) return;
+  check_one_each(gguf, "tokenizer.ggml.token_type", *vocabulary);
   const std::vector<int64_t> kinds = gguf.integers("tokenizer.ggml.token_type");
-  check(kinds.size() == count, WI_E_FORMAT, gguf.where("tokenizer.ggml.token_type"), " has ", kinds.size(),
-        " elements, but there are ", count, " tokens");
   for (size_t i = 0; i < count; ++i) {
     check(kinds[i] >= 1 && kinds[i] <= 6, WI_E_FORMAT, gguf.where("tokenizer.ggml.token_type"), ": element ",
           i, " is ", kinds[i], ", must be 1 to 6");
@@ -101,28 +122,23 @@ void read_kinds(const Gguf& gguf, Vocabulary* vocabulary) {
 }
 
 void read_scores(const Gguf& gguf, Vocabulary* vocabulary) {
-  vocabulary->scores = gguf.floats("tokenizer.ggml.scores");
   check(gguf.find("tokenizer.ggml.scores"), WI_E_FORMAT, gguf.where("tokenizer.ggml.scores"), " is missing");
-  check(vocabulary->scores.size() == vocabulary->tokens.size(), WI_E_FORMAT,
-        gguf.where("tokenizer.ggml.scores"), " has ", vocabulary->scores.size(), " elements, but there are ",
-        vocabulary->tokens.size(), " tokens");
+  check_one_each(gguf, "tokenizer.ggml.scores", *vocabulary);
+  vocabulary->scores = gguf.floats("tokenizer.ggml.scores");
 }
 
 // SentencePiece files may leave out what is 1, 2 and 0 in nearly all of them.
 void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary) {
   const bool sentencepiece =
       vocabulary->model == Vocabulary::Model::sentencepiece && vocabulary->tokens.size() > 2;
-  const int64_t last = static_cast<int64_t>(vocabulary->tokens.size()) - 1;
-  auto id = [&](const char* key, int32_t otherwise) {
-    return static_cast<int32_t>(gguf.find_integer(key, 0, last).value_or(otherwise));
+  const auto id = [&](const char* key, int32_t otherwise) {
+    return gguf.find(key) ? find_token(gguf, key, *vocabulary).value_or(-1) : otherwise;
   };
   vocabulary->bos = id("tokenizer.ggml.bos_token_id", sentencepiece ? 1 : -1);
   vocabulary->eos = id("tokenizer.ggml.eos_token_id", sentencepiece ? 2 : -1);
   vocabulary->unknown = id("tokenizer.ggml.unknown_token_id", sentencepiece ? 0 : -1);
   for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
-    if (gguf.find(key)) vocabulary->end_of_generation.push_back(id(key, -1));
-  check(!vocabulary->add_bos || vocabulary->bos >= 0, WI_E_FORMAT, gguf.where("tokenizer.ggml.bos_token_id"),
-        " is missing, but add_bos_token is true");
+    if (const auto end = find_token(gguf, key, *vocabulary)) vocabulary->end_of_generation.push_back(*end);
 }
 
 // Converters gave many files' <|im_end|> and the like the type of an ordinary token: a template's would then be text, and
@@ -168,16 +184,18 @@ void read_chat_templates(const Gguf& gguf, VocabularyFile* file) {
     if (text && name != "default") file->chat_templates.emplace_back(name, *text);
   }
   const Vocabulary& vocabulary = file->vocabulary;
-  const int64_t last = static_cast<int64_t>(vocabulary.tokens.size()) - 1;
-  const auto add = [&](const char* name, int64_t id) {
+  const auto add = [&](const char* name, int32_t id) {
     if (id >= 0) file->special_texts.emplace_back(name, vocabulary.tokens[static_cast<size_t>(id)]);
+  };
+  const auto add_key = [&](const char* name, const char* id_key) {
+    add(name, find_token(gguf, id_key, vocabulary).value_or(-1));
   };
   add("bos_token", vocabulary.bos);
   add("eos_token", vocabulary.eos);
   add("unk_token", vocabulary.unknown);
-  add("sep_token", gguf.find_integer("tokenizer.ggml.seperator_token_id", 0, last).value_or(-1));
-  add("pad_token", gguf.find_integer("tokenizer.ggml.padding_token_id", 0, last).value_or(-1));
-  add("mask_token", gguf.find_integer("tokenizer.ggml.mask_token_id", 0, last).value_or(-1));
+  add_key("sep_token", "tokenizer.ggml.seperator_token_id");
+  add_key("pad_token", "tokenizer.ggml.padding_token_id");
+  add_key("mask_token", "tokenizer.ggml.mask_token_id");
 }
 
 }  // namespace
