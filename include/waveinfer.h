@@ -903,7 +903,7 @@ typedef struct wi_session_stats {
    * ("streaming", "blocks"), for which it is not known. The estimate takes each
    * cluster that was not read by its centroid and by how far its keys spread about it (at the centroid alone,
    * section 4.2, a cluster's mass is only bounded from below); the certified value an upper bound from its
-   * radius, and is thus a lower bound of the true share. */
+   * radius, and is thus a lower bound of the true share, but for rounding: queries are ranked in 16 bits. */
   double estimated_coverage;
   double certified_coverage;
   double certified_coverage_min; /* over steps, layers and heads */
