@@ -892,7 +892,9 @@ typedef struct wi_session_stats {
   uint64_t decode_ns;
   /* On a device the next five are the time that the host took to ask for the work, not the device's to do it; the wait
    * for all of it at a step's end is in weights_ns. */
-  uint64_t weights_ns;  /* of decode_ns: everything but attention, mostly products with weights; sampling */
+  /* Of decode_ns: everything but attention, mostly products with weights; sampling. Of a step that computes the last
+   * token of a cut prompt anew, all. */
+  uint64_t weights_ns;
   uint64_t select_ns;   /* of decode_ns: looking up repeats, ranking clusters */
   uint64_t retrieve_ns; /* of decode_ns: bringing them to the fast tier */
   uint64_t attend_ns;   /* of decode_ns: exact attention */

@@ -105,13 +105,15 @@ int64_t decode_tail_tokens(const PolicyParams& params) {
   return int64_t{params.local_window} + params.decode_segment_tokens + kBuildTokens;
 }
 
-CutPlan plan_cut(const Sequence& sequence, const Policy& policy, const PolicyParams& params, int64_t tokens) {
+CutPlan plan_cut(const Sequence& sequence, const Policy& policy, const PolicyParams& params, int64_t tokens,
+                 int64_t most_sealed) {
   // What was sealed since the session had so many tokens is tail again.
-  const int64_t window = params.local_window + kBuildTokens + kBlockTokens;
+  const int64_t kept =
+      std::min(tokens - params.local_window - kBuildTokens, most_sealed) - int64_t{kBlockTokens};
   CutPlan plan;
   int64_t cut = 0;
   for (const auto& segment : sequence.segments()) {
-    if (segment->end_position() <= tokens - window || segment->first_position() >= tokens) continue;
+    if (segment->end_position() <= kept || segment->first_position() >= tokens) continue;
     cut += segment->tokens();
     const IndexSize index = policy.cut ? index_size_of_cut(*segment)
                                        : index_size(sequence.shape(), policy, params, segment->tokens());
@@ -121,7 +123,7 @@ CutPlan plan_cut(const Sequence& sequence, const Policy& policy, const PolicyPar
   if (cut == 0) return {};
   plan.longest = static_cast<int32_t>(std::min<int64_t>(cut, params.segment_tokens));
   plan.again_bytes =
-      static_cast<uint64_t>(std::min(cut, window + params.decode_segment_tokens) + kBlockTokens) *
+      static_cast<uint64_t>(std::min(cut, tokens - kept + params.decode_segment_tokens) + kBlockTokens) *
       sequence.shape().token_bytes();
   return plan;
 }

@@ -57,7 +57,9 @@ struct CutPlan {
   IndexSize index;
   uint64_t again_bytes = 0;
 };
-CutPlan plan_cut(const Sequence& sequence, const Policy& policy, const PolicyParams& params, int64_t tokens);
+// most_sealed: as for truncate().
+CutPlan plan_cut(const Sequence& sequence, const Policy& policy, const PolicyParams& params, int64_t tokens,
+                 int64_t most_sealed = kSealedUnknown);
 // What of a prompt is due to be sealed, with so many tokens more: segments of at most `longest` tokens with such an
 // index, whose indexes stay. What is not settled may be sealed again, as part of a longer one. Others may keep the
 // memory that whole ones take the place of. longest 0: none is.

@@ -33,7 +33,8 @@ ModelIdentity identity_of(const Model& model, Runtime& runtime, const CancelToke
 void check_same(const SavedParams& saved, DType kv, const Policy& policy, const PolicyParams& params);
 // Room for so many bytes more in a sequence, beside another one that it is made of (null: none).
 using MakeRoom = std::function<void(const Sequence& sequence, uint64_t bytes, const Sequence* from)>;
-void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
+// Whether all was indexed anew.
+bool fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
           const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room);
 
 }  // namespace
@@ -97,9 +98,10 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
   const MakeRoom make_room = [&](const Sequence& sequence, uint64_t bytes, const Sequence* from) {
     session->make_room_to_load(sequence, bytes, from, flag_of(cancel));
   };
+  bool anew = false;
   session->or_refused([&] {
-    fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_, place,
-         cancel, make_room);
+    anew = fill(file, *session->runtime_, *params.policy, session->params_.policy_params, session->sequence_,
+                place, cancel, make_room);
   });
   session->rest();
   session->tokens_.append(image.tokens);
@@ -114,6 +116,14 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
     session->prompt_end_ = image.prompt_end;
     session->prompt_sealed_end_ = image.prompt_sealed_end;
   }
+  if (anew || params.policy_params.local_window != saved.policy_params.local_window)
+    session->grows_from_ = session->sealed_now();
+  else if (image.grows_from >= 0)
+    session->grows_from_ = {image.grows_from, image.grows_from_sealed_end};
+  else if (image.prompt_end > 0)
+    session->grows_from_ = {image.prompt_end, image.prompt_sealed_end};
+  else
+    session->grows_from_ = session->sealed_now();
   // The file's sampler goes on where it was, unless the loader brings its own.
   if (!params.sampling_given) session->sampler_ = sampler;
   session->text_.restore(std::move(image.pending_bytes));
@@ -152,6 +162,10 @@ SessionImage Session::image() const {
     image.prompt_end = prompt_end_;
     image.prompt_sealed_end = prompt_sealed_end_;
     if (prompt_logits_ != logits_) image.prompt_logits = *prompt_logits_;
+  }
+  if (!prompt_logits_ || grows_from_ != SealedAt{prompt_end_, prompt_sealed_end_}) {
+    image.grows_from = grows_from_.tokens;
+    image.grows_from_sealed_end = grows_from_.sealed_end;
   }
   image.sampler = sampler_fields(sampler_);
   image.pending_bytes = text_.pending();
@@ -246,8 +260,9 @@ void check_same(const SavedParams& saved, DType kv, const Policy& policy, const 
 
 // Keys, values and indexes; an index of another version is built anew from the keys. Of segments, keys and values
 // stay in the file `place`, if there is one and a slow tier to read them with.
-void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
+bool fill(SessionFile& file, Runtime& runtime, const Policy& policy, const PolicyParams& params, Sequence& to,
           const InputFile* place, const CancelToken* cancel, const MakeRoom& make_room) {
+  bool anew = false;
   runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
     Sequence read = to;
     const bool reads_files = runtime.buffer && runtime.buffer->file();
@@ -257,6 +272,7 @@ void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
       to = std::move(read);
       return;
     }
+    anew = true;
     std::optional<WaveBuffer::Reading> reading(runtime.buffer.get());
     SealContext context{runtime.backend, policy, params, stream, {}, nullptr};
     const auto workspace = runtime.workspace();
@@ -276,6 +292,7 @@ void fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
     reindex(read, context, to);
     throw_if_cancelled(stream);
   });
+  return anew;
 }
 
 }  // namespace

@@ -194,6 +194,7 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
   logits_shared_ = true;
   prompt_end_ = tokens_.size();
   prompt_sealed_end_ = sequence_.sealed_end();
+  grows_from_ = sealed_now();
   text_.clear();
   totals_.prefill_tokens += tokens.size();
   totals_.prefill_ns += elapsed_ns;
@@ -417,6 +418,7 @@ std::shared_ptr<Session> Session::fork() {
   fork->prompt_logits_ = prompt_logits_;
   fork->prompt_end_ = prompt_end_;
   fork->prompt_sealed_end_ = prompt_sealed_end_;
+  fork->grows_from_ = grows_from_;
   fork->sampler_ = sampler_;
   fork->text_ = text_;
   fork->rest();
@@ -460,6 +462,8 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
   fork->prompt_sealed_end_ = shared ? prompt_sealed_end_
                                     : std::min(fork->sequence_.sealed_end(),
                                                SegmentGrid(params.policy_params).sealed_end(prompt_end_));
+  const bool as_before = shared && params.policy_params.local_window == params_.policy_params.local_window;
+  fork->grows_from_ = as_before ? grows_from_ : fork->sealed_now();
   if (!params.sampling_given) fork->sampler_ = sampler_;
   fork->text_ = text_;
   fork->rest();
@@ -467,10 +471,14 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
   return fork;
 }
 
+SealedAt Session::sealed_now() const { return {sequence_.tokens(), sequence_.sealed_end()}; }
+
 // Up to where the sequence was sealed when it had so many tokens, as far as that is known: behind a prompt units are
 // sealed at fixed tokens.
 int64_t Session::sealed_at(int64_t tokens) const {
-  if (!prompt_logits_ || tokens < prompt_end_) return INT64_MAX;
+  if (tokens >= grows_from_.tokens)
+    return sealed_while_decoding(params_.policy_params, grows_from_.sealed_end, tokens);
+  if (!prompt_logits_ || tokens < prompt_end_) return kSealedUnknown;
   return sealed_while_decoding(params_.policy_params, prompt_sealed_end_, tokens);
 }
 
@@ -483,17 +491,15 @@ void Session::truncate(int64_t tokens) {
         tokens_.size());
   if (tokens == tokens_.size()) return;
   const bool prompt = prompt_logits_ && tokens == prompt_end_;
-  use.between([&](bool may_wait) { make_room_to_cut(tokens, may_wait); });
+  const int64_t computed = prompt ? tokens : std::max<int64_t>(tokens - 1, 0);
+  const int64_t most_sealed = prompt ? prompt_sealed_end_ : sealed_at(computed);
+  use.between([&](bool may_wait) { make_room_to_cut(tokens, most_sealed, may_wait); });
   runtime_->workers.run(nullptr, [&](const Stream& stream) {
     SealContext context{runtime_->backend, *params_.policy, params_.policy_params, stream, {}};
     if (making_ != Making::whole) context.straight = runtime_->buffer.get();
-    in_room([&] {
-      if (prompt)
-        wi::truncate(sequence_, context, tokens, prompt_sealed_end_);
-      else
-        wi::truncate(sequence_, context, std::max<int64_t>(tokens - 1, 0), sealed_at(tokens - 1));
-    });
+    in_room([&] { wi::truncate(sequence_, context, computed, most_sealed); });
   });
+  if (computed < grows_from_.tokens) grows_from_ = sealed_now();
   tokens_.truncate(tokens);
   exact_.cut(tokens);
   alike_end_ = -1;

@@ -193,8 +193,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void in_room(Work&& work);
   void make_room_to_load(const Sequence& sequence, uint64_t bytes, const Sequence* from,
                          const std::atomic<bool>* cancel);
+  SealedAt sealed_now() const;
   int64_t sealed_at(int64_t tokens) const;
-  void make_room_to_cut(int64_t tokens, bool may_wait);
+  void make_room_to_cut(int64_t tokens, int64_t most_sealed, bool may_wait);
   void rest() noexcept;  // at the end of a call
   uint64_t making_bytes_of(Making how, const IndexSize& index, int32_t tokens) const;
   uint64_t sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when, Making how) const;
@@ -248,6 +249,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // As they were at the end of the last prefill, so that a host that cuts the answer off starts from them.
   std::shared_ptr<std::vector<float>> prompt_logits_;  // null: none
   int64_t prompt_end_ = 0, prompt_sealed_end_ = 0;
+  SealedAt grows_from_;  // since when all that was sealed were units, by the parameters of now
   Sampler sampler_;
   uint64_t next_state_ = 0;  // of the sampler, while an event is prepared
   EventText text_;

@@ -255,7 +255,13 @@ void Session::compute_exact_pending(Workspace& workspace, const CancelToken* can
   sequence_.commit(1);
   totals_.decode_steps += 1;
   totals_.decode_ns += elapsed_ns;
-  totals_.stages.weights_ns += elapsed_ns;
+  totals_.stages.weights_ns += elapsed_ns;  // attention with it, which a chunk does not tell apart
+  const KvShape& shape = sequence_.shape();
+  for (int32_t layer = 0; layer < shape.layers; ++layer) {
+    const int64_t window = shape.window(layer), seen = position + 1;
+    totals_.stages.kv_bytes_read += static_cast<uint64_t>(window ? std::min(window, seen) : seen) * 2 *
+                                    shape.head_bytes() * static_cast<uint64_t>(shape.kv_heads);
+  }
 }
 
 Row Session::pending_row() {

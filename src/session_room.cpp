@@ -142,11 +142,11 @@ void Session::spill_before(Use& use, int64_t coming_tokens, const CancelToken* c
 }
 
 // A segment that is cut, the one that takes its place, and what of it is tail again are all held for a moment.
-void Session::make_room_to_cut(int64_t tokens, bool may_wait) {
+void Session::make_room_to_cut(int64_t tokens, int64_t most_sealed, bool may_wait) {
   if (!resident_) return;
   refused_ = nullptr;
   room_ = true;
-  const CutPlan plan = plan_cut(sequence_, *params_.policy, params_.policy_params, tokens);
+  const CutPlan plan = plan_cut(sequence_, *params_.policy, params_.policy_params, tokens, most_sealed);
   if (!plan.longest) return;
   const bool may_be_straight = least_making(sequence_, 0, SealWhen::prefilling) != Making::whole;
   const auto bytes = [&] { return making_bytes_of(making_, plan.index, plan.longest) + plan.again_bytes; };

@@ -464,6 +464,30 @@ void damaged_files_are_refused_with_a_reason(void**) {
   assert_int_equal(load(good)->stats().tokens, 700);
 }
 
+void a_file_s_growth_is_checked(void**) {
+  const auto session = filled(700);
+  session->truncate(600);
+  session->decode(nullptr);
+  const std::string good = saved(*session);
+  const Damage table[] = {
+      {"growth behind the end", forge("GROW", [](std::string& b) { SessionBytes::put(b, 0, int64_t{800}); }),
+       WI_E_FORMAT, "grows_from"},
+      {"growth before the begin", forge("GROW", [](std::string& b) { SessionBytes::put(b, 0, int64_t{-1}); }),
+       WI_E_FORMAT, "grows_from"},
+      {"growth sealed behind it",
+       forge("GROW", [](std::string& b) { SessionBytes::put(b, 8, int64_t{601}); }), WI_E_FORMAT,
+       "grows_from_sealed_end"},
+      {"half a growth", forge("GROW", [](std::string& b) { b.resize(12); }), WI_E_FORMAT,
+       "grows_from_sealed_end"},
+  };
+  for (const Damage& damage : table) {
+    std::string bytes = good;
+    damage.apply(bytes);
+    assert_error(damage.status, damage.words, load(bytes));
+  }
+  assert_true(decode_tokens(*load(good), 20) == decode_tokens(*session, 20));
+}
+
 void every_flipped_byte_is_noticed(void**) {
   const std::string good = saved(*filled(400));
   uint64_t state = test::seed();
@@ -838,6 +862,7 @@ int main(int argc, char** argv) {
       cmocka_unit_test(another_models_or_policys_file_is_refused),
       cmocka_unit_test(what_does_not_shape_the_index_is_the_loaders_choice),
       cmocka_unit_test(damaged_files_are_refused_with_a_reason),
+      cmocka_unit_test(a_file_s_growth_is_checked),
       cmocka_unit_test(every_flipped_byte_is_noticed),
       cmocka_unit_test(pieces_in_each_others_places_are_noticed),
       cmocka_unit_test(what_later_versions_add_is_passed_over_if_it_may_be),

@@ -347,6 +347,80 @@ void a_cut_brings_back_the_bits_that_were_there(void**) {
   }
 }
 
+// Since a session has other parameters, or its segments were made at once, it goes on from how it was sealed then; and what
+// is cut at other places than a prompt's end, from there.
+void a_cut_brings_back_what_other_parameters_made(void**) {
+  auto rt = runtime();
+  const test::Folder folder;
+  const auto answer = [](Session& session) {
+    std::vector<std::vector<float>> at{logits_of(session)};
+    std::vector<int32_t> segments{session.stats().segments};
+    for (int i = 0; i < 600; ++i) {
+      session.accept(i * 37 % 100, nullptr);
+      if ((i + 1) % 43 != 0) continue;
+      at.push_back(logits_of(session));
+      segments.push_back(session.stats().segments);
+    }
+    return std::make_pair(at, segments);
+  };
+  const auto check_cuts = [](Session& session, int64_t from, const auto& was) {
+    const auto& [at, segments] = was;
+    for (size_t cut = 0; cut < at.size(); ++cut) {
+      const auto fork = session.fork();
+      fork->truncate(from + static_cast<int64_t>(cut) * 43);
+      assert_true(max_difference(logits_of(*fork), at[cut]) == 0);
+      assert_int_equal(fork->stats().segments, segments[cut]);
+    }
+  };
+  const auto through_a_file = [&](Session& session, int32_t local_window) {
+    session.save(folder.file("saved"), nullptr);
+    return Session::load(
+        rt, model(), folder.file("saved"),
+        [&](SessionParams params) {
+          if (local_window) params.policy_params.local_window = local_window;
+          return params;
+        },
+        nullptr);
+  };
+  SessionParams params = session_params(rt, "wave");
+  params.policy_params.segment_tokens = 512;
+  params.policy_params.decode_segment_tokens = 64;
+  params.policy_params.local_window = 128;
+  params.prefix_reuse = false;
+  for (const int32_t window : {16, 500}) {
+    for (const bool file : {false, true}) {
+      auto origin = Session::create(rt, model(), params);
+      origin->prefill(prompt(1200), {}, nullptr);
+      SessionParams other = params;
+      other.policy_params.local_window = window;
+      const auto fork = file ? through_a_file(*origin, window) : origin->fork_as(other, nullptr);
+      const auto was = answer(*fork);
+      check_cuts(*fork, 1200, was);
+      check_cuts(*through_a_file(*fork, 0), 1200, was);
+      fork->truncate(1200);
+      assert_true(answer(*fork) == was);
+    }
+  }
+  for (const int32_t segment_tokens : {512, 256}) {  // the same segments, others
+    auto origin = Session::create(rt, model(), params);
+    origin->prefill(prompt(1200), {}, nullptr);
+    answer(*origin);
+    SessionParams other = params;
+    other.policy_params.segment_tokens = segment_tokens;
+    other.policy_params.local_window = 64;
+    const auto fork = origin->fork_as(other, nullptr);
+    const auto was = answer(*fork);
+    check_cuts(*fork, 1800, was);
+    check_cuts(*through_a_file(*fork, 0), 1800, was);
+  }
+  auto inside = Session::create(rt, model(), params);
+  inside->prefill(prompt(1200), {}, nullptr);
+  inside->truncate(900);
+  const auto was = answer(*inside);
+  check_cuts(*inside, 900, was);
+  check_cuts(*through_a_file(*inside, 0), 900, was);
+}
+
 // A step settles what is sealed: a prompt that comes after it leaves that as it is. One that is not made does not, nor one
 // of a batch that another session's failure ends.
 void a_step_that_fails_settles_nothing(void**) {
@@ -779,6 +853,20 @@ void short_chunks_may_read_through_the_policy(void**) {
   assert_true(max_difference(logits_of(*exact), logits_of(*sparse)) < kRounding);
 }
 
+// A cut within a prompt: its last token is computed exactly.
+void a_step_that_reads_all_of_the_past_says_so(void**) {
+  auto rt = runtime();
+  for (const char* policy : {"wave", "full"}) {
+    auto session = Session::create(rt, model(), session_params(rt, policy));
+    session->prefill(prompt(700), {}, nullptr);
+    session->truncate(500);
+    logits_of(*session);
+    const wi_session_stats stats = session->stats();
+    assert_int_equal(stats.decode_steps, 1);
+    assert_int_equal(stats.kv_bytes_read, 500 * kv_shape_of(*model(), DType::f32).token_bytes());
+  }
+}
+
 void statistics_account_for_every_token(void**) {
   auto rt = runtime();
   auto session = Session::create(rt, model(), session_params(rt, "wave"));
@@ -818,6 +906,7 @@ int main() {
       cmocka_unit_test(two_forks_decode_at_once_on_two_threads),
       cmocka_unit_test(truncate_into_a_segment_goes_back_exactly),
       cmocka_unit_test(a_cut_brings_back_the_bits_that_were_there),
+      cmocka_unit_test(a_cut_brings_back_what_other_parameters_made),
       cmocka_unit_test(a_step_that_fails_settles_nothing),
       cmocka_unit_test(a_session_ends_where_the_model_is_not_computed_any_more),
       cmocka_unit_test(nearly_equal_models_share_nothing),
@@ -836,6 +925,7 @@ int main() {
       cmocka_unit_test(a_prompt_ends_the_making_of_a_segment_of_its_tokens),
       cmocka_unit_test(batch_equals_each_alone),
       cmocka_unit_test(short_chunks_may_read_through_the_policy),
+      cmocka_unit_test(a_step_that_reads_all_of_the_past_says_so),
       cmocka_unit_test(statistics_account_for_every_token),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

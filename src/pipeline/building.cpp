@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/buffer/patient_lock.h"
 #include "src/cancel.h"
 #include "src/memory/device.h"
 #include "src/pipeline/device_index.h"
@@ -82,7 +83,8 @@ void Building::advance(const Stream& stream, Queue* queue, int64_t steps_left) {
 }
 
 std::shared_ptr<const Segment> Building::finish(const Stream& stream, Queue* queue) {
-  const std::lock_guard lock(mutex_);
+  // A fork's step may be at it, and do all that is left.
+  const std::unique_lock lock = lock_patiently(mutex_, [&] { throw_if_cancelled(stream); });
   work(stream, queue, 1);
   check(done_on_device_ == device_planes_.size(), WI_E_INTERNAL,
         "a segment's index is to be made by a device, without a queue");

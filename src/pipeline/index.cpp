@@ -108,7 +108,8 @@ int64_t sealed_while_decoding(const PolicyParams& params, int64_t sealed_end, in
 }
 
 void truncate(Sequence& sequence, const SealContext& context, int64_t tokens, int64_t most_sealed) {
-  const int64_t most = std::min(tokens - context.params.local_window, most_sealed);
+  const int64_t most =
+      most_sealed == kSealedUnknown ? tokens - context.params.local_window : std::min(tokens, most_sealed);
   int64_t sealed_end = kSinkTokens;
   std::shared_ptr<Segment> cut;
   for (const auto& segment : sequence.segments()) {

@@ -26,12 +26,21 @@ void seal_decoded(Sequence& sequence, const SealContext& context);
 // How far that reaches in a sequence of so many tokens that was sealed up to sealed_end when decoding began.
 int64_t sealed_while_decoding(const PolicyParams& params, int64_t sealed_end, int64_t tokens);
 
+// Of where a sequence was sealed up to at some time: not known.
+constexpr int64_t kSealedUnknown = INT64_MAX;
+
+// How far a sequence was sealed when it had so many tokens.
+struct SealedAt {
+  int64_t tokens = 0, sealed_end = kSinkTokens;
+  bool operator==(const SealedAt&) const = default;
+};
+
 // The sequence's first `tokens` tokens. A segment that is cut keeps its partitions as far as they go, in
 // whole blocks, for looking for new ones would cost what the whole segment did; the rest of it is tail again,
-// at least the local window, and whatever is sealed behind most_sealed. Settles. Throws as seal_prompt()
-// does.
+// and whatever is sealed behind most_sealed, or, if that is not known, within the local window. Settles. Throws as
+// seal_prompt() does.
 void truncate(Sequence& sequence, const SealContext& context, int64_t tokens,
-              int64_t most_sealed = INT64_MAX);
+              int64_t most_sealed = kSealedUnknown);
 
 // The tokens of a sequence in another, empty one, sealed as the context's policy does after one prefill.
 // Throws as seal_prompt() does.

@@ -16,7 +16,7 @@ constexpr uint32_t kOptional = 1, kAligned = 2;  // flags
 
 // What this version knows, in any order. Others are a later version's.
 constexpr std::string_view kTags[] = {"MODL", "SHAP", "POLI", "OPTS", "SMPL", "TEXT", "STAT", "TOKN", "LOGT",
-                                      "SINK", "SEGM", "INDX", "PAGE", "SUMS", "TAIL", "PRMT", "EXCT"};
+                                      "SINK", "SEGM", "INDX", "PAGE", "SUMS", "TAIL", "PRMT", "GROW", "EXCT"};
 
 uint64_t number_at(const unsigned char* from, size_t bytes) {
   uint64_t value = 0;

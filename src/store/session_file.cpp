@@ -23,6 +23,8 @@
 //   PRMT*  may be passed over, and is missing in older files: where the last prefill ended, how far all was
 //          sealed then, i64; logits of that time, f32, or nothing if they are those of LOGT. A truncate to there
 //          brings them back
+//   GROW*  likewise: since how many tokens what was sealed were units, while decoding, and how far it was sealed then, i64;
+//          where that is not what PRMT says
 //   EXCT*  likewise: of tokens from exact_end on, which were computed exactly: from and up to, i64 each, in order
 //
 // Version 2, which is read as well, has of a segment only SEGM (first position, tokens, keys and values
@@ -327,6 +329,11 @@ void write_sections(SectionWriter& to, const SavedParams& params, const Sequence
     fields.raw(image->prompt_logits.data(), image->prompt_logits.size() * sizeof(float));
   };
   if (image->prompt_end > 0) to.section("PRMT", write_prompt, SectionWriter::Need::optional);
+  const auto write_growth = [&](FieldWriter& fields) {
+    fields.i64(image->grows_from);
+    fields.i64(image->grows_from_sealed_end);
+  };
+  if (image->grows_from >= 0) to.section("GROW", write_growth, SectionWriter::Need::optional);
   if (!image->exact.later().empty()) to.section("EXCT", write_exact, SectionWriter::Need::optional);
 }
 
@@ -486,6 +493,7 @@ bool SessionFile::read_sequence(Sequence& sequence, const Stream& stream, const 
     loaded.restore_settled_end(settled_end_);
   }
   if (kind_ == FileKind::session && reader_.open_if_any("PRMT")) read_prompt();
+  if (kind_ == FileKind::session && reader_.open_if_any("GROW")) read_growth();
   if (kind_ == FileKind::session && reader_.open_if_any("EXCT")) read_exact();
   reader_.end();
   if (reader_.version() > 2) verify_segments(loaded, stream);
@@ -537,6 +545,17 @@ void SessionFile::read_prompt() {
     read_array(reader_, "prompt logits", static_cast<uint64_t>(image_.vocab), image_.prompt_logits);
   else
     reader_.require(!image_.logits.empty(), "prompt logits", " are missing, as those of \"LOGT\"");
+}
+
+void SessionFile::read_growth() {
+  image_.grows_from = reader_.i64("grows_from");
+  image_.grows_from_sealed_end = reader_.i64("grows_from_sealed_end");
+  reader_.require(image_.grows_from >= 0 && image_.grows_from <= computed_, "grows_from", " is ",
+                  image_.grows_from, " of ", computed_, " tokens");
+  reader_.require(image_.grows_from_sealed_end >= kSinkTokens &&
+                      image_.grows_from_sealed_end <= std::max<int64_t>(image_.grows_from, kSinkTokens),
+                  "grows_from_sealed_end", " is ", image_.grows_from_sealed_end, ", grows_from is ",
+                  image_.grows_from);
 }
 
 void SessionFile::read_exact() {

@@ -46,8 +46,11 @@ struct SessionImage {
   // Where the last prefill ended, and up to where the sequence was sealed then; 0: there is nothing to go back to.
   int64_t prompt_end = 0, prompt_sealed_end = 0;
   std::vector<float> prompt_logits;  // empty: they are `logits`
-  std::string sampler;               // fields in a form of the sampler's own (save.cpp)
-  std::string pending_bytes;         // of text
+  // Since how many tokens what was sealed were units, while decoding, and how far it was sealed then; -1: since the prompt's
+  // end, or nobody knows.
+  int64_t grows_from = -1, grows_from_sealed_end = 0;
+  std::string sampler;        // fields in a form of the sampler's own (save.cpp)
+  std::string pending_bytes;  // of text
 };
 
 // image null: a KV store. buffer: of the sequence's slow tier, null: there is none; nobody needs to be reading. Throws
@@ -86,6 +89,7 @@ class SessionFile {
   void read_state();
   void read_tokens();
   void read_prompt();
+  void read_growth();
   void read_exact();
   int64_t next_first(const Sequence& sequence) const;
   int32_t read_span(const Sequence& sequence);
