@@ -946,7 +946,7 @@ WI_API void wi_session_release(wi_session* session);
  * with keys and values that differ by rounding. For that a later piece makes short segments of earlier ones
  * part of a longer one; but those that were there at a decode step, a truncate or the fork that made
  * this session stay as they are, so that the next turn of a conversation goes over no old one again.
- *   tokens, count  ids in [0, vocab); count 0 does nothing
+ *   tokens, count  ids in [0, vocab), copied at once; count 0 does nothing
  *   params         NULL: all defaults
  *   cancel         may be NULL
  * What events still held back of a text is dropped.
@@ -1292,7 +1292,7 @@ WI_API wi_status wi_kv_seal(wi_kv* kv, wi_error* error);
  *   rows     at most 2147483647
  *   queries  (rows, query_heads, head_dim) f32, rotated, not scaled
  *   cancel   may be NULL
- *   out      out: (rows, query_heads, head_dim) f32, normalised. Unspecified after a failure
+ *   out      out: (rows, query_heads, head_dim) f32, normalised; may be the queries' place. Unspecified after a failure
  *   lse_out  NULL, or out: (rows, query_heads) natural log of the sum of exponentials, for merging with
  *            attention over other tokens. Unspecified after a failure
  * Errors: WI_E_STATE if the layer is empty; WI_E_CANCELLED, WI_E_BUSY; WI_E_IO and WI_E_FORMAT of the slow tier, as

@@ -418,7 +418,8 @@ wi_status wi_session_prefill(wi_session* session, const int32_t* tokens, uint64_
                              const wi_prefill_params* params, wi_cancel* cancel, wi_error* error) {
   return guard(error, [&] {
     const wi_session& of = required(session, "session");
-    const std::span<const int32_t> ids = to_span(tokens, count, "tokens");
+    // Checked and read where nobody changes them meanwhile: a callback of the call's own may.
+    const std::vector<int32_t> ids = copied(to_span(tokens, count, "tokens"));
     check_tokens("tokens", ids, of.model->config.vocab);
     of.object->prefill(ids, to_prefill_params(params), token_of(cancel));
   });

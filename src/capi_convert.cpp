@@ -203,9 +203,9 @@ TaskParams to_task_params(const wi_task_params* params, int32_t vocab) {
   const std::string_view text = to_text(p.text, p.text_length, "wi_task_params.text");
   check(tokens.empty() || text.empty(), WI_E_ARGUMENT, "wi_task_params has ", tokens.size(), " tokens and ",
         text.size(), " bytes of text, only one of the two can be the prompt");
-  check_tokens("wi_task_params.tokens", tokens, vocab);
   TaskParams out;
-  out.tokens.assign(tokens.begin(), tokens.end());
+  out.tokens = copied(tokens);
+  check_tokens("wi_task_params.tokens", out.tokens, vocab);
   out.text = text;
   out.tokenize_flags = p.tokenize_flags;
   out.priority = p.priority;

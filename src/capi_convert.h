@@ -50,6 +50,10 @@ wi_task_info to_task_info(const TaskInfo& info);
 // Argument checks that several calls share.
 void check_tokens(const char* name, std::span<const int32_t> tokens, int32_t vocab);
 void check_flags(const char* name, uint32_t flags, uint32_t known);
+template <class T>
+std::vector<T> copied(std::span<const T> values) {
+  return {values.begin(), values.end()};
+}
 // Text or an array of a length: NULL only if it is empty, and no longer than memory can be.
 template <class T>
 std::span<const T> to_span(const T* values, uint64_t count, const char* name) {

@@ -1,6 +1,7 @@
 #include "src/kv_store.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "src/memory_plan.h"
@@ -158,12 +159,28 @@ void KvStore::rest() noexcept {
   if (resident_) resident_->rest(sequence_.segments());
 }
 
+namespace {
+
+bool overlap(const float* a, int64_t a_count, const float* b, int64_t b_count) {
+  const std::less<const float*> before;
+  return before(a, b + b_count) && before(b, a + a_count);
+}
+
+}  // namespace
+
 void KvStore::attend(int32_t layer, int64_t rows, const float* queries, const CancelToken* cancel, float* out,
                      float* lse) {
   Use use(*this);
   const int64_t end = written_[static_cast<size_t>(layer)];
   check(end > 0, WI_E_STATE, "layer ", layer, " has no tokens");
   if (rows == 0) return;
+  // Estimates read the queries when what was attended is written.
+  const int64_t vectors = rows * params_.query_heads, numbers = vectors * params_.shape.head_dim;
+  std::vector<float> own;
+  if (overlap(queries, numbers, out, numbers) || (lse && overlap(queries, numbers, lse, vectors))) {
+    own.assign(queries, queries + numbers);
+    queries = own.data();
+  }
   auto workspace = runtime_->workspace();
   StepStats stats;
   Row row;

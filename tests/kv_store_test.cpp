@@ -135,6 +135,30 @@ void small_budgets_stay_near_and_read_less(void**) {
   assert_true(stats.certified_coverage <= stats.estimated_coverage + 1e-6 && stats.estimated_coverage < 1);
 }
 
+// Or over its end, or where the sums are.
+void attention_may_go_where_its_queries_are(void**) {
+  const Data data(3000);
+  for (const char* policy : {"wave", "full"}) {
+    KvStore store(runtime(), store_params(policy, 0.1f));
+    data.append(store, 0, 3000);
+    store.seal();
+    for (const int64_t rows : {1, 3, 20}) {
+      const size_t count = static_cast<size_t>(rows) * kQueryWidth;
+      const std::vector<float> queries = normals(count, 5);
+      std::vector<float> out(count), place(2 * count), at(count);
+      store.attend(1, rows, queries.data(), nullptr, out.data(), nullptr);
+      for (const size_t behind : {size_t{0}, size_t{7}, count - 1}) {
+        std::copy(queries.begin(), queries.end(), place.begin());
+        store.attend(1, rows, place.data(), nullptr, place.data() + behind, nullptr);
+        assert_true(std::equal(out.begin(), out.end(), place.begin() + static_cast<ptrdiff_t>(behind)));
+      }
+      std::copy(queries.begin(), queries.end(), place.begin());
+      store.attend(1, rows, place.data(), nullptr, at.data(), place.data());
+      assert_true(at == out);
+    }
+  }
+}
+
 // Two KV heads: two workers take one each, through all stages; seven do one stage after the other together.
 void lanes_give_the_same_bits_one_by_one_and_all_at_once(void**) {
   const Data data(3000);
@@ -340,6 +364,7 @@ void a_failed_append_gives_its_room_back(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(attend_equals_softmax_over_what_was_appended),
+      cmocka_unit_test(attention_may_go_where_its_queries_are),
       cmocka_unit_test(small_budgets_stay_near_and_read_less),
       cmocka_unit_test(lanes_give_the_same_bits_one_by_one_and_all_at_once),
       cmocka_unit_test(layers_may_run_ahead_of_each_other),

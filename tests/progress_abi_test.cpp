@@ -113,6 +113,32 @@ void a_host_hears_of_its_prefill_within_a_chunk(void**) {
   assert_true(logits_of(session.get()) == logits_of(unheard.get()));
 }
 
+// From a callback of the call's own.
+void a_host_may_change_its_tokens_while_they_are_read(void**) {
+  const std::vector<int32_t> given = some_tokens(kTokens / 2);
+  auto silent = sized<wi_prefill_params>();
+  silent.chunk_tokens = 64;
+  Session unchanged = fresh_session();
+  assert_works(read(unchanged.get(), given, &silent, error));
+  for (const int32_t other : {5, INT32_MIN}) {
+    std::vector<int32_t> tokens = given;
+    Host host;
+    host.then = [&](uint64_t, uint64_t) {
+      std::fill(tokens.begin(), tokens.end(), other);
+      return 0;
+    };
+    Session session = fresh_session();
+    const wi_prefill_params params = host.params(64);
+    assert_works(read(session.get(), tokens, &params, error));
+    assert_int_equal(tokens[0], other);
+    std::vector<int32_t> held(given.size());
+    uint64_t count = 0;
+    assert_works(wi_session_tokens(session.get(), held.data(), held.size(), &count, error));
+    assert_true(held == given);
+    assert_true(logits_of(session.get()) == logits_of(unchanged.get()));
+  }
+}
+
 void a_host_ends_its_prefill_within_a_chunk(void**) {
   const std::vector<int32_t> tokens = some_tokens(kTokens);
   Session session = fresh_session();
@@ -228,6 +254,7 @@ int close_world(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(a_host_hears_of_its_prefill_within_a_chunk),
+      cmocka_unit_test(a_host_may_change_its_tokens_while_they_are_read),
       cmocka_unit_test(a_host_ends_its_prefill_within_a_chunk),
       cmocka_unit_test(a_host_hears_of_a_text_that_is_tokenised),
       cmocka_unit_test(a_callback_may_use_other_sessions_and_tasks_of_its_runtime),
