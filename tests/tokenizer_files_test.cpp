@@ -139,6 +139,23 @@ void ends_come_from_every_file(void**) {
               end < 50);
 }
 
+// What LlamaConfig begins with, which a config.json need not say.
+void a_llama_that_names_no_end_has_its_class_s(void**) {
+  const json& file = fixture("config-decoder");
+  json companions = file.at("companions");
+  companions["tokenizer_config"].erase("eos_token");
+  const auto ends = [&](const json& config) {
+    companions["config"] = config;
+    return read(tokenizer_json(file), companions, file.at("vocab")).end_of_generation;
+  };
+  const auto is_end = [](const Ids& ids) { return std::count(ids.begin(), ids.end(), 2); };
+  assert_int_equal(is_end(ends({{"model_type", "llama"}})), 1);
+  assert_int_equal(is_end(ends({{"model_type", "mistral"}})), 1);
+  assert_int_equal(is_end(ends({{"model_type", "qwen2"}})), 0);
+  assert_int_equal(is_end(ends({{"model_type", "llama"}, {"eos_token_id", nullptr}})), 0);
+  assert_int_equal(is_end(ends({{"model_type", "llama"}, {"eos_token_id", 5}})), 0);
+}
+
 // A <pad> for training, as Llama 2's folders have it: the model has no row for it.
 void a_declared_token_beyond_the_embedding_is_left_out(void**) {
   const json& file = fixture("llama-2");
@@ -454,6 +471,7 @@ int main() {
       cmocka_unit_test(decoding_takes_away_what_encoding_added),
       cmocka_unit_test(bytes_that_utf8_never_has_may_be_missing),
       cmocka_unit_test(ends_come_from_every_file),
+      cmocka_unit_test(a_llama_that_names_no_end_has_its_class_s),
       cmocka_unit_test(a_declared_token_beyond_the_embedding_is_left_out),
       cmocka_unit_test(bos_is_what_the_template_puts_first),
       cmocka_unit_test(what_is_not_implemented_is_refused_by_name),

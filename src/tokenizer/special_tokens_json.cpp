@@ -206,6 +206,11 @@ void read_ends(const TokenizerTexts& texts, Vocabulary* vocabulary) {
   std::vector<int64_t> ends =
       JsonFields(*generation, "generation_config.json").integers("eos_token_id", 0, last);
   if (ends.empty()) ends = JsonFields(*config, "config.json").integers("eos_token_id", 0, last);
+  // And by what its class of configurations begins with, where nothing is said at all.
+  if (ends.empty() && !config->contains("eos_token_id") && last >= 2) {
+    const std::string type = JsonFields(*config, "config.json").find_text("model_type").value_or("");
+    if (type == "llama" || type == "mistral") ends = {2};
+  }
   if (vocabulary->eos < 0 && !ends.empty()) vocabulary->eos = static_cast<int32_t>(ends.front());
   vocabulary->end_of_generation.insert(vocabulary->end_of_generation.end(), ends.begin(), ends.end());
   add_known_ends(vocabulary, texts.watch);

@@ -33,10 +33,12 @@ CLASSES = [None, "LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "
            "PreTrainedTokenizer", "BloomTokenizerFast", "SomebodysTokenizer", "RobertaTokenizerFast"]
 PATTERNS = [fixtures.QWEN2, fixtures.LLAMA3, r"\p{N}{1,3}", r"\s+"]
 MODELS = json.loads((TESTS / "fixtures/tokenizer_files.json").read_text())["models"]
+KNOWN_ENDS = (b"</s>", b"<|end|>", b"<|endoftext|>", b"<eos>")  # of the tokens that folders have: by name here, whatever their files say
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
-TEMPLATE = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>{% endfor %}<|user|>"
+# With words in its prose that folders may add to the vocabulary: they are no marks of the template's.
+TEMPLATE = "the word a b \u00e9t\u00e9.{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>{% endfor %}<|user|>"
 
 
 def random_pipeline(rng, kind):
@@ -96,14 +98,25 @@ def random_folder(rng, models):
     if rng.random() < 0.2:
         again = [token if rng.random() < 0.7 else with_random_flags(rng, token["content"], token["id"]) for token in tokens]
         config["added_tokens_decoder"] = {str(token["id"]): {key: value for key, value in token.items() if key != "id"} for token in again}
-    return tokenizer, {"tokenizer_config": config, "config": {"model_type": model_type}}, len(models[kind]["vocab"]) + 16
+    companions = {"tokenizer_config": config, "config": {"model_type": model_type}}
+    vocab = len(models[kind]["vocab"]) + 16
+    if "added_tokens_decoder" not in config and rng.random() < 0.3:
+        next_id = max([size - 1] + [token["id"] for token in tokens]) + 1
+        companions["added_tokens"] = {text: next_id + i for i, text in enumerate(rng.sample(["<one>", "two words", "<|three|>"], rng.choice([1, 2])))}
+    for name in ("config", "generation_config"):
+        if rng.random() < 0.4:
+            companions.setdefault(name, {})["eos_token_id"] = rng.choice([2, rng.randrange(3, vocab), [rng.randrange(3, vocab), 2]])
+    if rng.random() < 0.2:
+        companions.setdefault("generation_config", {})["temperature"] = 0.5
+    return tokenizer, companions, vocab
 
 
 def write_model(folder, vocab):
     """One random layer beside config.json, which it completes."""
     path = pathlib.Path(folder, "config.json")
-    kind = json.loads(path.read_text())["model_type"]
-    path.write_text(json.dumps({"model_type": kind, "vocab_size": vocab, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+    config = json.loads(path.read_text())
+    kind = config["model_type"]
+    path.write_text(json.dumps(config | {"vocab_size": vocab, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
                                 "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64}))
     layer, shapes = "model.layers.0.", {"model.embed_tokens.weight": (vocab, 16), "lm_head.weight": (vocab, 16), "model.norm.weight": (16,)}
     shapes |= {layer + name + ".weight": (16,) for name in ("input_layernorm", "post_attention_layernorm")}
@@ -125,6 +138,21 @@ def difference(model, reference, texts):
     wanted = reference.encode("a").ids[:1] == [1] and len(reference.encode("a")) > len(reference.encode("a", add_special_tokens=False))
     first = model.tokenize(b"a", bos=True, special=True)[:1] == [1]
     return None if first == wanted else ("bos", first)
+
+
+def ends_difference(model, folder, vocab):
+    """What ends an answer here and not in transformers, or the other way round, but for known ends, which end one here by their text; None. Where
+    generation_config.json names none, transformers stops at none; here config.json's count."""
+    try:
+        wanted = transformers.GenerationConfig.from_pretrained(folder).eos_token_id
+    except OSError:
+        wanted = None
+    if wanted is None:
+        wanted = transformers.GenerationConfig.from_model_config(transformers.AutoConfig.from_pretrained(folder)).eos_token_id
+    wanted = set() if wanted is None else {wanted} if isinstance(wanted, int) else set(wanted)
+    found = set(model.ends(vocab))
+    own = {id for id in found - wanted if model.detokenize([id]) in KNOWN_ENDS}
+    return None if found - own == wanted else ("ends", sorted(found), sorted(wanted))
 
 
 def conversation_difference(model, reference, texts):
@@ -153,7 +181,7 @@ def random_case(rng, folder):
         reference = None
 
     def compare(model, reference):
-        found = difference(model, reference, texts) or conversation_difference(model, reference, texts)
+        found = difference(model, reference, texts) or conversation_difference(model, reference, texts) or ends_difference(model, folder, vocab)
         return f"{found}\n    {json.dumps(companions)}\n    {json.dumps(tokenizer | {'model': {}})}" if found else None
     return reference, folder, compare
 

@@ -34,6 +34,10 @@ class Event(c.Structure):
                 ("text", c.c_char_p), ("text_length", c.c_uint64)]
 
 
+class TokenInfo(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("flags", c.c_int32), ("text", c.c_void_p), ("text_length", c.c_uint64)]
+
+
 class ChatMessage(c.Structure):
     _fields_ = [("struct_size", c.c_uint32), ("reserved", c.c_int32), ("role", c.c_char_p), ("content", c.c_char_p),
                 ("content_length", c.c_uint64), ("fields_json", c.c_char_p)]
@@ -44,6 +48,7 @@ class ChatParams(c.Structure):
                 ("now", c.c_int64)]
 
 
+TOKEN_END = 2  # WI_TOKEN_END
 PRECISIONS = {"fast": 0, "f32": 1, "high": 2, "int8": 3}  # WI_PRECISION_*
 
 
@@ -90,6 +95,15 @@ class Model:
         if count.value:
             call(ids, count.value, count)
         return list(ids)
+
+    def ends(self, vocab):
+        """The tokens that end an answer."""
+        info, ends = sized(TokenInfo), []
+        for token in range(vocab):
+            self.library.call("wi_model_token_info", self.handle, token, c.byref(info))
+            if info.flags & TOKEN_END:
+                ends.append(token)
+        return ends
 
     def detokenize(self, ids):
         """ids -> bytes, control tokens by name"""
