@@ -32,6 +32,17 @@ inline int32_t wave_most_clusters(const PolicyParams& params, int32_t tokens) {
   return static_cast<int32_t>(std::min<int64_t>(most, tokens));
 }
 
+// Up to where the numbers of so many centroids go when k-means scores keys in integers: a score, whose key has numbers up to
+// 127, leaves room in 32 bits for which centroid it is of, among those that an instruction set with 8 side by side, the
+// fewest, puts into one place. So all round alike.
+WI_ON_BOTH inline int32_t wave_largest_number(int32_t centroids, int32_t head_dim) {
+  const int64_t places = 2 * ((int64_t{centroids} + 7) / 8);
+  int bits = 1;
+  while (int64_t{1} << bits < places) ++bits;
+  const int64_t most = (int64_t{1} << (31 - bits)) / (127 * int64_t{head_dim});
+  return static_cast<int32_t>(most < 1 ? 1 : most > 127 ? 127 : most);
+}
+
 // WaveIndex's extents.
 WI_ON_BOTH inline uint32_t wave_extent(float radius, float spread) {
   constexpr float kMost = kWaveMostExtent;

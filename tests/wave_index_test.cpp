@@ -236,7 +236,8 @@ double distances_of(const Cache& cache) {
   return sum;
 }
 
-// Many centroids of many dimensions leave few bits to a score; no instruction set may have less than is enough.
+// Many centroids of many dimensions leave few bits to a score; no instruction set may have less than is enough, nor more
+// than another.
 void large_segments_are_clustered_as_well_on_every_instruction_set(void**) {
   constexpr int32_t kTokens = 2048, kDim = 2048;
   PolicyParams params;
@@ -245,14 +246,18 @@ void large_segments_are_clustered_as_well_on_every_instruction_set(void**) {
   const std::vector<float> keys = drawn(Keys::clustered, kTokens, kDim);
   const std::vector<float> values = drawn(Keys::uniform, kTokens, kDim, 1);
   double least = INFINITY, most = 0;
+  std::vector<std::vector<int32_t>> offsets;
   test::for_each_simd([&](const char* name) {
     Cache cache(cpu::wave_policy, params, DType::f16, kDim);
     cache.seal(keys, values);
     const double distances = distances_of(cache);
     std::printf("%s: %.0f\n", name, distances);
     least = std::min(least, distances), most = std::max(most, distances);
+    const SegmentView& view = cache.views[0];
+    offsets.emplace_back(view.offsets, view.offsets + view.partitions + 1);
   });
   assert_true(most < 1.01 * least);
+  for (const auto& other : offsets) assert_true(other == offsets[0]);
 }
 
 // Of each cluster what the cut leaves of it, in the same order, described as any index is.

@@ -14,6 +14,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/byte_products-inl.h"
 #include "kernels/cpu/policy/wave_cluster.h"
+#include "kernels/wave_clusters.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
@@ -144,9 +145,8 @@ void pack_panels(const float* centroids, int32_t count, int32_t head_dim, int32_
   const size_t dim = static_cast<size_t>(head_dim), words = words_of(dim);
   const Panels packed = panels_of(count, scratch);
   const size_t panels = packed.count;
-  // The largest number with which a score leaves room for those bits.
-  const int64_t room = (int64_t{1} << (31 - packed.number_bits)) / (127 * static_cast<int64_t>(dim));
-  const float most = static_cast<float>(HWY_MIN(int64_t{127}, HWY_MAX(int64_t{1}, room)));
+  static_assert(kPanel >= 8 || HWY_TARGET == HWY_SCALAR);
+  const float most = static_cast<float>(wave_largest_number(count, head_dim));
   float largest = 0;
   for (size_t i = 0; i < static_cast<size_t>(count) * dim; i++)
     largest = HWY_MAX(largest, std::abs(centroids[i]));

@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kNumberThreads) wave_number_kernel(WaveIndexAr
 #pragma unroll
     for (int j = 0; j < 8; j++) largest = fmaxf(largest, fabsf(__fmul_rn(numbers[j], inverse)));
   });
-  const float scale = largest > 0 ? 127 / largest : 0;
+  const float most = static_cast<float>(wave_largest_number(args.centroids, dim));
+  const float scale = largest > 0 ? most / largest : 0;
   each([&](int32_t i, const float(&numbers)[8]) {
     unsigned packed[2] = {};
 #pragma unroll
