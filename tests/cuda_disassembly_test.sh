@@ -2,7 +2,8 @@
 # What the instructions of CUDA's hot kernels are, for each architecture: tensor cores where products are theirs, the
 # dot products of bytes where codes are scored, and memory in pieces of 16 bytes, by copies that no register waits for
 # where a kernel has tiles of it in shared memory. The compiler leaves any of that without a word: for an alignment that
-# it cannot see, or a type of another name.
+# it cannot see, or a type of another name. And that each kernel waits for its turn, where those of a stream are launched
+# ahead (kernels/cuda/launch.h), before it reads or writes what another may be at: on an emulated device none is ahead.
 #
 #   tests/cuda_disassembly_test.sh CUOBJDUMP LIBRARY    with the kernels
 set -euo pipefail
@@ -60,6 +61,34 @@ check() {
     }'
 }
 
+# Passes the disassembly on: of kernels that begin with in_turn() (kernels/cuda/device.cuh), before which there may be
+# constants, shared memory and prefetches. One that ends before it is none either: the next would take what is before
+# them both for done.
+check_turns() {
+  awk '
+    function close_function() {
+      if (name && !waits) { printf "%s does not wait for its turn\n", name >"/dev/stderr"; bad++ }
+    }
+    { print }
+    /Function :/ { close_function(); name = $3; waits = 0; kernels++; next }
+    waits || !/^[ \t]*\/\*[0-9a-f]+\*\/.*;/ { next }
+    {
+      opcode = $2 ~ /^@/ ? $3 : $2
+      sub(/\..*/, "", opcode)
+    }
+    opcode == "ACQBULK" { waits = 1 }
+    opcode ~ /^(LD|LDG|LDGSTS|LDGMC|ST|STG|ATOM|ATOMG|RED|REDG|REDAS|EXIT|RET|CALL|(UBLK|UTMA).*)$/ {
+      printf "%s: %s before its turn\n", name, $0 >"/dev/stderr"
+      bad++
+      waits = 1 # as it should have by now
+    }
+    END {
+      close_function()
+      printf "%d kernels, %d before their turn\n", kernels, bad >"/dev/stderr"
+      exit (bad > 0 || !kernels)
+    }'
+}
+
 # It can fail.
 good=$'Function : _Z8k_kernelI\n /*0010*/ LDG.E.128 R4, [R2] ;'
 check "k_kernel $load" <<<"$good" >/dev/null
@@ -70,7 +99,19 @@ for wrong in '' "${good/k_kernel/l_kernel}" "${good/.128/.64}" "${good/LDG/LDS}"
   fi
 done
 
-for architecture in sm_80 sm_90a; do
-  echo "$architecture:"
-  "$cuobjdump" -sass -arch "$architecture" "$library" | check "${hot_kernels[@]}"
+good=$'Function : k\n /*0010*/ LDC.64 R2, c[0x0][0x210] ;\n /*0020*/ @P0 CCTL.E.PF2 [R2] ;\n /*0030*/ ACQBULK ;'
+good+=$'\n /*0040*/ @P0 LDG.E.128 R4, [R2] ;\n /*0050*/ EXIT ;'
+check_turns <<<"$good" >/dev/null 2>&1
+for wrong in '' "${good/ACQBULK/NOP}" "$good"$'\n'"${good/ACQBULK/PREEXIT}" "${good/CCTL/LDG}" "${good/@P0 CCTL/ST}" \
+  "${good/CCTL.E.PF2/ATOMG.E.ADD}" "${good/@P0 CCTL/LDGSTS}" "${good/@P0 CCTL.E.PF2/EXIT}"; do
+  if check_turns <<<"$wrong" >/dev/null 2>&1; then
+    echo "tests/cuda_disassembly_test.sh finds each at its turn in: $wrong" >&2
+    exit 1
+  fi
 done
+
+disassembly() { "$cuobjdump" -sass -arch "$1" "$library"; }
+echo sm_80:
+disassembly sm_80 | check "${hot_kernels[@]}"
+echo sm_90a:
+disassembly sm_90a | check_turns | check "${hot_kernels[@]}"

@@ -6,7 +6,7 @@
 #                         other languages, each with its language's own tools, which it installs where they are missing
 #   tests/run.sh --all    also: every test under ASan and UBSan, every fuzz target for a few seconds, the concurrent
 #                         tests under TSan, and the library and the samples built for 64-bit ARM; fails without a
-#                         CUDA toolkit
+#                         CUDA toolkit, and without cuobjdump in it or in the path
 #   tests/run.sh --devices  whole sessions on an emulated device, under ASan and UBSan
 #   tests/run.sh --arm64  a build for 64-bit ARM by Debian's cross compiler, and its tests on an emulated processor, of
 #                         which each instruction takes many: 82 minutes on two cores
@@ -36,6 +36,10 @@ main() {
   local toolkit cuda=()
   if toolkit=$("$top/tests/cuda_toolkit.sh" "$top/build-cuda-toolkit"); then
     cuda=(-DWAVEINFER_CUDA=ON -DCUDAToolkit_ROOT="$toolkit")
+    if [ -n "$all" ] && ! PATH=$toolkit/bin:$PATH command -v cuobjdump >/dev/null; then
+      echo "tests/run.sh: no cuobjdump in $toolkit/bin or the path, which cuda_disassembly_test needs" >&2
+      exit 1
+    fi
   elif [ -z "$all" ]; then
     echo "tests/run.sh: goes on without the CUDA backend" >&2
     cuda=(-DWAVEINFER_CUDA=OFF)
