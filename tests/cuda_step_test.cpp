@@ -107,6 +107,31 @@ void another_layer_of_a_step_is_its_kernels_alone(void**) {
   assert_int_equal(calls[4] - calls[3], of_a_layer);
 }
 
+// Nor with a cache of hot pages, with which steps are no graphs: all that a layer takes are its launches, also of kernels
+// that have to ask for so much shared memory (attend's, of rows of 1 KB).
+void a_layer_of_a_step_with_a_cache_is_its_kernels_alone(void**) {
+  constexpr uint64_t kKernels = 15;  // and none more for the other rows
+  const Shape shapes[] = {{.fast_share = 0.3f, .slab_bytes = 256},
+                          {.kv = DType::f32, .fast_share = 0.3f, .head_dim = 256, .slab_bytes = 256}};
+  for (const Shape& shape : std::span(shapes).first(emulated_or(1u, 2u))) {
+    uint64_t calls[2];
+    for (const int32_t layers : {2, 3}) {
+      cuda_emulation::reset(test::seed());
+      Shape of = shape;
+      of.layers = layers;
+      World device(cuda_backend(), of);
+      const auto session = device.session();
+      session->prefill(prompt(300), {}, nullptr);
+      leave_the_device(device, *session);
+      const Steps steps = steps_of(*session, 4);
+      assert_true(device.runtime->buffer->stats().frame_bytes > 0);
+      assert_int_equal(steps.graphs.back(), 0);
+      calls[layers - 2] = steps.calls.back();
+    }
+    assert_int_equal(calls[1] - calls[0], kKernels * cuda_emulation::kCallsOfLaunch);
+  }
+}
+
 // Sessions of a batch whose tails get a block in this step or that: what lies behind the lists of one stays where it is.
 void a_tail_that_gets_a_block_needs_no_other_graph(void**) {
   needs_padding_cleared();
@@ -408,6 +433,7 @@ int main() {
       cmocka_unit_test_setup(lists_that_grow_from_layer_to_layer_are_written_where_they_are, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_layers, reset),
       cmocka_unit_test_setup(another_layer_of_a_step_is_its_kernels_alone, reset),
+      cmocka_unit_test_setup(a_layer_of_a_step_with_a_cache_is_its_kernels_alone, reset),
       cmocka_unit_test_setup(a_tail_that_gets_a_block_needs_no_other_graph, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_sessions, reset),
       cmocka_unit_test_setup(refused_graphs_change_no_bit, reset),

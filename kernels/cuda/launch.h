@@ -13,13 +13,14 @@
 
 namespace wi::cuda {
 
-// Of the current device.
-bool launches_early();
+int current_device();  // negative: the runtime does not say
+bool launches_early(int device);
 
 constexpr size_t kSharedWithoutAsking = size_t{48} << 10;
-// Lets the kernel's blocks have as much as the current device gives: one number, whatever this launch takes, for it is
-// the kernel's, and another thread may be about to launch it with more.
-cudaError_t allow_shared(const void* kernel);
+// Lets the kernel's blocks have as much as the device gives, which is the current one: one number, whatever this launch
+// takes, for it is the kernel's, and another thread may be about to launch it with more. Each thread asks once, and
+// again where a host has reset the device, which then knows nothing of it.
+cudaError_t allow_shared(const void* kernel, int device, bool again);
 
 // A step is told from others by the bytes of its launches, of which those between a struct's members are of no meaning and
 // whatever they happen to be. Where the compiler does not clear them, steps that are alike may not be seen to be.
@@ -74,10 +75,7 @@ struct KernelCall {
 template <class... Params>
 cudaError_t launch_now(const std::byte* given, cudaStream_t stream) {
   const auto& call = *reinterpret_cast<const KernelCall<Params...>*>(given);
-  if (call.shared_bytes > kSharedWithoutAsking) {
-    const cudaError_t error = allow_shared(reinterpret_cast<const void*>(call.kernel));
-    if (error != cudaSuccess) return error;
-  }
+  const int device = current_device();
   cudaLaunchConfig_t config = {};
   config.gridDim = call.grid;
   config.blockDim = call.block;
@@ -87,9 +85,20 @@ cudaError_t launch_now(const std::byte* given, cudaStream_t stream) {
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &early;
-  config.numAttrs = launches_early() ? 1 : 0;
-  return call.parameters.with(
-      [&](const auto&... each) { return cudaLaunchKernelEx(&config, call.kernel, each...); });
+  config.numAttrs = launches_early(device) ? 1 : 0;
+  const auto begin = [&] {
+    return call.parameters.with(
+        [&](const auto&... each) { return cudaLaunchKernelEx(&config, call.kernel, each...); });
+  };
+  if (call.shared_bytes <= kSharedWithoutAsking) return begin();
+  cudaError_t error = cudaSuccess;
+  for (const bool again : {false, true}) {
+    error = allow_shared(reinterpret_cast<const void*>(call.kernel), device, again);
+    if (error == cudaSuccess) error = begin();
+    if (error != cudaErrorInvalidValue) break;  // which is what a launch with more than is allowed says
+    (void)cudaGetLastError();
+  }
+  return error;
 }
 
 // Arguments are copied when this is called. Nothing is waited for.

@@ -73,9 +73,14 @@ OnDevice::~OnDevice() {
 // By device, 0: nobody has asked, 1: no, 2: yes. Each thread asks once.
 static thread_local int8_t early[Contexts::kDevices];
 
-bool launches_early() {
-  int device = 0, major = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= Contexts::kDevices) return false;
+int current_device() {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+
+bool launches_early(int device) {
+  int major = 0;
+  if (device < 0 || device >= Contexts::kDevices) return false;
   if (!early[device]) {
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
       return false;
@@ -84,33 +89,24 @@ bool launches_early() {
   return early[device] == 2;
 }
 
-// What the kernel has without asking. Each thread asks once.
-static cudaError_t static_shared(const void* kernel, size_t* bytes) {
-  struct Known {
+cudaError_t allow_shared(const void* kernel, int device, bool again) {
+  struct Allowed {
     const void* kernel;
-    size_t bytes;
+    int device;
   };
-  static thread_local Known known[64];
-  Known& slot = known[(reinterpret_cast<uintptr_t>(kernel) >> 4) % 64];
-  if (slot.kernel != kernel) {
-    cudaFuncAttributes attributes = {};
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-    if (error != cudaSuccess) return error;
-    slot = {kernel, attributes.sharedSizeBytes};
-  }
-  *bytes = slot.bytes;
-  return cudaSuccess;
-}
-
-cudaError_t allow_shared(const void* kernel) {
-  int device = 0;
-  size_t has = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  const size_t all = error == cudaSuccess ? shared_bytes_of(device, &error) : 0;
-  if (error == cudaSuccess) error = static_shared(kernel, &has);
-  if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(all - has));
+  static thread_local Allowed allowed[64];
+  Allowed& slot = allowed[((reinterpret_cast<uintptr_t>(kernel) >> 4) + static_cast<unsigned>(device)) % 64];
+  if (!again && slot.kernel == kernel && slot.device == device) return cudaSuccess;
+  slot = {};
+  cudaError_t error = cudaSuccess;
+  const size_t all = shared_bytes_of(device, &error);
+  cudaFuncAttributes attributes = {};
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(all - attributes.sharedSizeBytes));
+  if (error == cudaSuccess) slot = {kernel, device};
+  return error;
 }
 
 size_t shared_bytes_of(int32_t index, cudaError_t* error) {

@@ -36,6 +36,8 @@ int64_t graphs();                             // that there are, instantiated or
 uint64_t pins();                              // of them, to cudaMallocHost
 int last_pin_node();  // that the calling thread preferred at the last one; -1: none, -2: the system does not say
 
+// Of the calls, those of a kernel's launch: which device is current, and the launch.
+inline constexpr uint64_t kCallsOfLaunch = 2;
 // The nth call to cudaMalloc, cudaMallocHost or cudaGraphInstantiate from now on, and those after it, fail. Negative:
 // none.
 void fail_allocations_from(int64_t nth);

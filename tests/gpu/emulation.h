@@ -20,6 +20,7 @@ void fail_launch(int64_t nth);
 void refuse_launch(int64_t nth);  // as the emulation's, both
 void refuse_graph_launch(int64_t nth);
 uint64_t api_calls();  // launches, of kernels and of graphs, copies and fills
+inline constexpr uint64_t kCallsOfLaunch = 1;
 uint64_t graph_launches();
 int64_t graphs();  // that can be launched
 void allow_capture(bool allowed);
