@@ -82,6 +82,43 @@ void pinned_memory_is_of_the_devices_node(void**) {
   assert_int_equal(cuda_emulation::last_pin_node(), -1);
 }
 
+// Each has memory, streams and kernels of its own, whichever was asked for something last.
+void sessions_of_two_devices_answer_side_by_side(void**) {
+  const auto lives = [](std::initializer_list<int32_t> devices) {
+    cuda_emulation::reset(test::seed());
+    cuda_emulation::Machine machine;
+    machine.devices = 2;
+    cuda_emulation::set_machine(machine);
+    std::vector<std::unique_ptr<World>> worlds;
+    std::vector<std::shared_ptr<Session>> sessions;
+    for (const int32_t device : devices) {
+      worlds.push_back(std::make_unique<World>(
+          cuda_backend(), Shape{.policy = "wave", .fast_share = 0.3f, .slab_bytes = 256, .device = device}));
+      sessions.push_back(worlds.back()->session());
+    }
+    const auto each = [&](auto&& use) {
+      for (size_t i = 0; i < sessions.size(); ++i) use(*worlds[i], *sessions[i]);
+    };
+    std::vector<std::vector<float>> logits(sessions.size());
+    each([](World&, Session& session) { session.prefill(prompt(300), {}, nullptr); });
+    each([](World& world, Session& session) { leave_the_device(world, session); });
+    for (int step = 0; step < 6; ++step) each([](World&, Session& session) { session.decode(nullptr); });
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      const auto fork = sessions[i]->fork();
+      fork->prefill(prompt(90, 1), {}, nullptr);
+      for (Session* one : {sessions[i].get(), fork.get()}) {
+        const std::vector<float> own = logits_of(*one);
+        logits[i].insert(logits[i].end(), own.begin(), own.end());
+      }
+    }
+    for (const int32_t device : devices) assert_true(cuda_emulation::launches_on(device) > 0);
+    assert_string_equal(cuda_emulation::report().c_str(), "");
+    return logits;
+  };
+  const auto alone = lives({0}), both = lives({0, 1});
+  for (const std::vector<float>& own : both) assert_true(own == alone[0]);
+}
+
 // However many blocks of tokens keys and values lie in.
 void sealing_takes_as_many_copies_for_many_tokens_as_for_few(void**) {
   World world(cuda_backend(), {"wave", DType::f16, DType::f16, 2});
@@ -177,6 +214,7 @@ int main() {
       cmocka_unit_test_setup(the_next_piece_is_pinned_before_it_is_wanted, reset),
       cmocka_unit_test_setup(what_is_pinned_ahead_is_within_the_limit, reset),
       cmocka_unit_test_setup(pinned_memory_is_of_the_devices_node, reset),
+      cmocka_unit_test_setup(sessions_of_two_devices_answer_side_by_side, reset),
       cmocka_unit_test_setup(sealing_takes_as_many_copies_for_many_tokens_as_for_few, reset),
       cmocka_unit_test_setup(a_hosts_own_context_stays_current_and_is_not_used, reset),
       cmocka_unit_test_setup(what_a_host_captures_is_left_whole, reset),

@@ -30,19 +30,20 @@ const std::string& report();                  // the first fault's; empty: there
 inline constexpr bool kForgetsFaults = true;  // reset() is enough to go on after one
 bool sees_accesses();                         // whether the sources report their accesses
 uint64_t launches();                          // kernels run since reset()
+uint64_t launches_on(int device);             // of them
 uint64_t api_calls();                         // calls to the runtime since reset()
 uint64_t graph_launches();                    // of them, of graphs
 int64_t graphs();                             // that there are, instantiated or not, whenever they were made
 uint64_t pins();                              // of them, to cudaMallocHost
 int last_pin_node();  // that the calling thread preferred at the last one; -1: none, -2: the system does not say
-
 // Of the calls, those of a kernel's launch: which device is current, and the launch.
 inline constexpr uint64_t kCallsOfLaunch = 2;
+
 // The nth call to cudaMalloc, cudaMallocHost or cudaGraphInstantiate from now on, and those after it, fail. Negative:
 // none.
 void fail_allocations_from(int64_t nth);
 
-// The machine, until reset(). Devices beyond the first are only there to be counted and chosen.
+// The machine, until reset(). Its devices are alike, and each has memory, streams and events of its own.
 struct Machine {
   int devices = 1;
   int driver = 13000;  // the CUDA version that it knows; 0: there is none
@@ -57,8 +58,10 @@ void set_machine(const Machine& machine);
 // Of that, shared_bytes alone; returns what a block has then: a device has no more than it has.
 size_t limit_shared(size_t bytes);
 
-// A context of the host's own is current to the calling thread: whether it is still, and how many calls that take memory,
-// streams or kernels have gone to it.
+// Devices whose primary context somebody has, which reset() changes nothing of.
+int live_contexts();
+// A context of the host's own, of the first device, is current to the calling thread: whether it is still, and how many
+// calls that take memory, streams or kernels have gone to it.
 void enter_host_context();
 bool in_host_context();
 uint64_t calls_in_host_context();

@@ -33,7 +33,11 @@ int64_t graphs_alive;
 bool captures = true;
 thread_local std::vector<const void*>
     contexts;  // the driver's stack; a device's primary one is its number's address
-constexpr int kHostContext = -1, kPrimaryContexts[8] = {};
+constexpr int kMostDevices = 8, kHostContext = -1, kPrimaryContexts[kMostDevices] = {};
+int holders[kMostDevices];           // of primary contexts
+thread_local int chosen_device = 0;  // by the runtime's call, of who has no context of the driver's
+int running_on = -1;                 // the device of the kernel that runs
+uint64_t device_launches[kMostDevices];
 int pin_node = -1;
 int64_t allocations_left = -1, launches_left = -1, launch_calls_left = -1, graph_calls_left = -1;
 Machine machine;
@@ -42,6 +46,7 @@ uint64_t resets;
 struct Piece {
   size_t bytes;
   size_t mapped;
+  int device;
 };
 
 struct Arena {
@@ -50,6 +55,7 @@ struct Arena {
   size_t used = 0;
   std::map<const std::byte*, Piece> pieces;
   const std::byte *last = nullptr, *last_end = nullptr;  // of the piece that was last looked up
+  int last_device = 0;
   int openings = 0;
 
   bool holds(const void* address) const { return address >= base && address < base + kArenaBytes; }
@@ -77,14 +83,16 @@ void note(cudaError_t error, std::string text) {
 bool in_arena(const void* address) { return arena.holds(address); }
 bool in_device(const void* address, size_t bytes) {
   const auto* const at = static_cast<const std::byte*>(address);
-  if (at >= arena.last && at + bytes <= arena.last_end) return true;
+  const auto reached = [] { return running_on < 0 || running_on == arena.last_device; };  // no peer's
+  if (at >= arena.last && at + bytes <= arena.last_end) return reached();
   auto after = arena.pieces.upper_bound(at);
   if (after == arena.pieces.begin()) return false;
   --after;
   if (at + bytes > after->first + after->second.bytes) return false;
   arena.last = after->first;
   arena.last_end = after->first + after->second.bytes;
-  return true;
+  arena.last_device = after->second.device;
+  return reached();
 }
 bool in_pinned(const void* address, size_t bytes) {
   if (machine.reads_pageable) return true;
@@ -105,6 +113,7 @@ Opening::~Opening() {
 using namespace cuda_emulation;
 
 struct CUevent_st {
+  int device = 0;
   uint64_t recorded = 0, done = 0;
 };
 
@@ -123,6 +132,7 @@ struct Operation {
 }  // namespace cuda_emulation
 
 struct CUstream_st {
+  int device = 0;
   std::deque<Operation> queue;
   bool capturing = false, spoiled = false;  // by something that no graph holds
   bool captures_globally = false;           // while capturing
@@ -145,9 +155,18 @@ std::vector<std::unique_ptr<CUstream_st>> streams;
 std::vector<std::unique_ptr<CUstream_st>>
     forgotten;  // so that no other has the address of one that is still known
 std::vector<std::unique_ptr<CUevent_st>> events;
-std::map<const void*, int> shared_limits;  // what cudaFuncSetAttribute allowed
+std::map<std::pair<const void*, int>, int>
+    shared_limits;  // what cudaFuncSetAttribute allowed, on which device
 
 using Call = std::lock_guard<std::recursive_mutex>;
+
+// Of the context that is current.
+int current() {
+  if (contexts.empty()) return chosen_device;
+  return contexts.back() == &kHostContext
+             ? 0
+             : static_cast<int>(static_cast<const int*>(contexts.back()) - kPrimaryContexts);
+}
 
 // What belongs to the context that it is made in.
 void use_context() {
@@ -211,6 +230,7 @@ CUstream_st* named(CUstream_st* stream) {
   if (!own || made_after != resets) {
     streams.push_back(std::make_unique<CUstream_st>());
     own = streams.back().get();
+    own->device = current();
     made_after = resets;
   }
   return own;
@@ -266,6 +286,7 @@ void reset(uint64_t seed) {
   drawn().seed(seed);
   first_report.clear();
   sticky = last_error = cudaSuccess;
+  std::fill(std::begin(device_launches), std::end(device_launches), 0);
   launch_count = call_count = pin_count = graph_count = 0;
   captures = true;
   allocations_left = launches_left = launch_calls_left = graph_calls_left = -1;
@@ -286,6 +307,7 @@ void reset(uint64_t seed) {
 
 const std::string& report() { return first_report; }
 uint64_t launches() { return launch_count; }
+uint64_t launches_on(int device) { return device_launches[device]; }
 uint64_t api_calls() { return call_count; }
 uint64_t graph_launches() { return graph_count; }
 int64_t graphs() { return graphs_alive; }
@@ -304,6 +326,10 @@ size_t limit_shared(size_t bytes) { return machine.shared_bytes = std::min(bytes
 void fail_launch(int64_t nth) { launches_left = nth; }
 void refuse_launch(int64_t nth) { launch_calls_left = nth; }
 void refuse_graph_launch(int64_t nth) { graph_calls_left = nth; }
+int live_contexts() {
+  const Call call(api);
+  return static_cast<int>(std::count_if(holders, holders + kMostDevices, [](int each) { return each > 0; }));
+}
 void enter_host_context() {
   contexts.push_back(&kHostContext);
   host_context_calls = 0;
@@ -323,15 +349,20 @@ cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
   if (threads == 0 || threads > kMostThreads || threads % 32 || grid.x == 0 || grid.x > 0x7FFFFFFF ||
       grid.y == 0 || grid.y > 65535 || grid.z == 0 || grid.z > 65535)
     return failed(cudaErrorInvalidConfiguration);
-  const auto allowed = shared_limits.find(launch.kernel);
+  CUstream_st* const stream = named(config.stream);
+  if (!known(stream) || stream->device != current()) return failed(cudaErrorInvalidResourceHandle);
+  const auto allowed = shared_limits.find({launch.kernel, stream->device});
   const size_t most = allowed == shared_limits.end() ? kPlainShared : static_cast<size_t>(allowed->second);
   if (config.dynamicSmemBytes > most) return failed(cudaErrorInvalidValue);
   if (launch_calls_left >= 0 && launch_calls_left-- == 0) return failed(cudaErrorMemoryAllocation);
   Operation operation;
-  operation.run = [config, launch = std::make_shared<Launch>(std::move(launch))] {
+  operation.run = [config, device = stream->device, launch = std::make_shared<Launch>(std::move(launch))] {
     if (launches_left >= 0 && launches_left-- == 0)
       return note(cudaErrorIllegalAddress, "a launch that was to fault");
+    running_on = device;
+    ++device_launches[device];
     run_grid(config, *launch);
+    running_on = -1;
   };
   return push(config.stream, std::move(operation));
 }
@@ -339,10 +370,6 @@ cudaError_t enqueue(const cudaLaunchConfig_t& config, Launch launch) {
 }  // namespace cuda_emulation
 
 // ---- the runtime's own calls
-
-namespace {
-thread_local int current_device = 0;
-}
 
 cudaError_t cudaGetDeviceCount(int* out) {
   const Call call(api);
@@ -396,16 +423,34 @@ cudaError_t cudaDeviceGetAttribute(int* out, cudaDeviceAttr attribute, int devic
 namespace {
 CUresult device_of(CUdevice* out, int index) { return *out = index, CUDA_SUCCESS; }
 CUresult retain_primary(CUcontext* out, CUdevice device) {
-  if (device < 0 || device >= std::min(machine.devices, 8)) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(api);
+  if (device < 0 || device >= std::min(machine.devices, kMostDevices)) return CUDA_ERROR_INVALID_VALUE;
+  ++holders[device];
   *out = reinterpret_cast<CUcontext>(const_cast<int*>(&kPrimaryContexts[device]));
   return CUDA_SUCCESS;
 }
-CUresult push_context(CUcontext context) { return contexts.push_back(context), CUDA_SUCCESS; }
+CUresult release_primary(CUdevice device) {
+  const Call call(api);
+  if (device < 0 || device >= kMostDevices || !holders[device]) return CUDA_ERROR_INVALID_CONTEXT;
+  --holders[device];
+  return CUDA_SUCCESS;
+}
+CUresult push_context(CUcontext context) {
+  const Call call(api);
+  const void* const at = context;
+  for (int device = 0; device < kMostDevices; ++device)
+    if (at == &kPrimaryContexts[device] && !holders[device]) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return contexts.push_back(at), CUDA_SUCCESS;
+}
 CUresult pop_context(CUcontext* out) {
   if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   *out = reinterpret_cast<CUcontext>(const_cast<void*>(contexts.back()));
   contexts.pop_back();
   return CUDA_SUCCESS;
+}
+CUresult memory_info(size_t* free_bytes, size_t* all_bytes) {
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  return static_cast<CUresult>(cudaMemGetInfo(free_bytes, all_bytes));
 }
 CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
   return std::swap(*mode, capture_mode), CUDA_SUCCESS;
@@ -417,6 +462,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** out, unsig
   const std::pair<const char*, void*> known[] = {
       {"cuDeviceGet", reinterpret_cast<void*>(device_of)},
       {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(retain_primary)},
+      {"cuDevicePrimaryCtxRelease", reinterpret_cast<void*>(release_primary)},
+      {"cuMemGetInfo", reinterpret_cast<void*>(memory_info)},
       {"cuCtxPushCurrent", reinterpret_cast<void*>(push_context)},
       {"cuCtxPopCurrent", reinterpret_cast<void*>(pop_context)},
       {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(exchange_capture_mode)}};
@@ -428,7 +475,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** out, unsig
 cudaError_t cudaGetDevice(int* out) {
   const Call call(api);
   ++call_count;
-  *out = current_device;
+  *out = current();
   return cudaSuccess;
 }
 
@@ -436,7 +483,8 @@ cudaError_t cudaSetDevice(int device) {
   const Call call(api);
   ++call_count;
   if (device < 0 || device >= machine.devices) return failed(cudaErrorInvalidDevice);
-  current_device = device;
+  chosen_device = device;
+  if (!contexts.empty()) contexts.back() = &kPrimaryContexts[device];  // in the place of what was current
   return cudaSuccess;
 }
 
@@ -474,7 +522,7 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
     return failed(cudaErrorMemoryAllocation);
   std::byte* const at = arena.base + arena.used;
   arena.used += mapped + page;  // one that nobody has
-  arena.pieces[at] = {bytes, mapped};
+  arena.pieces[at] = {bytes, mapped, current()};
   {
     const Opening open;
     std::memset(at, 0xA5, std::min(bytes, kMostFilled));  // of who had it before
@@ -566,6 +614,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
   use_context();
   if (sticky != cudaSuccess) return failed(sticky);
   streams.push_back(std::make_unique<CUstream_st>());
+  streams.back()->device = current();
   *out = streams.back().get();
   return cudaSuccess;
 }
@@ -681,6 +730,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
   ++call_count;
   if (sticky != cudaSuccess) return failed(sticky);
   events.push_back(std::make_unique<CUevent_st>());
+  events.back()->device = current();
   *out = events.back().get();
   return cudaSuccess;
 }
@@ -691,6 +741,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t) { return sticky; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Call call(api);
   ++call_count;
+  if (!known(named(stream)) || named(stream)->device != event->device)
+    return failed(cudaErrorInvalidResourceHandle);
   Operation operation;
   operation.run = [event, turn = ++event->recorded] { event->done = std::max(event->done, turn); };
   operation.alone = true;
@@ -737,7 +789,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
       value > static_cast<int>(machine.shared_bytes))
     return failed(cudaErrorInvalidValue);
-  shared_limits[kernel] = value;
+  shared_limits[{kernel, current()}] = value;
   return cudaSuccess;
 }
 

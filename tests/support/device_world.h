@@ -39,6 +39,7 @@ struct Shape {
   void* log_user = nullptr;
   size_t slab_bytes = kSlabBytes;
   int32_t layers = 0;  // 0: few
+  int32_t device = 0;
 };
 
 // A backend with sessions of a model that it has to itself: a device takes the model's weights away.
@@ -50,6 +51,7 @@ struct World {
     params.spill_bytes = shape.slow_bytes;
     params.slab_bytes = shape.slab_bytes;
     params.backend = &backend;
+    params.device = shape.device;
     params.log = shape.log;
     params.log_user = shape.log_user;
     runtime = Runtime::create(params);
