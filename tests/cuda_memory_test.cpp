@@ -82,6 +82,61 @@ void pinned_memory_is_of_the_devices_node(void**) {
   assert_int_equal(cuda_emulation::last_pin_node(), -1);
 }
 
+// What there is to be gathered: `count` pieces of so many bytes, with a gap behind each.
+struct Pieces {
+  Pieces(size_t count, size_t bytes) {
+    DeviceError error;
+    const size_t stride = bytes + 16 - bytes % 16 + 16;
+    std::vector<std::byte> all(count * stride);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::byte>(i * 2654435761u >> 24);
+    there = static_cast<std::byte*>(cuda::device_table.allocate(0, all.size(), &error));
+    const DeviceCopy copy{there, all.data(), all.size()};
+    assert_true(cuda::device_table.copy(0, &copy, 1, &error));
+    for (size_t i = 0; i < count; ++i) {
+      list.push_back({there + i * stride, bytes});
+      wanted.insert(wanted.end(), all.begin() + static_cast<std::ptrdiff_t>(i * stride),
+                    all.begin() + static_cast<std::ptrdiff_t>(i * stride + bytes));
+    }
+  }
+  ~Pieces() { cuda::device_table.free(0, there); }
+  // Returns the calls to the runtime.
+  uint64_t gather() const {
+    DeviceError error;
+    std::vector<std::byte> out(wanted.size());
+    const uint64_t before = cuda_emulation::api_calls();
+    assert_true(cuda::device_table.gather(0, list.data(), list.size(), out.data(), &error));
+    const uint64_t calls = cuda_emulation::api_calls() - before;
+    assert_true(out == wanted);
+    assert_string_equal(cuda_emulation::report().c_str(), "");
+    return calls;
+  }
+  std::byte* there;
+  std::vector<DevicePiece> list;
+  std::vector<std::byte> wanted;
+};
+
+void pieces_come_together_whatever_their_size(void**) {
+  const size_t cases[][2] = {{3, 2 * kMega}, {2, 5 * kMega}, {5000, 16}, {7, 33}, {1, 4096}, {4, 0}};
+  for (const auto [count, bytes] : cases) Pieces(count, bytes).gather();
+}
+
+// Room that would be taken and given back by each would be taken from what else is to be had.
+void gathering_takes_memory_once(void**) {
+  const Pieces few(10, 64), many(1000, 64);
+  few.gather();
+  const uint64_t calls = few.gather();
+  cuda_emulation::fail_allocations_from(0);
+  assert_int_equal(few.gather(), calls);
+  assert_int_equal(many.gather(), calls);
+}
+
+void pieces_without_room_to_come_together_are_waited_for_once(void**) {
+  const Pieces few(10, 64), many(110, 64);
+  cuda_emulation::fail_allocations_from(0);
+  const uint64_t calls = few.gather();
+  assert_int_equal(many.gather() - calls, 100);
+}
+
 // Each has memory, streams and kernels of its own, whichever was asked for something last.
 void sessions_of_two_devices_answer_side_by_side(void**) {
   const auto lives = [](std::initializer_list<int32_t> devices) {
@@ -128,6 +183,7 @@ void sealing_takes_as_many_copies_for_many_tokens_as_for_few(void**) {
   const Sequence& sequence = session->sequence();
   assert_int_equal(sequence.segments().size(), 0);
   const size_t row = sequence.shape().head_bytes();
+  Pieces(2, 16).gather();  // takes the room
   std::vector<std::byte> keys(1000 * row), values(keys.size()), key(row), value(row);
   uint64_t calls[2];
   for (const int64_t count : {200, 1000}) {
@@ -214,6 +270,9 @@ int main() {
       cmocka_unit_test_setup(the_next_piece_is_pinned_before_it_is_wanted, reset),
       cmocka_unit_test_setup(what_is_pinned_ahead_is_within_the_limit, reset),
       cmocka_unit_test_setup(pinned_memory_is_of_the_devices_node, reset),
+      cmocka_unit_test_setup(pieces_come_together_whatever_their_size, reset),
+      cmocka_unit_test_setup(gathering_takes_memory_once, reset),
+      cmocka_unit_test_setup(pieces_without_room_to_come_together_are_waited_for_once, reset),
       cmocka_unit_test_setup(sessions_of_two_devices_answer_side_by_side, reset),
       cmocka_unit_test_setup(sealing_takes_as_many_copies_for_many_tokens_as_for_few, reset),
       cmocka_unit_test_setup(a_hosts_own_context_stays_current_and_is_not_used, reset),

@@ -112,53 +112,107 @@ static void free_pinned(int32_t index, void* data) {
   (void)cudaGetLastError();
 }
 
+struct StreamAndRoom {
+  cudaStream_t stream = nullptr;
+  std::byte* room = nullptr;  // a list, and behind it what it brings together; null: nobody has gathered yet
+};
+
 // Streams of the library's own, for calls that copy at once: they wait for nobody else's work, which the runtime's
-// stream of a thread does where the host uses the default one. Kept for the next call.
+// stream of a thread does where the host uses the default one. Kept for the next call, each with its room.
 class CopyStream {
  public:
   explicit CopyStream(int32_t index) : index_(index) {
     {
       std::lock_guard lock(mutex_);
-      if (index < kDevices && idle_count_[index] > 0) stream_ = idle_[index][--idle_count_[index]];
+      if (index < kDevices && idle_count_[index] > 0) own_ = idle_[index][--idle_count_[index]];
     }
-    if (const cudaError_t state = stream_ ? cudaStreamQuery(stream_) : cudaSuccess;
+    if (const cudaError_t state = own_.stream ? cudaStreamQuery(own_.stream) : cudaSuccess;
         state != cudaSuccess && state != cudaErrorNotReady) {  // the host reset the device
       (void)cudaGetLastError();
-      stream_ = nullptr;
+      own_ = {};
     }
-    if (!stream_) error_ = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    if (!own_.stream) error_ = cudaStreamCreateWithFlags(&own_.stream, cudaStreamNonBlocking);
   }
   CopyStream(const CopyStream&) = delete;
   ~CopyStream() {
-    if (!stream_ || error_ != cudaSuccess) return;
+    if (!own_.stream || error_ != cudaSuccess) return;
     {
       std::lock_guard lock(mutex_);
       if (index_ < kDevices && idle_count_[index_] < kKept) {
-        idle_[index_][idle_count_[index_]++] = stream_;
+        idle_[index_][idle_count_[index_]++] = own_;
         return;
       }
     }
-    (void)cudaStreamDestroy(stream_);
+    (void)cudaFree(own_.room);
+    (void)cudaStreamDestroy(own_.stream);
   }
   cudaError_t error() const { return error_; }  // why there is none
-  operator cudaStream_t() const { return stream_; }
 
   cudaError_t copy(const DeviceCopy* pieces, size_t count) const {
     cudaError_t error = cudaSuccess;
     for (size_t i = 0; i < count && error == cudaSuccess; ++i)
-      error = cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyDefault, stream_);
-    const cudaError_t done = cudaStreamSynchronize(stream_);  // of what was asked for, whatever failed then
-    return error == cudaSuccess ? done : error;
+      error = cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyDefault, own_.stream);
+    return waited(error);
+  }
+
+  // As many pieces at a time as the room has room for: by one kernel to there, and by one copy from there. Pieces that
+  // have none are copied by themselves. All of it in multiples of 16 bytes.
+  cudaError_t gather(const DevicePiece* pieces, size_t count, std::byte* to) {
+    void* room = own_.room;
+    cudaError_t error = room ? cudaSuccess : cudaMalloc(&room, kListBytes + kRoomBytes);
+    if (error != cudaSuccess) return error;
+    own_.room = static_cast<std::byte*>(room);
+    std::vector<GatheredPiece> list;  // of all: it is read when its turn comes
+    list.reserve(count);
+    for (size_t next = 0; next < count && error == cudaSuccess;) {
+      const size_t first = list.size();
+      uint64_t bytes = 0;
+      for (; next < count && list.size() - first < kListed; ++next) {
+        if (pieces[next].bytes > kRoomBytes - bytes) break;
+        list.push_back({pieces[next].from, pieces[next].bytes, bytes});
+        bytes += pieces[next].bytes;
+      }
+      if (list.size() == first) {
+        bytes = pieces[next].bytes;
+        error = cudaMemcpyAsync(to, pieces[next++].from, bytes, cudaMemcpyDeviceToHost, own_.stream);
+      } else {
+        error = gather_listed(list.data() + first, list.size() - first, bytes, to);
+      }
+      to += bytes;
+    }
+    return waited(error);
   }
 
  private:
   static constexpr int32_t kDevices = 64, kKept = 16;
+  static constexpr size_t kListed = 4096, kListBytes = kListed * sizeof(GatheredPiece);
+  // Of what the bus carries that is a tenth of a millisecond. It is in no budget, and so does not grow with what is
+  // asked for.
+  static constexpr uint64_t kRoomBytes = uint64_t{4} << 20;
+  static_assert(kListBytes % 256 == 0);
   static inline std::mutex mutex_;
-  static inline cudaStream_t idle_[kDevices][kKept];
+  static inline StreamAndRoom idle_[kDevices][kKept];
   static inline int32_t idle_count_[kDevices];
 
+  // Also of what was asked for before something failed.
+  cudaError_t waited(cudaError_t error) const {
+    const cudaError_t done = cudaStreamSynchronize(own_.stream);
+    return error == cudaSuccess ? done : error;
+  }
+
+  cudaError_t gather_listed(const GatheredPiece* list, size_t count, uint64_t bytes, std::byte* to) const {
+    auto* const listed = reinterpret_cast<GatheredPiece*>(own_.room);
+    std::byte* const together = own_.room + kListBytes;
+    cudaError_t error =
+        cudaMemcpyAsync(listed, list, count * sizeof(GatheredPiece), cudaMemcpyHostToDevice, own_.stream);
+    if (error == cudaSuccess)
+      error = cuda::gather(own_.stream, listed, static_cast<uint32_t>(count), together);
+    if (error != cudaSuccess) return error;
+    return cudaMemcpyAsync(to, together, bytes, cudaMemcpyDeviceToHost, own_.stream);
+  }
+
   const int32_t index_;
-  cudaStream_t stream_ = nullptr;
+  StreamAndRoom own_;
   cudaError_t error_ = cudaSuccess;
 };
 
@@ -169,47 +223,26 @@ static bool copy(int32_t index, const DeviceCopy* pieces, size_t count, DeviceEr
                 error);
 }
 
-// By one kernel to room of the device's, and by one copy from there.
-static cudaError_t gather_now(cudaStream_t stream, const std::vector<GatheredPiece>& pieces, uint64_t bytes,
-                              void* to) {
-  const size_t list_bytes = (pieces.size() * sizeof(GatheredPiece) + 255) & ~size_t{255};
-  void* room = nullptr;
-  cudaError_t error = cudaMallocAsync(&room, list_bytes + bytes, stream);
-  if (error != cudaSuccess) return error;
-  auto* const list = static_cast<GatheredPiece*>(room);
-  std::byte* const together = static_cast<std::byte*>(room) + list_bytes;
-  error = cudaMemcpyAsync(list, pieces.data(), pieces.size() * sizeof(GatheredPiece), cudaMemcpyHostToDevice,
-                          stream);
-  if (error == cudaSuccess) error = gather(stream, list, static_cast<uint32_t>(pieces.size()), together);
-  if (error == cudaSuccess) error = cudaMemcpyAsync(to, together, bytes, cudaMemcpyDeviceToHost, stream);
-  const cudaError_t freed = cudaFreeAsync(room, stream), done = cudaStreamSynchronize(stream);
-  return error != cudaSuccess ? error : freed != cudaSuccess ? freed : done;
-}
-
-// Where the device has no room for that, or no pool that room comes from, piece by piece.
+// Where the device has no room for that, each piece by itself, and all are waited for together.
 static bool gather(int32_t index, const DevicePiece* pieces, size_t count, void* to, DeviceError* error) {
   const OnDevice on(index);
-  const CopyStream stream(index);
+  CopyStream stream(index);
   if (!report(stream.error(), "gathering", error)) return false;
   try {
-    std::vector<GatheredPiece> list;
-    list.reserve(count);
-    uint64_t bytes = 0, uneven = 0;
+    std::vector<DeviceCopy> alone;
+    alone.reserve(count);
+    auto* at = static_cast<std::byte*>(to);
+    uint64_t uneven = 0;
     for (size_t i = 0; i < count; i++) {
-      list.push_back({pieces[i].from, pieces[i].bytes, bytes});
+      alone.push_back({at, pieces[i].from, pieces[i].bytes});
       uneven |= (pieces[i].bytes | reinterpret_cast<uintptr_t>(pieces[i].from)) % 16;
-      bytes += pieces[i].bytes;
+      at += pieces[i].bytes;
     }
     cudaError_t gathered = cudaErrorMemoryAllocation;
-    if (!uneven && count > 1) gathered = gather_now(stream, list, bytes, to);
-    if (gathered != cudaErrorMemoryAllocation && gathered != cudaErrorNotSupported)
-      return report(gathered, "gathering", error);
+    if (!uneven && count > 1) gathered = stream.gather(pieces, count, static_cast<std::byte*>(to));
+    if (gathered != cudaErrorMemoryAllocation) return report(gathered, "gathering", error);
     (void)cudaGetLastError();
-    for (const GatheredPiece& piece : list) {
-      const DeviceCopy alone{static_cast<std::byte*>(to) + piece.at, piece.from, piece.bytes};
-      if (!report(stream.copy(&alone, 1), "copying", error)) return false;
-    }
-    return true;
+    return report(stream.copy(alone.data(), count), "copying", error);
   } catch (const std::bad_alloc&) {
     return report(cudaErrorMemoryAllocation, "a list of pieces", error);
   }

@@ -104,7 +104,6 @@ enum cudaError_t : int {
   cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
   cudaErrorTensorMemoryLeak = 721,
-  cudaErrorNotSupported = 801,
   cudaErrorMpsRpcFailure = 806,
   cudaErrorMpsClientTerminated = 810,
   cudaErrorStreamCaptureUnsupported = 900,
@@ -165,8 +164,6 @@ cudaError_t cudaDriverGetVersion(int* out);
 cudaError_t cudaRuntimeGetVersion(int* out);
 cudaError_t cudaMalloc(void** out, size_t bytes);
 cudaError_t cudaFree(void* data);
-cudaError_t cudaMallocAsync(void** out, size_t bytes, cudaStream_t stream);
-cudaError_t cudaFreeAsync(void* data, cudaStream_t stream);
 cudaError_t cudaMallocHost(void** out, size_t bytes);
 cudaError_t cudaFreeHost(void* data);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,

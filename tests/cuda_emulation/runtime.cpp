@@ -542,17 +542,6 @@ cudaError_t cudaFree(void* data) {
   return failed(forget_piece(static_cast<std::byte*>(data)) ? sticky : cudaErrorInvalidValue);
 }
 
-cudaError_t cudaMallocAsync(void** out, size_t bytes, cudaStream_t) { return cudaMalloc(out, bytes); }
-
-cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
-  const Call call(api);
-  ++call_count;
-  Operation operation;
-  operation.run = [data] { forget_piece(static_cast<std::byte*>(data)); };
-  operation.alone = true;
-  return push(stream, std::move(operation));
-}
-
 cudaError_t cudaMallocHost(void** out, size_t bytes) {
   const Call call(api);
   ++call_count;
