@@ -320,7 +320,9 @@ typedef struct wi_runtime_stats {
  * Errors: none of its own. Any thread. Since 0.2. */
 WI_API wi_status wi_device_count(int32_t* count_out, wi_error* error);
 
-/* One of them, without a runtime; threads is what one would work with by default.
+/* One of them, without a runtime; threads is what one would work with by default. What a device has free only a context
+ * of CUDA's on it says: where the process has none there, one is made and given back, which takes some hundred
+ * milliseconds and, as long as the call, some hundred megabytes of the device's memory.
  *   index     in [0, count); 0 is the host's own processor
  *   info_out  out
  * Errors: none of its own. Any thread. Since 0.2. */

@@ -65,7 +65,8 @@ struct DeviceCopy {
 struct DeviceTable {
   // How many there are to be described, at least one: where there is none at all, the first says why.
   int32_t (*count)();
-  void (*describe)(int32_t index, DeviceDescription* out);
+  // to_use: by whoever asks, who goes on with it. Else nothing stays on the device of what it takes to ask it.
+  void (*describe)(int32_t index, bool to_use, DeviceDescription* out);
   bool (*reads_weights)(DType type);
 
   // 256-byte aligned; null, and why, if it is refused.

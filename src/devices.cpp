@@ -99,7 +99,7 @@ int32_t plugin_device_count() {
 PluginDevice describe_plugin_device(int32_t index) {
   PluginDevice device;
   if (const Backend* const backend = plugin_backend()) {
-    backend->device->describe(index, &device.description);
+    backend->device->describe(index, false, &device.description);
     device.policies = backend->policy_count;
     return device;
   }

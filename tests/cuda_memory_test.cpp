@@ -65,7 +65,7 @@ void what_is_pinned_ahead_is_within_the_limit(void**) {
 
 void pinned_memory_is_of_the_devices_node(void**) {
   DeviceDescription description;
-  cuda_backend().device->describe(0, &description);
+  cuda_backend().device->describe(0, false, &description);
   assert_string_equal(description.bus, "0000:3B:00.0");
   {
     const OnNode on(0);
@@ -135,6 +135,32 @@ void pieces_without_room_to_come_together_are_waited_for_once(void**) {
   cuda_emulation::fail_allocations_from(0);
   const uint64_t calls = few.gather();
   assert_int_equal(many.gather() - calls, 100);
+}
+
+// A list of devices is asked for by who may use one of them, or none: what it takes to ask is given back.
+void devices_that_are_asked_have_no_context_afterwards(void**) {
+  cuda_emulation::Machine machine;
+  machine.devices = 8;
+  cuda_emulation::set_machine(machine);
+  const auto ask_all = [&] {
+    for (int32_t i = 0; i < machine.devices; ++i) {
+      DeviceDescription description;
+      cuda_backend().device->describe(i, false, &description);
+      assert_string_equal(description.reason, "");
+      assert_int_equal(description.free_bytes, machine.free_bytes);
+    }
+  };
+  const int before = cuda_emulation::live_contexts();
+  ask_all();
+  assert_int_equal(cuda_emulation::live_contexts(), before);
+  World world(cuda_backend(), {.device = 7});
+  const auto session = world.session();
+  session->prefill(prompt(40), {}, nullptr);
+  assert_int_equal(cuda_emulation::live_contexts(), before + 1);
+  ask_all();
+  assert_int_equal(cuda_emulation::live_contexts(), before + 1);
+  answer(*session, 2);
+  assert_string_equal(cuda_emulation::report().c_str(), "");
 }
 
 // Each has memory, streams and kernels of its own, whichever was asked for something last.
@@ -273,6 +299,7 @@ int main() {
       cmocka_unit_test_setup(pieces_come_together_whatever_their_size, reset),
       cmocka_unit_test_setup(gathering_takes_memory_once, reset),
       cmocka_unit_test_setup(pieces_without_room_to_come_together_are_waited_for_once, reset),
+      cmocka_unit_test_setup(devices_that_are_asked_have_no_context_afterwards, reset),
       cmocka_unit_test_setup(sessions_of_two_devices_answer_side_by_side, reset),
       cmocka_unit_test_setup(sealing_takes_as_many_copies_for_many_tokens_as_for_few, reset),
       cmocka_unit_test_setup(a_hosts_own_context_stays_current_and_is_not_used, reset),

@@ -434,13 +434,13 @@ void devices_that_cannot_be_used_say_why(void**) {
     cuda_emulation::set_machine(one.machine);
     assert_int_equal(cuda_backend().device->count(), 1);
     DeviceDescription description;
-    cuda_backend().device->describe(0, &description);
+    cuda_backend().device->describe(0, false, &description);
     assert_non_null(std::strstr(description.reason, one.words));
     assert_int_equal(status_of([] { World device(cuda_backend()); }), WI_E_DEVICE);
   }
   cuda_emulation::reset(test::seed());
   DeviceDescription description;
-  cuda_backend().device->describe(0, &description);
+  cuda_backend().device->describe(0, false, &description);
   assert_string_equal(description.reason, "");
   assert_string_equal(description.product, "Emulated");
   assert_string_equal(description.target, "sm_90");

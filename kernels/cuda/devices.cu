@@ -43,7 +43,7 @@ static int32_t count() {
   return devices > 0 ? devices : 1;
 }
 
-static void describe(int32_t index, DeviceDescription* out) {
+static void describe(int32_t index, bool to_use, DeviceDescription* out) {
   *out = {};
   std::snprintf(out->name, sizeof out->name, "cuda:%d", static_cast<int>(index));
   cudaDeviceProp found = {};
@@ -66,7 +66,6 @@ static void describe(int32_t index, DeviceDescription* out) {
                   found.major, found.minor, kLeastMajor);
     return;
   }
-  const OnDevice on(index);
   cudaError_t unknown = cudaSuccess;
   const size_t shared = shared_bytes_of(index, &unknown);
   if (unknown == cudaSuccess && shared < kLeastShared) {
@@ -75,10 +74,8 @@ static void describe(int32_t index, DeviceDescription* out) {
                   kLeastShared);
     return;
   }
-  size_t free_bytes = 0, all = 0;
-  const cudaError_t asked = cudaMemGetInfo(&free_bytes, &all);  // the first to need a context
+  const cudaError_t asked = free_bytes_of(index, to_use, &out->free_bytes);
   (void)cudaGetLastError();
-  out->free_bytes = free_bytes;
   if (asked != cudaSuccess)
     std::snprintf(out->reason, sizeof out->reason, "%s (CUDA error %d)", cudaGetErrorString(asked),
                   static_cast<int>(asked));

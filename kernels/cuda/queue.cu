@@ -19,8 +19,10 @@ struct Contexts {
   bool looked;
   CUresult (*get_device)(CUdevice*, int);
   CUresult (*retain_primary)(CUcontext*, CUdevice);
+  CUresult (*release_primary)(CUdevice);
   CUresult (*push)(CUcontext);
   CUresult (*pop)(CUcontext*);
+  CUresult (*memory_info)(size_t*, size_t*);
   CUresult (*exchange_capture_mode)(CUstreamCaptureMode*);
   CUcontext primary[kDevices];
 
@@ -33,8 +35,10 @@ struct Contexts {
     looked = true;
     find("cuDeviceGet", &get_device);
     find("cuDevicePrimaryCtxRetain", &retain_primary);
+    find("cuDevicePrimaryCtxRelease", &release_primary);
     find("cuCtxPushCurrent", &push);
     find("cuCtxPopCurrent", &pop);
+    find("cuMemGetInfo", &memory_info);
     find("cuThreadExchangeStreamCaptureMode", &exchange_capture_mode);
     (void)cudaGetLastError();
   }
@@ -113,6 +117,33 @@ size_t shared_bytes_of(int32_t index, cudaError_t* error) {
   int bytes = 0;
   *error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
   return *error == cudaSuccess && bytes > 0 ? static_cast<size_t>(bytes) : 0;
+}
+
+// By the driver's own calls where the context is given back: the runtime is not to know of one that goes again.
+cudaError_t free_bytes_of(int32_t index, bool to_use, uint64_t* bytes) {
+  size_t free_bytes = 0, all = 0;
+  if (!contexts.looked) contexts.look();
+  if (to_use || !contexts.get_device || !contexts.retain_primary || !contexts.release_primary ||
+      !contexts.push || !contexts.pop || !contexts.memory_info) {
+    const OnDevice on(index);
+    const cudaError_t error = cudaMemGetInfo(&free_bytes, &all);
+    *bytes = free_bytes;
+    return error;
+  }
+  CUdevice device = 0;
+  CUcontext context = nullptr, popped = nullptr;
+  CUresult result = contexts.get_device(&device, index);
+  if (result == CUDA_SUCCESS) result = contexts.retain_primary(&context, device);
+  if (result == CUDA_SUCCESS) {
+    result = contexts.push(context);
+    if (result == CUDA_SUCCESS) {
+      result = contexts.memory_info(&free_bytes, &all);
+      (void)contexts.pop(&popped);
+    }
+    (void)contexts.release_primary(device);
+  }
+  *bytes = free_bytes;
+  return static_cast<cudaError_t>(result);  // the driver's and the runtime's have the same numbers
 }
 
 // After these a context takes no call any more.

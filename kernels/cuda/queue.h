@@ -36,6 +36,10 @@ class OnDevice {
 // That the device gives a block of threads which asks for it; 0, and the error: it does not say.
 size_t shared_bytes_of(int32_t index, cudaError_t* error);
 
+// Of the device's memory, which nobody says who has no context there: the primary one, which is kept if it is to be
+// used. Else it is given back, and what it took of the device with it, if nobody else has it.
+cudaError_t free_bytes_of(int32_t index, bool to_use, uint64_t* bytes);
+
 bool loses_device(cudaError_t error);
 // What went wrong, as the rest of the library says it. Returns false, for callers who do too.
 bool report(cudaError_t error, const char* doing, DeviceError* out);

@@ -14,7 +14,7 @@ namespace {
 
 DeviceDescription describe(const DeviceTable& table, int32_t index) {
   DeviceDescription description;
-  table.describe(index, &description);
+  table.describe(index, true, &description);
   return description;
 }
 

@@ -109,7 +109,7 @@ std::shared_ptr<Session> copy_to(std::shared_ptr<Runtime> runtime, std::shared_p
 
 uint64_t device_bytes_taken(const Runtime& runtime) {
   DeviceDescription now;
-  runtime.device->table.describe(runtime.device->index, &now);
+  runtime.device->table.describe(runtime.device->index, true, &now);
   return now.memory_bytes - std::min(now.memory_bytes, now.free_bytes);
 }
 

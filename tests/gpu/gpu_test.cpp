@@ -27,7 +27,7 @@ int main(int count, char** words) {
   for (const Test& test : tests) {
     if (count != 2 || std::strcmp(words[1], test.name) != 0) continue;
     wi::DeviceDescription device;
-    wi::cuda::backend().device->describe(0, &device);
+    wi::cuda::backend().device->describe(0, true, &device);
     if (device.reason[0]) {
       std::printf("skipped: %s cannot be used: %s\n", device.name, device.reason);
       return kSkipped;
