@@ -258,6 +258,26 @@ void how_tokens_are_cut_into_runs_changes_no_bit(void**) {
   }
 }
 
+// On one multiprocessor, of six chunks that one lookup has: as many blocks as it has at a time, of two or three.
+void a_plan_has_as_many_blocks_as_run_at_a_time(void**) {
+  constexpr size_t kMost = 227 << 10, kLess = 163 << 10;
+  struct Case {
+    DType kv;
+    int32_t head_dim, group;
+    size_t shared_bytes;
+    int32_t blocks;
+  };
+  const Case cases[] = {{DType::f16, 128, 8, kMost, 3},  {DType::f16, 128, 16, kMost, 2},
+                        {DType::bf16, 256, 8, kMost, 2}, {DType::f32, 64, 8, kMost, 3},
+                        {DType::f32, 128, 8, kMost, 3},  {DType::f32, 128, 16, kMost, 2},
+                        {DType::f32, 256, 4, kMost, 2},  {DType::f32, 256, 4, kLess, 1},
+                        {DType::f32, 128, 1, kLess, 3},  {DType::f32, 128, 1, 99 << 10, 2}};
+  for (const Case& one : cases) {
+    const LookupArgs args{nullptr, 1, one.group, one.head_dim, one.kv, 1, 6 * cuda::kLeastChunk};
+    assert_int_equal(cuda::attend_blocks(args, 1, one.shared_bytes), one.blocks);
+  }
+}
+
 void other_shapes_are_refused(void**) {
   cuda_emulation::reset(seed());
   DeviceStream stream;
@@ -281,6 +301,7 @@ int main() {
       cmocka_unit_test(a_lookup_is_the_same_bits_in_any_company),
       cmocka_unit_test(less_shared_memory_changes_no_bit),
       cmocka_unit_test(how_tokens_are_cut_into_runs_changes_no_bit),
+      cmocka_unit_test(a_plan_has_as_many_blocks_as_run_at_a_time),
       cmocka_unit_test(other_shapes_are_refused),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

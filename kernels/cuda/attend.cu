@@ -3,8 +3,8 @@
 // go through attend_tensor.cu.
 //
 // A block goes through its chunk in tiles of 64 tokens, whose rows are on their way to shared memory while the
-// tile before is worked on, if shared memory has room for two; where it has none for one, a tile's values take the
-// place of its keys. Two threads share a token's scores, each with half of the dimensions; then a
+// tile before is worked on, or other blocks are: as many tiles of a block as leave room for as many blocks as there can
+// be; where not one does, a tile's values take the place of its keys. Two threads share a token's scores, each with half of the dimensions; then a
 // thread has two dimensions of the values, for as many tokens as it takes to give each thread work.
 #include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/launch.h"
@@ -228,8 +228,12 @@ __device__ void attend_tokens(const AttendLaunch& launch, const Lookup& lookup, 
   }
 }
 
+// Blocks to a multiprocessor, of which more have no room in registers.
 template <int kHeads>
-__global__ void __launch_bounds__(kAttendThreads, kHeads > 8 ? 2 : 3) attend_kernel(AttendLaunch launch) {
+constexpr int kMostBlocks = kHeads > 8 ? 2 : 3;
+
+template <int kHeads>
+__global__ void __launch_bounds__(kAttendThreads, kMostBlocks<kHeads>) attend_kernel(AttendLaunch launch) {
   in_turn();
   AttendMemory<kHeads>& memory = *reinterpret_cast<AttendMemory<kHeads>*>(block_memory());
   const LookupArgs& args = launch.args;
@@ -267,9 +271,50 @@ AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t hea
           .counts = count * static_cast<size_t>((group + kLeastHeads - 1) / kLeastHeads * kArrivals)};
 }
 
-int32_t attend_blocks(const LookupArgs& args, int32_t processors) {
+template <int kHeads>
+constexpr size_t attend_shared(int head_dim, int stages) {
+  const size_t half = kTile * static_cast<size_t>(tile_stride(head_dim));
+  return sizeof(AttendMemory<kHeads>) + static_cast<size_t>(head_dim) * kHeads * sizeof(float) +
+         (stages > 0 ? 2 * static_cast<size_t>(stages) * half : half);
+}
+
+struct AttendShape {
+  int stages = 0, blocks = 0;  // blocks: that a multiprocessor has at a time
+};
+// The most blocks, and of those the most stages.
+template <int kHeads>
+constexpr AttendShape attend_shape(int head_dim, size_t shared_bytes) {
+  AttendShape best;
+  for (int stages = 2; stages >= 0; stages--) {
+    const size_t each = attend_shared<kHeads>(head_dim, stages);
+    if (each > shared_bytes) continue;
+    const auto room = static_cast<int>((shared_bytes + kSharedOfBlock) / (each + kSharedOfBlock));
+    const int blocks = room < kMostBlocks<kHeads> ? room : kMostBlocks<kHeads>;
+    if (blocks > best.blocks) best = {stages, blocks};
+  }
+  return best;
+}
+
+// Calls use.operator()<heads>() with those of the kernel that lookups take.
+template <class Use>
+auto with_heads(const LookupArgs& args, Use&& use) {
+  if (args.group == 1) return use.template operator()<1>();
+  if (args.group == 2) return use.template operator()<2>();
+  if (args.group <= 4) return use.template operator()<4>();
+  if (args.group <= 8) return use.template operator()<8>();
+  return use.template operator()<16>();
+}
+
+static int blocks_at_a_time(const LookupArgs& args, size_t shared_bytes) {
+  if (args.kv != DType::f32) return attend_tensor_blocks(args);
+  return with_heads(args,
+                    [&]<int kHeads>() { return attend_shape<kHeads>(args.head_dim, shared_bytes).blocks; });
+}
+
+int32_t attend_blocks(const LookupArgs& args, int32_t processors, size_t shared_bytes) {
   const int64_t tokens = args.usual_tokens > 1 ? args.usual_tokens : 1, step = chunk_tokens(tokens);
-  const int64_t chunks = (tokens + step - 1) / step, room = int64_t{kAttendBlocks} * processors;
+  const int64_t chunks = (tokens + step - 1) / step;
+  const int64_t room = int64_t{blocks_at_a_time(args, shared_bytes)} * processors;
   int64_t least = INT64_MAX, best = 1;
   for (int64_t blocks = 1; blocks <= chunks; blocks++) {
     const int64_t rounds = (args.count * blocks + room - 1) / room, each = (chunks + blocks - 1) / blocks;
@@ -281,19 +326,10 @@ int32_t attend_blocks(const LookupArgs& args, int32_t processors) {
 }
 
 template <int kHeads>
-constexpr size_t attend_shared(int head_dim, int stages) {
-  const size_t half = kTile * static_cast<size_t>(tile_stride(head_dim));
-  return sizeof(AttendMemory<kHeads>) + static_cast<size_t>(head_dim) * kHeads * sizeof(float) +
-         (stages > 0 ? 2 * static_cast<size_t>(stages) * half : half);
-}
-
-template <int kHeads>
 cudaError_t launch_attend(cudaStream_t stream, AttendLaunch given) {
-  static_assert(attend_shared<kHeads>(256, 0) <= kLeastShared);
-  given.stages = 2;
-  while (given.stages > 0 &&
-         attend_shared<kHeads>(given.args.head_dim, given.stages) > given.workspace.shared_bytes)
-    given.stages--;
+  static_assert(attend_shape<kHeads>(256, kLeastShared).blocks > 0);
+  static_assert(attend_shape<kHeads>(128, kSharedOfProcessor - kSharedOfBlock).blocks == kMostBlocks<kHeads>);
+  given.stages = attend_shape<kHeads>(given.args.head_dim, given.workspace.shared_bytes).stages;
   const dim3 grid(static_cast<unsigned>(given.workspace.blocks), static_cast<unsigned>(given.args.count),
                   static_cast<unsigned>(blocks_of_heads(given.args.group)));
   return launch(attend_kernel<kHeads>, grid, kAttendThreads,
@@ -307,11 +343,7 @@ cudaError_t attend(cudaStream_t stream, const LookupArgs& args, const AttendWork
   const AttendLaunch given = {args, workspace, 0};
   if (args.kv == DType::f16 || args.kv == DType::bf16) return attend_tensor(stream, given);
   if (args.kv != DType::f32) return cudaErrorInvalidValue;
-  if (args.group == 1) return launch_attend<1>(stream, given);
-  if (args.group == 2) return launch_attend<2>(stream, given);
-  if (args.group <= 4) return launch_attend<4>(stream, given);
-  if (args.group <= 8) return launch_attend<8>(stream, given);
-  return launch_attend<16>(stream, given);
+  return with_heads(args, [&]<int kHeads>() { return launch_attend<kHeads>(stream, given); });
 }
 
 }  // namespace wi::cuda

@@ -245,7 +245,8 @@ __device__ inline void chunk_is_done(const AttendLaunch& launch, const Lookup& l
   merge_partials(launch.args, lookup, partials, kMergeFan * stride, somes, first_head, heads, true, memory);
 }
 
-// Keys and values of 16 bits, by tensor cores (attend_tensor.cu).
+// Keys and values of 16 bits, by tensor cores (attend_tensor.cu); and the blocks of it that a multiprocessor has at a time.
+int attend_tensor_blocks(const LookupArgs& args);
 [[nodiscard]] cudaError_t attend_tensor(cudaStream_t stream, const AttendLaunch& given);
 
 }  // namespace wi::cuda

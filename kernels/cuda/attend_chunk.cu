@@ -17,8 +17,7 @@ namespace wi::cuda {
 
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
-constexpr float kHidden = -INFINITY;           // a score's: its weight is 0
-constexpr int kSharedOfProcessor = 228 << 10;  // of compute capability 9.0, for the blocks that kernels claim
+constexpr float kHidden = -INFINITY;  // a score's: its weight is 0
 
 // What a block works on: stacked rows [first, first + rows) of a KV head, each a query head at a position. Of
 // the part's tokens, row r sees those below sees(r), and with a window those from hides(r) on.
@@ -172,7 +171,7 @@ struct TensorChunk {
   using Tiles = TokenTiles<kKv, kDim, kTokens, kChunkThreads>;
   static constexpr int kShared = kRows * Tiles::kStride + 2 * Tiles::kBytes;
   static constexpr int kBlocks = 2;  // to a multiprocessor: 255 registers a thread, and so much shared memory
-  static_assert(kBlocks * (kShared + 2048) <= kSharedOfProcessor &&
+  static_assert(kBlocks * (kShared + 2048) <= static_cast<int>(kSharedOfProcessor) &&
                 kShared <= static_cast<int>(kLeastShared));
 };
 
@@ -424,7 +423,7 @@ struct WideChunk {
       kRows * (kQueryStride + kWeightStride) * static_cast<int>(sizeof(float)) + 2 * Tiles::kBytes;
   static constexpr size_t kSharedInAll = kShared + 256;  // with what the kernel declares
   static constexpr int kBlocks = kDim <= 128 ? 2 : 1;
-  static_assert(kBlocks * (kShared + 2048) <= kSharedOfProcessor);
+  static_assert(kBlocks * (kShared + 2048) <= static_cast<int>(kSharedOfProcessor));
 };
 
 template <class T>

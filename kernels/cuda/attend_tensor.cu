@@ -335,10 +335,10 @@ __device__ void attend_some(const AttendLaunch& launch, TensorMemory<kKv, kBlock
   }
 }
 
-constexpr int attend_blocks(int blocks, int heads) { return blocks * heads <= 16 ? 3 : 2; }
+constexpr int blocks_at_a_time(int blocks, int heads) { return blocks * heads <= 16 ? 3 : 2; }
 
 template <DType kKv, int kBlocks, int kHeads>
-__global__ void __launch_bounds__(kAttendThreads, attend_blocks(kBlocks, kHeads))
+__global__ void __launch_bounds__(kAttendThreads, blocks_at_a_time(kBlocks, kHeads))
     attend_tensor_kernel(AttendLaunch launch) {
   in_turn();
   using Memory = TensorMemory<kKv, kBlocks, kHeads>;
@@ -371,26 +371,31 @@ template <DType kKv, int kBlocks, int kHeads>
 cudaError_t launch_tensor(cudaStream_t stream, const AttendLaunch& given) {
   constexpr size_t kShared = sizeof(TensorMemory<kKv, kBlocks, kHeads>);
   static_assert(kShared <= kLeastShared);
+  static_assert(blocks_at_a_time(kBlocks, kHeads) * (kShared + kSharedOfBlock) <= kSharedOfProcessor);
   const dim3 grid(static_cast<unsigned>(given.workspace.blocks), static_cast<unsigned>(given.args.count),
                   static_cast<unsigned>((given.args.group + kHeads - 1) / kHeads));
   return launch(attend_tensor_kernel<kKv, kBlocks, kHeads>, grid, kAttendThreads, kShared, stream, given);
 }
 
-template <DType kKv, int kHeads>
-cudaError_t launch_blocks(cudaStream_t stream, const AttendLaunch& given) {
-  if (given.args.head_dim <= 64) return launch_tensor<kKv, 1, kHeads>(stream, given);
-  if (given.args.head_dim <= 128) return launch_tensor<kKv, 2, kHeads>(stream, given);
-  return launch_tensor<kKv, 4, kLeastHeads>(stream, given);  // more have no room in registers
+// Calls use.operator()<blocks of 64 dimensions, heads>() with those of the kernel that lookups take.
+template <class Use>
+auto with_shape(const LookupArgs& args, Use&& use) {
+  if (args.head_dim > 128)
+    return use.template operator()<4, kLeastHeads>();  // more have no room in registers
+  if (args.head_dim > 64)
+    return args.group <= 8 ? use.template operator()<2, 8>() : use.template operator()<2, 16>();
+  return args.group <= 8 ? use.template operator()<1, 8>() : use.template operator()<1, 16>();
 }
 
-template <DType kKv>
-cudaError_t launch_heads(cudaStream_t stream, const AttendLaunch& given) {
-  return given.args.group <= 8 ? launch_blocks<kKv, 8>(stream, given) : launch_blocks<kKv, 16>(stream, given);
+int attend_tensor_blocks(const LookupArgs& args) {
+  return with_shape(args, [&]<int kBlocks, int kHeads>() { return blocks_at_a_time(kBlocks, kHeads); });
 }
 
 cudaError_t attend_tensor(cudaStream_t stream, const AttendLaunch& given) {
-  return given.args.kv == DType::f16 ? launch_heads<DType::f16>(stream, given)
-                                     : launch_heads<DType::bf16>(stream, given);
+  return with_shape(given.args, [&]<int kBlocks, int kHeads>() {
+    return given.args.kv == DType::f16 ? launch_tensor<DType::f16, kBlocks, kHeads>(stream, given)
+                                       : launch_tensor<DType::bf16, kBlocks, kHeads>(stream, given);
+  });
 }
 
 }  // namespace wi::cuda

@@ -121,7 +121,7 @@ static void append(const Stream& stream, const AppendArgs& args) {
 static AttendWorkspace attend_workspace_of(DeviceQueue& queue, const LookupArgs& args) {
   const AttendWorkspaceSize size = attend_workspace(args.count, args.group, args.head_dim);
   return {reinterpret_cast<float*>(queue.partials(size.floats * sizeof(float))), queue.arrived(size.counts),
-          attend_blocks(args, queue.processors()), queue.shared_bytes()};
+          attend_blocks(args, queue.processors(), queue.shared_bytes()), queue.shared_bytes()};
 }
 
 static void retrieve(const Stream& stream, const LookupArgs& args) {

@@ -31,6 +31,9 @@ constexpr bool reads_weights(DType type) {
 // Shared memory that every operation gets along with, and so what a device must give a block: compute capability
 // 8.6, 8.9 and 12 give 99 KiB, 8.0 and 8.7 163, 9.0 and 10 227. What has a use for more is told how much there is.
 constexpr size_t kLeastShared = size_t{99} << 10;
+// That a multiprocessor of compute capability 9.0 has for the blocks that kernels claim, and what of it a block takes
+// beside its own: everywhere a multiprocessor has as much more than it gives a block.
+constexpr size_t kSharedOfProcessor = size_t{228} << 10, kSharedOfBlock = size_t{1} << 10;
 
 [[nodiscard]] cudaError_t embed(cudaStream_t stream, const EmbedArgs& args);
 [[nodiscard]] cudaError_t rms_norm(cudaStream_t stream, const RmsNormArgs& args);
@@ -99,7 +102,6 @@ constexpr int32_t kMostChunks = 256;  // of a lookup
 constexpr int32_t kLeastChunk = 128;  // tokens
 constexpr int32_t kUsualChunk = 512;  // that a block is busy with for long enough to have begun
 constexpr int32_t kChunkStep = 64;    // a chunk is a multiple of it
-constexpr int32_t kAttendBlocks = 3;  // that a multiprocessor has at a time, as a rule
 // Of each chunk of a lookup with so many tokens: more of them only when each is long.
 template <class Count>
 constexpr Count chunk_tokens(Count tokens) {
@@ -115,7 +117,8 @@ constexpr int64_t partial_floats(int32_t group, int32_t head_dim) {  // whole ve
 }
 AttendWorkspaceSize attend_workspace(int32_t lookups, int32_t group, int32_t head_dim);
 // AttendWorkspace::blocks with which all blocks together fill a device in rounds that are as full as can be.
-int32_t attend_blocks(const LookupArgs& args, int32_t processors);
+// shared_bytes: as an AttendWorkspace's.
+int32_t attend_blocks(const LookupArgs& args, int32_t processors, size_t shared_bytes);
 
 // Pieces of device memory, each to its place behind `to`; all of it in multiples of 16 bytes. The list is in device
 // memory too.

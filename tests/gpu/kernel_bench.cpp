@@ -252,7 +252,7 @@ class Contexts {
   int32_t blocks() const {  // as the backend has it
     int processors = 0;
     assert_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
-    return cuda::attend_blocks(args_, processors);
+    return cuda::attend_blocks(args_, processors, shared_bytes());
   }
   template <class T>
   T* room(size_t count) {

@@ -369,14 +369,15 @@ __global__ void __launch_bounds__(kEstimateThreads, kEstimateBlocks<kHeads>)
 
 template <DType kKv, int kHeads>
 cudaError_t launch_estimate(cudaStream_t stream, const EstimateLaunch& given) {
-  const size_t strands = size_t{kEstimateThreads} * kEach<kHeads> * kHeads * sizeof(float);
+  constexpr size_t kStrands = size_t{kEstimateThreads} * kEach<kHeads> * kHeads * sizeof(float),
+                   kShared = sizeof(EstimateMemory<kHeads>) + kStrands;
+  static_assert(kEstimateBlocks<kHeads> * (kShared + kSharedOfBlock) <= kSharedOfProcessor);
   const int32_t most =
       (given.clusters.most_partitions + kUsualZone * kLeastEstimates - 1) / (kUsualZone * kLeastEstimates);
   const int32_t blocks = most < 1 ? 1 : most < kMostChunks ? most : kMostChunks;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(given.args.count),
                   static_cast<unsigned>((given.args.group + kMostEstimateHeads - 1) / kMostEstimateHeads));
-  return launch(wave_estimate_kernel<kKv, kHeads>, grid, kEstimateThreads,
-                sizeof(EstimateMemory<kHeads>) + strands, stream, given);
+  return launch(wave_estimate_kernel<kKv, kHeads>, grid, kEstimateThreads, kShared, stream, given);
 }
 
 template <DType kKv>
