@@ -99,22 +99,21 @@ __global__ void __launch_bounds__(kUpdateWarps* kWarp) wave_update_kernel(WaveIn
 #pragma unroll
   for (int j = 0; j < kLaneDims; j++)
     centre[j] = j * kWarp + lane_of() < dim ? build.centre[j * kWarp + lane_of()] : 0;
-  const auto add = [&](int32_t t) {
-    const Kv<kKv>* const row = row_of<kKv>(build.keys, t, dim);
-    const float inverse = build.inverses[t];
+  const auto inverse_of = [&](int32_t t) { return build.inverses[t]; };
+  const auto add = [&](const Kv<kKv>(&numbers)[kLaneDims], float inverse) {
 #pragma unroll
-    for (int j = 0; j < kLaneDims; j++) {
-      const int i = j * kWarp + lane_of();
-      if (i < dim)
-        sums[j] = __fadd_rn(sums[j], __fmul_rn(__fsub_rn(finite(to_float(row[i])), centre[j]), inverse));
-    }
+    for (int j = 0; j < kLaneDims; j++)
+      sums[j] = __fadd_rn(sums[j], __fmul_rn(__fsub_rn(finite(to_float(numbers[j])), centre[j]), inverse));
   };
   float scale = 1;
   if (begin) {
-    add(static_cast<int32_t>(int64_t{c} * args.tokens / args.centroids));
+    const auto t = static_cast<int32_t>(int64_t{c} * args.tokens / args.centroids);
+    Kv<kKv> numbers[kLaneDims];
+    load_of_lane(row_of<kKv>(build.keys, t, dim), dim, numbers);
+    add(numbers, inverse_of(t));
   } else {
-    const int32_t end = build.begins[c + 1];
-    for (int32_t m = build.begins[c]; m < end; m++) add(build.members[m]);
+    const int32_t first = build.begins[c];
+    each_row<kKv>(build.keys, build.members + first, build.begins[c + 1] - first, dim, inverse_of, add);
     float* const own = reinterpret_cast<float*>(block_memory()) + warp_of() * kMostDim;
 #pragma unroll
     for (int j = 0; j < kLaneDims; j++) own[j * kWarp + lane_of()] = sums[j];

@@ -46,6 +46,46 @@ __device__ __forceinline__ float squared_distance(const T* row, const float* oth
   return squares;
 }
 
+// A row's numbers of a lane's dimensions; zeros beyond the last.
+template <class T>
+__device__ __forceinline__ void load_of_lane(const T* row, int32_t dim, T (&numbers)[kLaneDims]) {
+#pragma unroll
+  for (int j = 0; j < kLaneDims; j++) {
+    const int i = j * kWarp + lane_of();
+    numbers[j] = i < dim ? row[i] : T{};
+  }
+}
+
+constexpr int kRowsAhead = 4;
+
+// use(numbers, factor) of each member's row, in order, by a warp: each lane its dimensions. factor: factor_of(member).
+// Members and factors come by the 32, and rows as many at a time as are on their way together: a cluster's lie anywhere,
+// and one by one each would be waited for twice.
+template <DType kKv, class FactorOf, class Use>
+__device__ __forceinline__ void each_row(const std::byte* rows, const int32_t* members, int32_t count,
+                                         int32_t dim, FactorOf&& factor_of, Use&& use) {
+#pragma unroll 1
+  for (int32_t first = 0; first < count; first += kWarp) {
+    const int32_t here = min(count - first, kWarp);
+    const int32_t own = members[first + min(lane_of(), here - 1)];
+    const float own_factor = factor_of(own);
+#pragma unroll 1
+    for (int32_t next = 0; next < here; next += kRowsAhead) {
+      Kv<kKv> numbers[kRowsAhead][kLaneDims];
+#pragma unroll
+      for (int r = 0; r < kRowsAhead; r++) {
+        const int32_t member = __shfl_sync(kAllLanes, own, min(next + r, here - 1));
+        load_of_lane(row_of<kKv>(rows, member, dim), dim, numbers[r]);
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsAhead; r++) {
+        const float factor = __shfl_sync(kAllLanes, own_factor, min(next + r, here - 1));
+        if (next + r < here) use(numbers[r], factor);
+      }
+    }
+  }
+}
+
 // The mean of so many members' rows, by a warp: each lane its dimensions.
 template <DType kKv>
 __device__ __forceinline__ void mean_of(const std::byte* rows, const int32_t* members, int32_t count,
@@ -53,15 +93,13 @@ __device__ __forceinline__ void mean_of(const std::byte* rows, const int32_t* me
   const float share = 1.0f / static_cast<float>(count);
 #pragma unroll
   for (int j = 0; j < kLaneDims; j++) mean[j] = 0;
-#pragma unroll 1
-  for (int32_t m = 0; m < count; m++) {
-    const Kv<kKv>* const row = row_of<kKv>(rows, members[m], dim);
+  each_row<kKv>(
+      rows, members, count, dim, [share](int32_t) { return share; },
+      [&](const Kv<kKv>(&numbers)[kLaneDims], float factor) {
 #pragma unroll
-    for (int j = 0; j < kLaneDims; j++) {
-      const int i = j * kWarp + lane_of();
-      if (i < dim) mean[j] = __fadd_rn(mean[j], __fmul_rn(finite(to_float(row[i])), share));
-    }
-  }
+        for (int j = 0; j < kLaneDims; j++)
+          mean[j] = __fadd_rn(mean[j], __fmul_rn(finite(to_float(numbers[j])), factor));
+      });
 }
 
 // kernel(DType) for the arguments' KV type.

@@ -162,7 +162,7 @@ constexpr int kDistanceWarps = 8;
 
 // Of each key from its cluster's mean; a warp takes a cluster.
 template <DType kKv>
-__global__ void __launch_bounds__(kDistanceWarps* kWarp) wave_distance_kernel(WaveIndexArgs args) {
+__global__ void __launch_bounds__(kDistanceWarps* kWarp, 4) wave_distance_kernel(WaveIndexArgs args) {
   in_turn();
   const WaveBuild build = build_of(args, blockIdx.y);
   const int32_t c = static_cast<int32_t>(blockIdx.x) * kDistanceWarps + warp_of(), dim = args.head_dim;
