@@ -1056,7 +1056,8 @@ WI_API wi_status wi_session_truncate(wi_session* session, uint64_t tokens, wi_er
  * killed may leave a file named .waveinfer-save-* in the folder; the next save into it removes that. A file
  * that would outgrow the process's limit (RLIMIT_FSIZE) is WI_E_IO with EFBIG; no signal is delivered. The
  * first save or load with a model reads all of its weights, for a hash that names it in the file.
- *   path    NUL-terminated; what is there, if anything, must be a regular file
+ *   path    NUL-terminated; what is there, if anything, must be a regular file, and no open file of a process
+ *           (/dev/stdout, /proc/self/fd/3): wi_session_save_to writes to those
  *   cancel  may be NULL
  * Errors: WI_E_IO; WI_E_FORMAT if the file that the session was loaded from was damaged meanwhile; WI_E_CANCELLED,
  * WI_E_BUSY. One thread. */

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -139,6 +140,63 @@ void what_is_no_regular_file_is_refused_at_once(void**) {
   assert_true(S_ISFIFO(status_of(fifo).st_mode));
 }
 
+// Nor is one that replaces it what the descriptor leads to: neither its data nor anything else would be there.
+void an_open_file_is_no_place_to_save_to(void**) {
+  Folder folder;
+  const std::string plain = folder.file("plain");
+  spill(plain, "plain");
+  const int files[] = {memfd_create("saved", MFD_CLOEXEC),
+                       open(folder.path.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600),
+                       open(plain.c_str(), O_RDWR | O_CLOEXEC), open(plain.c_str(), O_RDONLY | O_CLOEXEC)};
+  std::filesystem::create_symlink("/dev/fd", folder.file("descriptors"));
+  for (const int file : files) {
+    if (file < 0) continue;  // no such files here
+    const std::string number = std::to_string(file), named = "/proc/self/fd/" + number;
+    std::filesystem::create_symlink(named, folder.file("link"));
+    for (const std::string& path : {named, "/dev/fd/" + number, folder.file("descriptors") + "/" + number,
+                                    folder.file("link"), "/proc/thread-self/fd/" + number})
+      for (const Temporary kind : kBoth) assert_error(WI_E_IO, "wi_session_save_to", save(path, "x", kind));
+    std::filesystem::remove(folder.file("link"));
+    struct stat status {};
+    assert_int_equal(fstat(file, &status), 0);
+    assert_true(status.st_size == 0 || slurp(plain) == "plain");
+    close(file);
+  }
+  assert_true(slurp(plain) == "plain");
+  assert_int_equal(folder.entries(), 2);
+  // A process's folders are as good as any.
+  const int within = open(folder.path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  save("/proc/self/fd/" + std::to_string(within) + "/s", "beside");
+  assert_true(slurp(folder.file("s")) == "beside");
+  close(within);
+}
+
+void an_output_of_the_process_is_no_place_to_save_to(void**) {
+  Folder folder;
+  const int before = dup(STDOUT_FILENO);
+  int ends[2];
+  assert_int_equal(pipe(ends), 0);
+  std::fflush(stdout);
+  for (const int to : {ends[1], open(folder.file("out").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600)}) {
+    dup2(to, STDOUT_FILENO);
+    std::string refused;
+    try {
+      save("/dev/stdout", "x");
+    } catch (const Error& error) {
+      refused = error.what();
+    }
+    dup2(before, STDOUT_FILENO);
+    assert_non_null(std::strstr(refused.c_str(), to == ends[1] ? "not a regular file" : "wi_kv_save_to"));
+    close(to);
+  }
+  close(before);
+  char byte;
+  assert_int_equal(read(ends[0], &byte, 1), 0);
+  close(ends[0]);
+  assert_true(slurp(folder.file("out")).empty());
+  assert_int_equal(folder.entries(), 1);
+}
+
 // The default of SIGXFSZ ends the process.
 void a_limit_on_lengths_is_an_error_and_no_signal(void**) {
   Folder folder;
@@ -258,6 +316,8 @@ int main() {
       cmocka_unit_test(names_may_be_as_long_as_the_system_permits),
       cmocka_unit_test(links_are_followed_and_stay),
       cmocka_unit_test(what_is_no_regular_file_is_refused_at_once),
+      cmocka_unit_test(an_open_file_is_no_place_to_save_to),
+      cmocka_unit_test(an_output_of_the_process_is_no_place_to_save_to),
       cmocka_unit_test(a_limit_on_lengths_is_an_error_and_no_signal),
       cmocka_unit_test(a_full_disk_leaves_the_old_file),
       cmocka_unit_test(what_killed_savers_leave_the_next_save_removes),

@@ -7,9 +7,11 @@
 #include <ctime>
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "src/error.h"
@@ -21,6 +23,7 @@ namespace {
 constexpr char kPrefix[] = ".waveinfer-save-";
 constexpr size_t kPieceBytes = size_t{4} << 20;  // of one system call
 
+bool in_proc(const std::string& folder);
 void name_anew(char* name, size_t capacity);
 void remove_leftovers(int folder);
 void sync_piece(int file, uint64_t offset, uint64_t bytes, const std::string& path);
@@ -99,6 +102,10 @@ void OutputFile::follow(const std::string& path) {
     char link[4096];
     const ssize_t bytes = readlink(at.c_str(), link, sizeof link);
     if (bytes < 0) return open_folder(folder);
+    check(
+        !in_proc(folder), WI_E_IO, "cannot save to ", path, ": ", at,
+        " is an open file of a process, for which no other can be put; wi_session_save_to and wi_kv_save_to "
+        "write to wherever the host does");
     const std::string to(link, static_cast<size_t>(bytes));
     at = to.starts_with('/') ? to : std::string(folder).append("/").append(to);
   }
@@ -211,6 +218,13 @@ void OutputFile::close_all() noexcept {
 }
 
 namespace {
+
+// Links there (/proc/self/fd/1, which /dev/stdout is one to) lead to a file by themselves; what they read is a text
+// about it: a path that it had once, or one that is none.
+bool in_proc(const std::string& folder) {
+  struct statfs system {};
+  return statfs(folder.c_str(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
+}
 
 void name_anew(char* name, size_t capacity) {
   uint64_t number = 0;
