@@ -1,4 +1,4 @@
-// Threads of the library's own take no signals of the host's.
+// Threads of the library's own take no signals of the host's, nor do calls that would begin anew at each.
 #pragma once
 
 #include <csignal>
@@ -6,8 +6,8 @@
 
 namespace wi {
 
-// Keeps signals from threads that are made meanwhile: they inherit the mask, and the host's handlers are
-// for the host's threads. Those that an instruction raises itself stay.
+// Keeps signals from this thread, and from threads that are made meanwhile: they inherit the mask, and the host's
+// handlers are for the host's threads. Those that an instruction raises itself stay.
 class NoSignals {
  public:
   NoSignals() {

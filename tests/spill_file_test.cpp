@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <thread>
@@ -468,6 +469,48 @@ void where_nothing_can_be_reserved_zeros_are_written(void**) {
   }
 }
 
+// As a profiler's come. A file system in memory gives back what it has reserved when it is interrupted, and would have
+// to begin anew for ever.
+void signals_that_come_again_and_again_keep_nothing_from_being_reserved(void**) {
+  Folder folder;
+  const auto file = open_in(folder);
+  struct sigaction counted {
+  }, before{};
+  static volatile sig_atomic_t ticks;
+  ticks = 0;
+  counted.sa_handler = [](int) { ticks = ticks + 1; };
+  counted.sa_flags = SA_RESTART;
+  sigaction(SIGALRM, &counted, &before);
+  const itimerval often{{0, 5000}, {0, 5000}}, never{};
+  setitimer(ITIMER_REAL, &often, nullptr);
+  constexpr int kTries = 20;  // that the signals may spoil before they are let work
+  arm(kFallocate, kInterruptible, 0, kTries - 1);
+  const SpillExtent extent = file->reserve(100000, "a piece");
+  const int64_t tries = fault.calls[kFallocate];
+  disarm();
+  for (int waits = 0; ticks == 0 && waits < 1000; ++waits) usleep(1000);
+  setitimer(ITIMER_REAL, &never, nullptr);
+  assert_true(ticks > 0);  // the handler is the thread's again
+  sigaction(SIGALRM, &before, nullptr);
+  assert_int_equal(tries, 1);
+}
+
+// Of a segment that is as long as they are.
+void reserving_ends_soon_after_a_cancel(void**) {
+  Folder folder;
+  const auto file = open_in(folder);
+  const SpillExtent first = file->reserve(100000, "a piece");
+  const uint64_t used = file->used(), disk = disk_bytes(folder);
+  int polls = 0;
+  const std::function<void()> stop = [&] {
+    if (++polls == 3) fail(WI_E_CANCELLED, "enough");
+  };
+  assert_error(WI_E_CANCELLED, "enough", file->reserve(uint64_t{80} << 20, "a long one", stop));
+  assert_int_equal(file->used(), used);
+  assert_in_range(disk_bytes(folder), 0, disk + kOwnBytes);
+  assert_int_equal(file->reserve(uint64_t{80} << 20, "a long one").bytes(), uint64_t{80} << 20);
+}
+
 // Which takes as long as a disk does.
 void zeros_end_soon_after_a_cancel(void**) {
   for (const Way& way : kWays) {
@@ -764,6 +807,8 @@ int main() {
       cmocka_unit_test(freed_space_is_reused_and_goes_back_to_the_disk),
       cmocka_unit_test(without_holes_the_files_length_is_held_to_the_limit),
       cmocka_unit_test(where_nothing_can_be_reserved_zeros_are_written),
+      cmocka_unit_test(signals_that_come_again_and_again_keep_nothing_from_being_reserved),
+      cmocka_unit_test(reserving_ends_soon_after_a_cancel),
       cmocka_unit_test(zeros_end_soon_after_a_cancel),
       cmocka_unit_test(what_is_given_back_waits_for_no_zeros),
       cmocka_unit_test(a_limit_on_lengths_is_an_error_and_no_signal),

@@ -12,6 +12,7 @@
 #include "src/error.h"
 #include "src/file_size_signal.h"
 #include "src/host_process.h"
+#include "src/no_signals.h"
 
 namespace wi {
 namespace {
@@ -19,6 +20,9 @@ namespace {
 constexpr uint64_t kBufferBytes = uint64_t{1} << 20;  // a multiple of every block size
 // So that sums do not overflow, nor offsets as the system has them.
 constexpr uint64_t kMostBytes = uint64_t{1} << 61;
+
+// Reserved between two looks at whether the caller gives up. A file system in memory clears it at some GB/s.
+constexpr uint64_t kReservedAtOnce = uint64_t{16} << 20;
 
 // 0 or an errno.
 int change_space(int file, int mode, uint64_t offset, uint64_t bytes);
@@ -98,8 +102,10 @@ SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose, const std::f
 }
 
 void SpillFile::make_space(uint64_t offset, uint64_t bytes, uint64_t end, const std::function<void()>& poll) {
-  if (reserves_) {
-    const int reason = change_space(file_.number(), 0, offset, bytes);
+  for (uint64_t done = 0; reserves_ && done < bytes; done += kReservedAtOnce) {
+    if (poll) poll();
+    const int reason =
+        change_space(file_.number(), 0, offset + done, std::min(kReservedAtOnce, bytes - done));
     if (reason != 0 && !is_not_supported(reason)) throw_error(WI_E_IO, error_text(reason), reason);
     reserves_ = reason == 0;
   }
@@ -277,7 +283,10 @@ SpillStats SpillFile::stats() const {
 
 namespace {
 
+// Where a signal interrupts it, file systems in memory give back what they have: one that comes every so often, as a
+// profiler's does, would keep it from ever ending.
 int change_space(int file, int mode, uint64_t offset, uint64_t bytes) {
+  const NoSignals none;
   int result;
   do {
     NoFileSizeSignal guard;

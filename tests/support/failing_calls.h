@@ -10,6 +10,7 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -53,8 +54,9 @@ inline constexpr const char* kNames[] = {"open",
                                          "io_uring_queue_init",
                                          "io_uring_submit_and_wait",
                                          "a completion"};
-// Instead of an errno: a part of it is done; none is; all is, 100 ms later.
-inline constexpr int kShort = -1, kEnd = -2, kSlow = -3;
+// Instead of an errno: a part of it is done; none is; all is, 100 ms later; or 30 ms later, but for EINTR if a signal
+// comes meanwhile.
+inline constexpr int kShort = -1, kEnd = -2, kSlow = -3, kInterruptible = -4;
 
 inline struct Fault {
   std::atomic<int> function{kFunctions};
@@ -75,6 +77,10 @@ inline int fault_of(Function function) {
   if (fault.what == kSlow) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     return 0;
+  }
+  if (fault.what == kInterruptible) {
+    const timespec time{0, 30'000'000};
+    return nanosleep(&time, nullptr) == 0 ? 0 : EINTR;
   }
   return fault.what;
 }
