@@ -1,6 +1,8 @@
 // Segments that the fast tier has no room for: a session whose budget is less than one of them takes reads prompts,
 // decodes, forks, is cut and saved, says the same bits as one with everything in memory, never holds more than its
 // budget, and is as it was when the disk fails. The plan says beforehand what such a budget must be.
+#include "src/pipeline/straight.h"
+
 #include "src/cancel.h"
 #include "src/memory_plan.h"
 #include "tests/support/emulated.h"
@@ -342,6 +344,38 @@ void a_disk_that_fails_leaves_the_session_as_it_was(void**) {
   assert_true(ended > 0);
 }
 
+// Where the disk cannot reserve, a segment's zeros are written first, which takes as long as the segment itself; and
+// others may be at that.
+void the_room_for_a_segment_is_waited_for_until_a_cancel(void**) {
+  const TiersWorld world = world_of({});
+  const KvShape shape = kv_shape_of(*model(), DType::f16);
+  std::atomic<bool> cancelled{true};
+  Stream stream;
+  stream.workers = 2;
+  stream.cancel = &cancelled;
+  SpillFile& file = *world.buffer().file();
+  const auto make = [&] { StraightPlanes(stream, world.buffer(), *world.runtime->pool, shape, kSegment); };
+  for (const int reason : {0, EOPNOTSUPP}) {
+    arm(reason ? kFallocate : kFunctions, reason);
+    assert_error(WI_E_CANCELLED, "cancelled", make());
+    // While another has the file's space, until that one's work is cancelled.
+    std::atomic<bool> reserves{false}, end{false};
+    const std::function<void()> poll = [&] {
+      reserves = true;
+      while (!end) std::this_thread::yield();
+    };
+    std::thread other([&] { static_cast<void>(file.reserve(100, "another's", poll)); });
+    while (!reserves) std::this_thread::yield();
+    assert_error(WI_E_CANCELLED, "cancelled", make());
+    end = true;
+    other.join();
+    assert_int_equal(file.used(), 0);
+    disarm();
+  }
+  cancelled = false;
+  make();
+}
+
 // ---- What the plan says ----
 
 void the_planned_part_is_enough_and_less_than_a_segment(void**) {
@@ -395,6 +429,7 @@ int main() {
       cmocka_unit_test(a_prefix_counts_with_the_tokens_before_it),
       cmocka_unit_test(a_short_prompt_behind_a_long_one_may_be_read_through_the_index),
       cmocka_unit_test(a_disk_that_fails_leaves_the_session_as_it_was),
+      cmocka_unit_test(the_room_for_a_segment_is_waited_for_until_a_cancel),
       cmocka_unit_test(the_planned_part_is_enough_and_less_than_a_segment),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -107,7 +107,7 @@ std::shared_ptr<Segment> build_in(WaveBuffer* to, const Sequence& sequence, Segm
   const KvPools& pools = sequence.pools();
   const int32_t tokens = span.tokens;
   std::optional<StraightPlanes> straight;
-  if (to) straight.emplace(*to, *pools.host, shape, tokens, context.stream.workers);
+  if (to) straight.emplace(context.stream, *to, *pools.host, shape, tokens);
   auto segment = straight ? std::make_shared<Segment>(pools, shape, span.first, tokens, Segment::WithoutKv{})
                           : std::make_shared<Segment>(pools, shape, span.first, tokens);
   IndexRoom room = whole && context.policy.cut

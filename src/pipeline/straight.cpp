@@ -28,15 +28,16 @@ uint64_t straight_bytes(const KvShape& shape, int64_t tokens, int workers) {
          static_cast<uint64_t>(tokens);
 }
 
-StraightPlanes::StraightPlanes(WaveBuffer& buffer, HostPool& pool, const KvShape& shape, int32_t tokens,
-                               int workers)
+StraightPlanes::StraightPlanes(const Stream& stream, WaveBuffer& buffer, HostPool& pool, const KvShape& shape,
+                               int32_t tokens)
     : buffer_(buffer),
       tokens_(tokens),
-      at_once_(straight_planes(shape, workers)),
+      at_once_(straight_planes(shape, stream.workers)),
       row_bytes_(shape.head_bytes()),
       plane_bytes_(2 * shape.head_bytes() * static_cast<size_t>(tokens)),
-      room_(pool.allocate(straight_bytes(shape, tokens, workers), "laying out a segment")),
-      extent_(buffer.file()->reserve(planes_of(shape) * plane_bytes_, "a new segment")) {}
+      room_(pool.allocate(straight_bytes(shape, tokens, stream.workers), "laying out a segment")),
+      extent_(buffer.file()->reserve(planes_of(shape) * plane_bytes_, "a new segment",
+                                     [&] { throw_if_cancelled(stream); })) {}
 
 void StraightPlanes::write(const Stream& stream, size_t plane, int32_t place, const Policy& policy,
                            const void* index, const IndexResult& result) const {

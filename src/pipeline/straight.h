@@ -18,9 +18,10 @@ uint64_t straight_bytes(const KvShape& shape, int64_t tokens, int workers);
 
 class StraightPlanes {
  public:
-  // The whole extent is there before the work begins. Throws WI_E_BUDGET, WI_E_IO or WI_E_MEMORY. buffer: whose slow
-  // tier is a file.
-  StraightPlanes(WaveBuffer& buffer, HostPool& pool, const KvShape& shape, int32_t tokens, int workers);
+  // The whole extent is there before the work begins. Throws WI_E_BUDGET, WI_E_IO, WI_E_MEMORY or WI_E_CANCELLED.
+  // buffer: whose slow tier is a file.
+  StraightPlanes(const Stream& stream, WaveBuffer& buffer, HostPool& pool, const KvShape& shape,
+                 int32_t tokens);
 
   int32_t at_once() const { return at_once_; }
   // Of the plane that is made at that place: its keys, then values as they are laid out, and as much room besides,
