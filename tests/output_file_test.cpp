@@ -13,11 +13,13 @@
 #include <unistd.h>
 
 #include "src/store/input_file.h"
+#include "tests/support/failing_calls.h"
 #include "tests/support/folder.h"
 #include "tests/test.h"
 
 using namespace wi;
 using test::Folder;
+using test::locks_want_writers;
 using test::slurp;
 using test::spill;
 using Temporary = OutputFile::Temporary;
@@ -292,6 +294,21 @@ void a_living_savers_file_is_left_alone(void**) {
   assert_int_equal(folder.entries(), 3);
 }
 
+void what_was_left_is_removed_where_only_writers_may_lock(void**) {
+  locks_want_writers = true;
+  for (const Temporary kind : kBoth) {
+    Folder folder;
+    OutputFile living(folder.file("living"), Temporary::named);
+    const std::string left = folder.file(".waveinfer-save-0123456789abcdef");
+    spill(left, "x");
+    save(folder.file("s"), "s", kind);
+    assert_int_equal(access(left.c_str(), F_OK), -1);
+    assert_int_equal(folder.entries(), 2);
+    living.commit();
+  }
+  locks_want_writers = false;
+}
+
 void nothing_is_inherited_by_programs_that_the_host_starts(void**) {
   Folder folder;
   for (Temporary kind : kBoth) {
@@ -322,6 +339,7 @@ int main() {
       cmocka_unit_test(a_full_disk_leaves_the_old_file),
       cmocka_unit_test(what_killed_savers_leave_the_next_save_removes),
       cmocka_unit_test(a_living_savers_file_is_left_alone),
+      cmocka_unit_test(what_was_left_is_removed_where_only_writers_may_lock),
       cmocka_unit_test(nothing_is_inherited_by_programs_that_the_host_starts),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

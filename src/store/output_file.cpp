@@ -5,15 +5,14 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "src/buffer/leftovers.h"
 #include "src/error.h"
 #include "src/file_size_signal.h"
 
@@ -25,7 +24,6 @@ constexpr size_t kPieceBytes = size_t{4} << 20;  // of one system call
 
 bool in_proc(const std::string& folder);
 void name_anew(char* name, size_t capacity);
-void remove_leftovers(int folder);
 void sync_piece(int file, uint64_t offset, uint64_t bytes, const std::string& path);
 
 }  // namespace
@@ -33,7 +31,7 @@ void sync_piece(int file, uint64_t offset, uint64_t bytes, const std::string& pa
 OutputFile::OutputFile(const std::string& path, Temporary kind) : path_(path) {
   try {
     follow(path);
-    remove_leftovers(folder_);
+    remove_leftovers(folder_, kPrefix);
     const mode_t mode = had_file_ ? 0600 : 0666;
     if (kind == Temporary::unnamed) open_unnamed(mode);
     if (file_ < 0) open_named(mode);
@@ -129,7 +127,7 @@ void OutputFile::open_unnamed(mode_t mode) {
     file_ = -1;
     return;
   }
-  lock_own();
+  lock_own(file_);  // it is given a name later
 }
 
 void OutputFile::open_named(mode_t mode) {
@@ -141,21 +139,12 @@ void OutputFile::open_named(mode_t mode) {
       throw_errno(WI_E_IO, "cannot create a file beside " + path_, errno);
     }
     if (file_ < 0) continue;
-    if (lock_own()) return;
+    if (lock_own(file_)) return;
     close(file_);
     file_ = -1;
   }
   temporary_[0] = 0;
   throw_errno(WI_E_IO, "cannot create a file beside " + path_, EEXIST);
-}
-
-// Tells other savers that this file's writer lives (remove_leftovers). False if one of them was faster, and
-// has removed the file that had just been made.
-bool OutputFile::lock_own() const {
-  const bool locked = flock(file_, LOCK_EX | LOCK_NB) == 0;
-  struct stat status {};
-  if (!locked && errno == EWOULDBLOCK) return false;
-  return fstat(file_, &status) == 0 && (status.st_nlink > 0 || !temporary_[0]);
 }
 
 bool OutputFile::link_as(const char* name) const {
@@ -235,32 +224,6 @@ void name_anew(char* name, size_t capacity) {
              static_cast<uint64_t>(now.tv_sec);
   }
   std::snprintf(name, capacity, "%s%016llx", kPrefix, static_cast<unsigned long long>(number));
-}
-
-// Removes what savers left that were killed. A living one holds a lock on its file, and a lock ends with its
-// process; where files cannot be locked nothing is removed.
-void remove_leftovers(int folder) {
-  const int readable = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (readable < 0) return;
-  DIR* entries = fdopendir(readable);
-  if (!entries) {
-    close(readable);
-    return;
-  }
-  while (const dirent* entry = readdir(entries)) {
-    if (std::strncmp(entry->d_name, kPrefix, sizeof kPrefix - 1) != 0) continue;
-    const int file = openat(folder, entry->d_name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (file < 0) continue;
-    struct stat status {
-    }, named{};
-    if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
-        flock(file, LOCK_EX | LOCK_NB) == 0 &&
-        fstatat(folder, entry->d_name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_ino == status.st_ino &&
-        named.st_dev == status.st_dev)
-      unlinkat(folder, entry->d_name, 0);
-    close(file);
-  }
-  closedir(entries);
 }
 
 // Starts writing a piece to the disk and waits for those before it, so that the sync at the end, which

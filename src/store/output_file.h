@@ -33,7 +33,6 @@ class OutputFile final : public ByteSink {
   void open_folder(const std::string& folder);
   void open_unnamed(mode_t mode);
   void open_named(mode_t mode);
-  bool lock_own() const;
   bool link_as(const char* name) const;
   void link_temporary();
   void put_in_place();

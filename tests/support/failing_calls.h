@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <thread>
@@ -102,6 +103,9 @@ inline bool may_fail(const char* path, int flags) {
          (saved_files_too && stat(path, &status) == 0 && S_ISREG(status.st_mode));
 }
 
+// Files are locked as network file systems do it: for one alone only where they are open for writing.
+inline std::atomic<bool> locks_want_writers{false};
+
 inline void disarm() { fault.function = kFunctions; }
 inline void arm(Function function, int what, int64_t first = 0, int64_t last = INT64_MAX) {
   disarm();
@@ -176,6 +180,14 @@ int ftruncate(int file, off_t bytes) noexcept {
 int sync_file_range(int file, off_t offset, off_t bytes, unsigned flags) {
   if (wi::test::fails(wi::test::kSync)) return -1;
   return static_cast<int>(syscall(SYS_sync_file_range, file, offset, bytes, flags));
+}
+int flock(int file, int operation) noexcept {
+  if (wi::test::locks_want_writers && (operation & LOCK_EX) &&
+      (syscall(SYS_fcntl, file, F_GETFL) & O_ACCMODE) == O_RDONLY) {
+    errno = EBADF;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_flock, file, operation));
 }
 int posix_fadvise(int file, off_t offset, off_t bytes, int advice) noexcept {
   if (const int what = wi::test::fails(wi::test::kAdvise)) return what;
