@@ -342,6 +342,40 @@ void the_file_has_no_name_and_is_nobody_elses(void**) {
   }
 }
 
+// Between its making and its losing its name, where a file system has no files without one.
+void what_a_killed_process_leaves_the_next_removes(void**) {
+  for (const bool has_nameless : {true, false}) {
+    Folder folder;
+    for (const char* name :
+         {".waveinfer-spill-abcdef", ".waveinfer-spill-living", "a user's .waveinfer-spill-"})
+      test::spill(folder.file(name), "x");
+    const int living = ::open(folder.file(".waveinfer-spill-living").c_str(), O_RDWR | O_CLOEXEC);
+    assert_int_equal(flock(living, LOCK_EX), 0);
+    if (!has_nameless) arm(kOpen, EOPNOTSUPP);
+    auto file = open_in(folder);
+    disarm();
+    assert_int_equal(access(folder.file(".waveinfer-spill-abcdef").c_str(), F_OK), -1);
+    assert_int_equal(folder.entries(), 2);
+    close(living);
+    file = open_in(folder);
+    assert_int_equal(folder.entries(), 1);
+  }
+}
+
+// Many at once, each of which may take another's for one that was left.
+void processes_leave_each_others_files_alone(void**) {
+  Folder folder;
+  arm(kOpen, EOPNOTSUPP);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) open_in(folder);
+    });
+  for (std::thread& thread : threads) thread.join();
+  disarm();
+  assert_int_equal(folder.entries(), 0);
+}
+
 void a_folder_that_takes_no_file_is_named(void**) {
   Folder folder;
   const auto open_at = [](const std::string& path) { SpillFile::open(path, kUnlimited, unlimited_pool()); };
@@ -801,6 +835,8 @@ int main() {
       cmocka_unit_test(a_step_allocates_nothing_once_it_was_run),
       cmocka_unit_test(the_page_cache_keeps_nothing),
       cmocka_unit_test(the_file_has_no_name_and_is_nobody_elses),
+      cmocka_unit_test(what_a_killed_process_leaves_the_next_removes),
+      cmocka_unit_test(processes_leave_each_others_files_alone),
       cmocka_unit_test(a_folder_that_takes_no_file_is_named),
       cmocka_unit_test(extents_are_disjoint_and_first_fit),
       cmocka_unit_test(the_limit_is_held_and_the_refused_are_told),

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "src/buffer/file_reads.h"
+#include "src/buffer/leftovers.h"
 #include "src/error.h"
 #include "src/file_size_signal.h"
 
@@ -21,6 +22,7 @@ namespace {
 constexpr uint64_t kBlockBytes = 4096;
 constexpr uint64_t kMostAlignment = 65536;  // what asks for more is not worth going round the page cache
 constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // of one system call
+constexpr char kPrefix[] = ".waveinfer-spill-";
 
 int open_nameless(const std::string& folder);
 
@@ -105,18 +107,32 @@ bool UnnamedFile::works(std::byte* block) const {
 
 namespace {
 
-int open_nameless(const std::string& folder) {
-  int file;
-  do file = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-  while (file < 0 && errno == EINTR);
-  if (file >= 0 || folder.empty()) return file;
-  std::string name = folder + "/.waveinfer-spill-XXXXXX";
-  file = mkostemp(name.data(), O_CLOEXEC);
-  if (file < 0 || unlink(name.c_str()) == 0) return file;
-  const int reason = errno;
-  close(file);
-  errno = reason;
+// For an instant: a process that is killed then leaves it for the next one.
+int open_named(const std::string& folder) {
+  for (int tries = 0; tries < 100; ++tries) {
+    std::string name = folder + "/" + kPrefix + "XXXXXX";
+    const int file = mkostemp(name.data(), O_CLOEXEC);
+    if (file < 0) return file;
+    const bool is_own = lock_own(file);
+    if (is_own && unlink(name.c_str()) == 0) return file;
+    const int reason = errno;
+    close(file);
+    errno = reason;
+    if (is_own) return -1;
+  }
+  errno = EEXIST;
   return -1;
+}
+
+int open_nameless(const std::string& folder) {
+  if (const int within = open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); within >= 0) {
+    remove_leftovers(within, kPrefix);
+    close(within);
+  }
+  int file;
+  do file = open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  while (file < 0 && errno == EINTR);
+  return file >= 0 || folder.empty() ? file : open_named(folder);
 }
 
 }  // namespace

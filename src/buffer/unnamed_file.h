@@ -11,7 +11,7 @@ namespace wi {
 class UnnamedFile {
  public:
   // Without a name from the start (O_TMPFILE); where the file system has no such files, it has one for the
-  // instant until that is removed. direct false: through the page cache in any case. Throws WI_E_IO, which
+  // instant until that is removed, by the next one in the folder if this process is killed then. direct false: through the page cache in any case. Throws WI_E_IO, which
   // names the folder and the reason.
   UnnamedFile(const std::string& folder, bool direct);
   UnnamedFile(const UnnamedFile&) = delete;
