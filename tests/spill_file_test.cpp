@@ -385,6 +385,32 @@ void a_folder_that_takes_no_file_is_named(void**) {
   assert_error(WI_E_IO, "No such file", open_at(""));
 }
 
+// What fails for another reason, as on a disk that is full at that moment, does not send all that is written later
+// through the page cache.
+void only_a_file_system_that_cannot_goes_through_the_page_cache(void**) {
+  Folder folder;
+  const bool can = open_in(folder)->direct();
+  if (!can) std::printf("  no O_DIRECT in %s\n", folder.path.c_str());
+  const auto with = [&](Function function, int what) {
+    arm(function, what, 0, 0);
+    auto file = open_in(folder);
+    assert_true(fault.happened || !can);
+    disarm();
+    return file;
+  };
+  for (const Function function : {kPwrite, kPread}) {
+    for (const int reason : {EINVAL, EOPNOTSUPP}) assert_false(with(function, reason)->direct());
+    for (const int interrupted : {EINTR, kShort, kEnd})
+      assert_true(with(function, interrupted)->direct() == can);
+    for (const int reason : {EIO, ENOSPC, EDQUOT})
+      if (can) assert_error(WI_E_IO, strerror(reason), with(function, reason));
+    assert_int_equal(folder.entries(), 0);
+  }
+  disarm();
+  assert_true(open_in(folder)->direct() == can);
+  assert_true(with(kTruncate, EIO)->direct() == can);
+}
+
 // ---- Space ----
 
 // Against a map of bytes.
@@ -838,6 +864,7 @@ int main() {
       cmocka_unit_test(what_a_killed_process_leaves_the_next_removes),
       cmocka_unit_test(processes_leave_each_others_files_alone),
       cmocka_unit_test(a_folder_that_takes_no_file_is_named),
+      cmocka_unit_test(only_a_file_system_that_cannot_goes_through_the_page_cache),
       cmocka_unit_test(extents_are_disjoint_and_first_fit),
       cmocka_unit_test(the_limit_is_held_and_the_refused_are_told),
       cmocka_unit_test(freed_space_is_reused_and_goes_back_to_the_disk),

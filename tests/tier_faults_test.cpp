@@ -2,6 +2,7 @@
 // status that says why or goes on, and what a session says is what it says with everything in memory.
 #include <functional>
 #include <future>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -134,8 +135,13 @@ void each_call_may_fail_once_in(const Life& life, const std::vector<float>& want
 
 void each_call_of_the_system_may_fail_once(void**) {
   const std::vector<float> wanted = life_of(world_of({.slow = false}), 0);
-  each_call_may_fail_once_in([](const auto& attempt) { return life_of(world_of(), 0.3f, attempt); }, wanted,
-                             kFaults);
+  each_call_may_fail_once_in(
+      [](const auto& attempt) {
+        std::optional<TiersWorld> world;
+        attempt([&] { world.emplace(Tiers{}, model()); });
+        return life_of(*world, 0.3f, attempt);
+      },
+      wanted, kFaults);
 }
 
 void each_call_may_fail_once_below_a_store(void**) {
@@ -144,7 +150,9 @@ void each_call_may_fail_once_below_a_store(void**) {
     const uint64_t little = little_for_a_store(model(), policy, plainly);
     each_call_may_fail_once_in(
         [&](const auto& attempt) {
-          return life_of_a_store(world_of({.kv_budget_bytes = little}), policy, attempt);
+          std::optional<TiersWorld> world;
+          attempt([&] { world.emplace(Tiers{.kv_budget_bytes = little}, model()); });
+          return life_of_a_store(*world, policy, attempt);
         },
         life_of_a_store(world_of({.slow = false}), policy, plainly), kFaults);
   }
@@ -167,14 +175,15 @@ void each_call_on_a_saved_file_may_fail_once(void**) {
     session->save(path, nullptr);
   }
   const auto life = [&](bool slow, const auto& attempt) {
-    const TiersWorld world = world_of({.slow = slow});
+    std::optional<TiersWorld> world;
+    attempt([&] { world.emplace(Tiers{.slow = slow}, model()); });
     std::vector<float> all;
     std::shared_ptr<Session> session;
     const auto as_saved = [&](SessionParams params) {
       params.kv_fast_share = slow ? 0.1f : 0;
       return params;
     };
-    attempt([&] { session = Session::load(world.runtime, world.model, path, as_saved, nullptr); });
+    attempt([&] { session = Session::load(world->runtime, world->model, path, as_saved, nullptr); });
     assert_int_equal(session->sequence().slow_segments() > 0, slow);
     const auto look = [&] {
       attempt([&] { session->logits(nullptr); });

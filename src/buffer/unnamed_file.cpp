@@ -77,6 +77,7 @@ void UnnamedFile::pass_by_page_cache() {
     const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(block_bytes_, block_bytes_),
                                                             std::free);
     check(block != nullptr, WI_E_MEMORY, "the system refused ", block_bytes_, " bytes for a spill file");
+    direct_ = true;  // for write()
     direct_ = works(static_cast<std::byte*>(block.get()));
   }
   if (direct_)
@@ -96,13 +97,20 @@ uint64_t direct_alignment([[maybe_unused]] int file, uint64_t untold) {
   return untold;
 }
 
-bool UnnamedFile::works(std::byte* block) const {
+// What is wrong with the disk at the moment, if only that it is full, says nothing of that: it is thrown.
+bool UnnamedFile::works(std::byte* block) {
   std::memset(block, 0, block_bytes_);
-  const auto bytes = static_cast<ssize_t>(block_bytes_);
-  NoFileSizeSignal guard;
-  const bool wrote = pwrite(file_, block, block_bytes_, 0) == bytes;
-  guard.refused = !wrote && errno == EFBIG;
-  return wrote && pread(file_, block, block_bytes_, 0) == bytes && ftruncate(file_, 0) == 0;
+  FileRead read{{file_, block_bytes_}, 0, block_bytes_, block};
+  try {
+    write(0, block, block_bytes_);
+    finish_read(read);
+    if (read.done < read.bytes) throw_errno(WI_E_IO, "cannot read the spill file in " + folder_, read.error);
+  } catch (const Error& error) {
+    if (error.native_code() != EINVAL && error.native_code() != EOPNOTSUPP) throw;
+    return false;
+  }
+  [[maybe_unused]] const int cut = ftruncate(file_, 0);  // else it is in the place of what comes
+  return true;
 }
 
 namespace {

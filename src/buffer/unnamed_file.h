@@ -12,7 +12,7 @@ class UnnamedFile {
  public:
   // Without a name from the start (O_TMPFILE); where the file system has no such files, it has one for the
   // instant until that is removed, by the next one in the folder if this process is killed then. direct false: through the page cache in any case. Throws WI_E_IO, which
-  // names the folder and the reason.
+  // names the folder and the reason, also where a block cannot be written or read now, as on a full disk.
   UnnamedFile(const std::string& folder, bool direct);
   UnnamedFile(const UnnamedFile&) = delete;
   UnnamedFile& operator=(const UnnamedFile&) = delete;
@@ -31,7 +31,7 @@ class UnnamedFile {
 
  private:
   void pass_by_page_cache();
-  bool works(std::byte* block) const;
+  bool works(std::byte* block);
 
   std::string folder_;
   int file_ = -1;
