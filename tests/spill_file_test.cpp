@@ -509,6 +509,33 @@ void without_holes_the_files_length_is_held_to_the_limit(void**) {
   disarm();
 }
 
+// A disk that is full, or fails once, makes the holes later; meanwhile it has lost the file's length.
+void holes_that_failed_are_made_later(void**) {
+  for (const int reason : {EIO, ENOSPC, EDQUOT}) {
+    Folder folder;
+    auto file = open_in(folder, {}, 4 << 20);
+    std::vector<SpillExtent> extents;
+    for (int i = 0; i < 4; ++i) extents.push_back(file->reserve(1 << 20, "a piece"));
+    const uint64_t all = disk_bytes(folder);
+    arm(kPunch, reason);
+    extents[0] = SpillExtent();
+    assert_true(fault.happened);
+    extents[2] = SpillExtent();
+    assert_error(WI_E_BUDGET, "in smaller pieces", file->reserve(2 << 20, "large"));
+    assert_true(disk_bytes(folder) >= all - kOwnBytes && disk_bytes(folder) <= (4 << 20) + kOwnBytes);
+    disarm();
+    extents[2] = file->reserve(2 << 20, "large");  // behind the others
+    assert_true(disk_bytes(folder) <= (4 << 20) + kOwnBytes);
+    arm(kPunch, reason, 0, 0);
+    extents[3] = SpillExtent();
+    assert_true(disk_bytes(folder) >= all - kOwnBytes);
+    extents[1] = SpillExtent();  // both
+    assert_true(disk_bytes(folder) <= (2 << 20) + kOwnBytes);
+    disarm();
+    assert_int_equal(file->used(), 2 << 20);
+  }
+}
+
 void where_nothing_can_be_reserved_zeros_are_written(void**) {
   for (const Way& way : kWays) {
     Folder folder;
@@ -869,6 +896,7 @@ int main() {
       cmocka_unit_test(the_limit_is_held_and_the_refused_are_told),
       cmocka_unit_test(freed_space_is_reused_and_goes_back_to_the_disk),
       cmocka_unit_test(without_holes_the_files_length_is_held_to_the_limit),
+      cmocka_unit_test(holes_that_failed_are_made_later),
       cmocka_unit_test(where_nothing_can_be_reserved_zeros_are_written),
       cmocka_unit_test(signals_that_come_again_and_again_keep_nothing_from_being_reserved),
       cmocka_unit_test(reserving_ends_soon_after_a_cancel),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace wi {
@@ -10,6 +11,9 @@ namespace wi {
 class Extents {
  public:
   static constexpr uint64_t kNowhere = UINT64_MAX;
+  struct Range {
+    uint64_t offset, bytes;
+  };
 
   // The first free range that is large enough, or the end if that stays within most_end; else kNowhere.
   // bytes > 0. Throws std::bad_alloc, and nothing is taken then.
@@ -19,11 +23,9 @@ class Extents {
 
   uint64_t used() const { return used_; }  // sum of what is taken
   uint64_t end() const { return end_; }    // of the last one
+  std::span<const Range> free() const { return free_; }
 
  private:
-  struct Range {
-    uint64_t offset, bytes;
-  };
   // By offset; none touches another or the end, so there are never more than are taken, and room for those
   // is made when one is taken: giving back cannot fail.
   std::vector<Range> free_;

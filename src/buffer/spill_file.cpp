@@ -67,6 +67,7 @@ SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose, const std::f
   const TakingBack after{*this};
   const std::unique_lock lock = lock_patiently(space_, poll);
   take_in_returned();
+  punch_missing();
   const uint64_t used = extents_.used();
   const auto refuse = [&](const char* why) {
     fail(WI_E_BUDGET, purpose, " wants ", bytes, " bytes of the spill file in ", file_.folder(), ", ", used,
@@ -74,7 +75,7 @@ SpillExtent SpillFile::reserve(uint64_t bytes, const char* purpose, const std::f
   };
   if (bytes > most_bytes_ || round_up(bytes, file_.block_bytes()) > most_bytes_ - used) refuse("");
   const uint64_t whole = round_up(bytes, file_.block_bytes());
-  const uint64_t offset = extents_.take(whole, punches_ ? kMostBytes : most_bytes_);
+  const uint64_t offset = extents_.take(whole, punches_ && !missing_ ? kMostBytes : most_bytes_);
   if (offset == Extents::kNowhere) refuse(", and what is free between them is in smaller pieces");
   used_.store(extents_.used(), std::memory_order_relaxed);
   const auto give_up = [&] {
@@ -156,12 +157,27 @@ void SpillFile::take_in_returned() noexcept {
 
 // Where the file system cannot, the space stays the file's, for extents to come.
 void SpillFile::return_to_disk(uint64_t offset, uint64_t bytes) noexcept {
+  punch_missing();
   if (const uint64_t end = extents_.end(); offset >= end) {
     if (ftruncate(file_.number(), static_cast<off_t>(end)) == 0) file_bytes_ = end;
-  } else if (punches_) {
-    punches_ = reserves_ &&
-               change_space(file_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) == 0;
+  } else {
+    punches_ = punches_ && reserves_;
+    punch(offset, bytes);
   }
+}
+
+void SpillFile::punch(uint64_t offset, uint64_t bytes) noexcept {
+  if (!punches_) return;
+  const int reason = change_space(file_.number(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
+  if (is_not_supported(reason)) punches_ = false;
+  missing_ = missing_ || reason != 0;
+}
+
+// Holes that the disk failed to make, as one that is full may, are tried again whenever space comes or goes.
+void SpillFile::punch_missing() noexcept {
+  if (!std::exchange(missing_, false)) return;
+  for (const Extents::Range& range : extents_.free())
+    if (!missing_) punch(range.offset, range.bytes);
 }
 
 // ---- writing ----

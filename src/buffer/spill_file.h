@@ -155,6 +155,8 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   void take_back() noexcept;
   void take_in_returned() noexcept;
   void return_to_disk(uint64_t offset, uint64_t bytes) noexcept;
+  void punch(uint64_t offset, uint64_t bytes) noexcept;
+  void punch_missing() noexcept;
   void write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end,
                     const std::function<void()>& poll);
   void write_zeros(uint64_t offset, uint64_t bytes, const std::function<void()>& poll);
@@ -179,6 +181,7 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   std::atomic<uint64_t> used_{0};  // of extents_
   bool reserves_ = true;           // fallocate works
   bool punches_ = true;            // so does making holes; if not, the file's length is held to the limit
+  bool missing_ = false;           // some hole failed, for now: meanwhile as well
   uint64_t file_bytes_ = 0;        // its length as far as this has made it
   std::mutex writing_;             // of the buffer, and of blocks that two writes share
   HostBuffer write_buffer_;        // with O_DIRECT
