@@ -152,7 +152,7 @@ WaveBuffer* KvStore::make_room_to_make(const IndexSize& index, int32_t longest, 
 
 template <class Work>
 void KvStore::in_room(Work&& work) {
-  wi::in_room(*runtime_, room_, refused_, work);
+  wi::in_room(resident_.get(), room_, refused_, work);
 }
 
 void KvStore::rest() noexcept {

@@ -146,6 +146,11 @@ Residency::Part Residency::Member::part() const {
   return {demand_.kv, demand_.floor, part_, whole_, frames_.bytes()};
 }
 
+uint64_t Residency::Member::needed_bytes() const {
+  std::lock_guard lock(residency_.mutex_);
+  return mandatory_of(*residency_.pool_, residency_.fast_, buffer_->memory()) + coming_;
+}
+
 uint64_t Residency::mandatory_bytes(const WaveBuffer& buffer) const {
   std::lock_guard lock(mutex_);
   return mandatory_of(*pool_, fast_, buffer.memory());

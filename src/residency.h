@@ -91,6 +91,8 @@ class Residency {
     // The end of a call: nothing is coming, and these are its segments.
     void rest(Segments segments) noexcept;
     Part part() const;
+    // What cannot leave the fast tier, whoever has it, with what is coming.
+    uint64_t needed_bytes() const;
 
    private:
     friend class Residency;

@@ -22,15 +22,16 @@ void or_refused(const std::exception_ptr& refused, Work&& work) {
   }
 }
 
-// If there was no room, a message about the budget says what is in it.
+// If there was no room, a message about the budget says what would have to be in it: all that was to come, for what of
+// that the work had is free again by now.
 template <class Work>
-void in_room(const Runtime& runtime, const bool& room, const std::exception_ptr& refused, Work&& work) {
+void in_room(const Residency::Member* member, const bool& room, const std::exception_ptr& refused,
+             Work&& work) {
   try {
     or_refused(refused, work);
   } catch (const Error& error) {
-    if (room || refused || error.code() != WI_E_BUDGET) throw;
-    fail(WI_E_BUDGET, error.what(), "; all else has left, and ",
-         runtime.residency.mandatory_bytes(*runtime.buffer),
+    if (room || refused || !member || error.code() != WI_E_BUDGET) throw;
+    fail(WI_E_BUDGET, error.what(), "; all else has left, and ", member->needed_bytes(),
          " bytes must be in fast memory: indexes, recent tokens and segments in the making of all sessions");
   }
 }
@@ -41,7 +42,7 @@ void Session::or_refused(Work&& work) {
 }
 template <class Work>
 void Session::in_room(Work&& work) {
-  wi::in_room(*runtime_, room_, refused_, work);
+  wi::in_room(resident_.get(), room_, refused_, work);
 }
 
 }  // namespace wi

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <regex>
+#include <string>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -873,6 +875,52 @@ void no_room_for_what_must_stay_is_a_status(void**) {
   assert_int_equal(part.whole + part.frames, 0);
 }
 
+uint64_t said_to_be_needed(const std::string& message) {
+  static const std::regex pattern("and ([0-9]+) bytes must be in fast memory");
+  std::smatch found;
+  if (!std::regex_search(message, found, pattern)) fail_because("%s", message.c_str());
+  return std::stoull(found[1]);
+}
+
+// A budget of what the message says is enough for what was refused, segments in the making included.
+void a_budget_as_the_message_says_gets_on(void**) {
+  for (const bool store : {false, true}) {
+    uint64_t budget = uint64_t{100} << 10;
+    int tries = 0;
+    for (bool done = false; !done; ++tries) {
+      assert_true(tries < 60);
+      World world(budget);
+      try {
+        if (store) {
+          KvStoreParams params;
+          params.shape = {2, 2, 64, DType::f16};
+          params.query_heads = 2;
+          params.policy = find_policy(world.runtime->backend, "wave");
+          params.policy_params = world.params().policy_params;
+          KvStore store(world.runtime, params);
+          const std::vector<float> rows(size_t{700} * 2 * 64, 0.5f);
+          for (int32_t layer = 0; layer < 2; ++layer) store.append(layer, 700, rows.data(), rows.data());
+          store.seal();
+        } else {
+          auto session = world.session();
+          read(*session, 0, 700);
+          write(*session, 70);
+        }
+        done = true;
+      } catch (const Error& error) {
+        assert_int_equal(error.code(), WI_E_BUDGET);
+        const uint64_t said = said_to_be_needed(error.what());
+        if (said <= budget)
+          fail_because("%s; %llu is the budget", error.what(), static_cast<unsigned long long>(budget));
+        budget = said;
+      }
+    }
+    std::printf("  %s: %llu bytes are enough, which took %d tries\n", store ? "store" : "session",
+                static_cast<unsigned long long>(budget), tries);
+    assert_true(tries > 1);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -900,6 +948,7 @@ int main() {
       cmocka_unit_test(a_store_outgrows_memory_and_goes_on),
       cmocka_unit_test(a_store_in_place_gives_frames_to_a_newcomer),
       cmocka_unit_test(no_room_for_what_must_stay_is_a_status),
+      cmocka_unit_test(a_budget_as_the_message_says_gets_on),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
