@@ -1,8 +1,10 @@
 // HostPool: accounting, budget, alignment, and that the host program's own allocator is left alone.
 #include "src/memory/host_pool.h"
 
+#include <algorithm>
 #include <dlfcn.h>
 #include <fstream>
+#include <iterator>
 #include <random>
 #include <sys/mman.h>
 #include <thread>
@@ -38,9 +40,37 @@ void buffers_are_aligned_and_writable(void**) {
        {uint64_t{1}, uint64_t{63}, uint64_t{4097}, kMiB, 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 3}) {
     HostBuffer buffer = pool->allocate(bytes, "test");
     assert_int_equal(buffer.bytes(), bytes);
-    uint64_t alignment = bytes >= HostMemory::kMappedBytes ? 2 * kMiB : 64;
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    const uint64_t alignment = bytes >= 2 * kMiB ? 2 * kMiB : bytes >= HostMemory::kMappedBytes ? page : 64;
     assert_int_equal(reinterpret_cast<uintptr_t>(buffer.data()) % alignment, 0);
     std::memset(buffer.data(), 0x5a, bytes);
+  }
+}
+
+int64_t mappings() {
+  std::ifstream file("/proc/self/maps");
+  return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+}
+
+// A process may have 65530, which pieces of a mapping each would be at 100 GB of slabs of 1.5 MiB.
+void pieces_without_huge_pages_are_few_mappings(void**) {
+  constexpr int kPieces = 200;
+  struct Case {
+    bool huge_pages;
+    uint64_t bytes;
+    HostPages pages;
+  };
+  for (const Case& one : {Case{true, kMiB * 3 / 2, HostPages::huge}, Case{true, kMiB * 3, HostPages::small},
+                          Case{false, kMiB * 3 / 2, HostPages::huge}, Case{false, kMiB * 3, HostPages::huge},
+                          Case{true, 2 * kMiB, HostPages::huge}}) {
+    auto pool = HostPool::create(HostPool::kUnlimited, one.huge_pages);
+    std::vector<HostBuffer> pieces(kPieces);
+    const int64_t before = mappings();
+    for (HostBuffer& piece : pieces) {
+      piece = pool->allocate(one.bytes, "a piece", one.pages);
+      piece.data()[0] = std::byte{1};
+    }
+    assert_true(mappings() - before < 20);  // the gaps that the process has are filled first
   }
 }
 
@@ -250,6 +280,7 @@ void without_mimalloc_small_buffers_are_the_c_librarys(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(buffers_are_aligned_and_writable),
+      cmocka_unit_test(pieces_without_huge_pages_are_few_mappings),
       cmocka_unit_test(an_empty_buffer_costs_nothing),
       cmocka_unit_test(used_and_peak_follow_the_buffers),
       cmocka_unit_test(charge_counts_memory_that_lives_elsewhere),

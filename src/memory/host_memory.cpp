@@ -49,20 +49,32 @@ constexpr int kWithHugePages = MADV_HUGEPAGE, kWithoutHugePages = MADV_NOHUGEPAG
 constexpr int kWithHugePages = MADV_NORMAL, kWithoutHugePages = MADV_NORMAL;
 #endif
 
+std::byte* map_pages(uint64_t length) {
+  void* const start = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return start == MAP_FAILED ? nullptr : static_cast<std::byte*>(start);
+}
+
 // Maps a huge page more than asked and cuts both ends off, so that the piece starts on a huge page.
+std::byte* map_aligned(uint64_t length) {
+  const uint64_t reserved = length + kHugePageBytes - page_bytes();
+  std::byte* const start = map_pages(reserved);
+  if (!start) return nullptr;
+  const auto address = reinterpret_cast<uintptr_t>(start);
+  const uint64_t head = (kHugePageBytes - address % kHugePageBytes) % kHugePageBytes;
+  if (head > 0) munmap(start, head);
+  if (const uint64_t tail = reserved - head - length; tail > 0) munmap(start + head + length, tail);
+  return start + head;
+}
+
+// Pieces that have no huge page lie next to each other, and are one mapping to the system, of which a process may have
+// 65530. Each of the others is one, unless it is whole huge pages.
 std::byte* map(uint64_t bytes, bool huge_pages) {
   if (bytes > PTRDIFF_MAX - 2 * kHugePageBytes) return nullptr;
-  uint64_t length = round_to_page(bytes), reserved = length + kHugePageBytes - page_bytes();
-  void* start = mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (start == MAP_FAILED) return nullptr;
-  auto address = reinterpret_cast<uintptr_t>(start);
-  uintptr_t aligned = (address + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
-  if (aligned > address) munmap(start, aligned - address);
-  uint64_t tail = address + reserved - (aligned + length);
-  if (tail > 0) munmap(reinterpret_cast<void*>(aligned + length), tail);
-  auto* data = reinterpret_cast<std::byte*>(aligned);
+  const uint64_t length = round_to_page(bytes);
+  huge_pages = huge_pages && length >= kHugePageBytes;
+  std::byte* const data = huge_pages ? map_aligned(length) : map_pages(length);
   // Advice: a kernel without transparent huge pages says no, and small pages do.
-  madvise(data, length, huge_pages ? kWithHugePages : kWithoutHugePages);
+  if (data) madvise(data, length, huge_pages ? kWithHugePages : kWithoutHugePages);
   return data;
 }
 

@@ -8,11 +8,11 @@ namespace wi {
 
 class HostMemory final : public Memory {
  public:
-  // From this size on a piece is a mapping of its own: aligned to a huge page, and given back to the system
-  // when it is freed, whichever thread frees it. Most slabs of a page cache (buffer/page_cache.h) are such.
+  // From this size on a piece is mapped, and given back to the system when it is freed, whichever thread frees it;
+  // aligned to a huge page where it is to have some. Most slabs of a page cache (buffer/page_cache.h) are such.
   static constexpr uint64_t kMappedBytes = uint64_t{1} << 20;
 
-  // huge_pages: ask the kernel for them in pieces of kMappedBytes and more; false: ask it not to.
+  // huge_pages: ask the kernel for them in pieces that are as long as one; false: ask it not to.
   explicit HostMemory(bool huge_pages) : huge_pages_(huge_pages) {}
 
   std::byte* allocate(uint64_t bytes, HostPages pages) override;
