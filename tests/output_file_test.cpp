@@ -2,6 +2,7 @@
 // other savers; and never on anything but a regular file.
 #include "src/store/output_file.h"
 
+#include <array>
 #include <csignal>
 #include <fcntl.h>
 #include <filesystem>
@@ -18,10 +19,7 @@
 #include "tests/test.h"
 
 using namespace wi;
-using test::Folder;
-using test::locks_want_writers;
-using test::slurp;
-using test::spill;
+using namespace wi::test;
 using Temporary = OutputFile::Temporary;
 
 namespace {
@@ -229,6 +227,77 @@ void a_limit_on_lengths_is_an_error_and_no_signal(void**) {
   assert_int_equal(folder.entries(), 1);
 }
 
+struct FaultCase {
+  Function function;
+  int what;
+  bool harmless = false;  // there is a way around it, be it a second try
+};
+
+// Each of those that a save makes. It says so or gets round it; what was there is whole, and beside it is nothing.
+void each_call_of_a_save_may_fail_once(void**) {
+  constexpr FaultCase kFaults[] = {
+      {kOpenAt, EIO},       {kOpenAt, EEXIST},     {kOpenAt, EOPNOTSUPP}, {kLock, ENOLCK, true},
+      {kWrite, EIO},        {kWrite, ENOSPC},      {kWrite, EINTR, true}, {kWrite, kShort, true},
+      {kWrite, kEnd, true}, {kSync, EIO},          {kSync, ENOSPC},       {kSync, EINVAL, true},
+      {kFsync, EIO},        {kFsync, ENOSPC},      {kFsync, EINTR, true}, {kChmod, EPERM},
+      {kLink, EPERM},       {kLink, EEXIST, true}, {kRename, EIO},        {kRename, EACCES},
+  };
+  const std::string text(3000, 'n');
+  const auto save_in_pieces = [&](const std::string& path, Temporary kind) {
+    OutputFile file(path, kind);
+    for (size_t at = 0; at < text.size(); at += 1000) file.write(text.data() + at, 1000);
+    file.commit();
+  };
+  int said = 0, lives = 0;
+  for (const Temporary kind : kBoth) {
+    for (const bool had_file : {false, true}) {
+      std::array<int64_t, kFunctions> calls{};
+      bool says[kFunctions]{};
+      {
+        Folder folder;
+        if (had_file) spill(folder.file("s"), "old");
+        arm(kFunctions, 0);
+        save_in_pieces(folder.file("s"), kind);
+        for (size_t i = 0; i < calls.size(); ++i) calls[i] = fault.calls[i];
+        disarm();
+      }
+      for (const FaultCase& one : kFaults) {
+        for (int64_t number = 0; number < calls[one.function]; ++number, ++lives) {
+          Folder folder;
+          const std::string path = folder.file("s");
+          if (had_file) spill(path, "old");
+          arm(one.function, one.what, number, number);
+          bool failed = false;
+          try {
+            save_in_pieces(path, kind);
+          } catch (const Error& error) {
+            failed = true;
+            assert_int_equal(error.code(), WI_E_IO);
+            assert_int_equal(error.native_code(), one.what);
+          }
+          assert_true(fault.happened);
+          disarm();
+          if (failed && one.harmless)
+            std::printf("  %s %lld fails with %d\n", kNames[one.function], static_cast<long long>(number),
+                        one.what);
+          assert_false(failed && one.harmless);
+          assert_true(slurp(path) == (!failed ? text : had_file ? "old" : ""));
+          assert_int_equal(folder.entries(), !failed || had_file);
+          says[one.function] |= failed;
+          said += failed;
+          save_in_pieces(path, kind);
+          assert_true(slurp(path) == text);
+          assert_int_equal(folder.entries(), 1);
+        }
+      }
+      for (const Function function : {kWrite, kSync, kFsync}) assert_true(says[function]);
+      assert_true(says[kRename] == (calls[kRename] > 0) && says[kChmod] == had_file);
+      assert_true(calls[kRename] > 0 || !had_file);
+    }
+  }
+  std::printf("  of %d saves %d failed\n", lives, said);
+}
+
 // A disk that is really full: a small filesystem in memory, where this process may mount one.
 void a_full_disk_leaves_the_old_file(void**) {
   Folder folder;
@@ -336,6 +405,7 @@ int main() {
       cmocka_unit_test(an_open_file_is_no_place_to_save_to),
       cmocka_unit_test(an_output_of_the_process_is_no_place_to_save_to),
       cmocka_unit_test(a_limit_on_lengths_is_an_error_and_no_signal),
+      cmocka_unit_test(each_call_of_a_save_may_fail_once),
       cmocka_unit_test(a_full_disk_leaves_the_old_file),
       cmocka_unit_test(what_killed_savers_leave_the_next_save_removes),
       cmocka_unit_test(a_living_savers_file_is_left_alone),

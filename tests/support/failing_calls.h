@@ -40,6 +40,13 @@ enum Function {
   kRing,
   kSubmit,
   kCompletion,
+  kOpenAt,
+  kWrite,
+  kFsync,
+  kChmod,
+  kLink,
+  kRename,
+  kLock,
   kFunctions
 };
 inline constexpr const char* kNames[] = {"open",
@@ -54,7 +61,14 @@ inline constexpr const char* kNames[] = {"open",
                                          "posix_fadvise",
                                          "io_uring_queue_init",
                                          "io_uring_submit_and_wait",
-                                         "a completion"};
+                                         "a completion",
+                                         "openat",
+                                         "write",
+                                         "fsync",
+                                         "fchmod",
+                                         "linkat",
+                                         "renameat",
+                                         "flock"};
 // Instead of an errno: a part of it is done; none is; all is, 100 ms later; or 30 ms later, but for EINTR if a signal
 // comes meanwhile.
 inline constexpr int kShort = -1, kEnd = -2, kSlow = -3, kInterruptible = -4;
@@ -187,7 +201,44 @@ int flock(int file, int operation) noexcept {
     errno = EBADF;
     return -1;
   }
+  if (wi::test::fails(wi::test::kLock)) return -1;
   return static_cast<int>(syscall(SYS_flock, file, operation));
+}
+int openat(int folder, const char* path, int flags, ...) {
+  mode_t mode = 0;
+  if ((flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE) {
+    va_list rest;
+    va_start(rest, flags);
+    mode = va_arg(rest, mode_t);
+    va_end(rest);
+  }
+  if (wi::test::fails(wi::test::kOpenAt)) return -1;
+  return static_cast<int>(syscall(SYS_openat, folder, path, flags, mode));
+}
+ssize_t write(int file, const void* data, size_t bytes) {
+  struct stat status {};
+  const bool regular = fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+  const int what = regular ? wi::test::fails(wi::test::kWrite) : 0;
+  if (what > 0) return -1;
+  if (what == wi::test::kEnd) return 0;
+  return syscall(SYS_write, file, data,
+                 what == wi::test::kShort ? bytes - std::min<size_t>(bytes, 700) : bytes);
+}
+int fsync(int file) {
+  if (wi::test::fails(wi::test::kFsync)) return -1;
+  return static_cast<int>(syscall(SYS_fsync, file));
+}
+int fchmod(int file, mode_t mode) noexcept {
+  if (wi::test::fails(wi::test::kChmod)) return -1;
+  return static_cast<int>(syscall(SYS_fchmod, file, mode));
+}
+int linkat(int from, const char* name, int to, const char* other, int flags) noexcept {
+  if (wi::test::fails(wi::test::kLink)) return -1;
+  return static_cast<int>(syscall(SYS_linkat, from, name, to, other, flags));
+}
+int renameat(int from, const char* name, int to, const char* other) noexcept {
+  if (wi::test::fails(wi::test::kRename)) return -1;
+  return static_cast<int>(syscall(SYS_renameat2, from, name, to, other, 0));
 }
 int posix_fadvise(int file, off_t offset, off_t bytes, int advice) noexcept {
   if (const int what = wi::test::fails(wi::test::kAdvise)) return what;
