@@ -2,6 +2,7 @@
 // status that says why or goes on, and what a session says is what it says with everything in memory.
 #include <functional>
 #include <future>
+#include <limits>
 #include <optional>
 #include <set>
 #include <thread>
@@ -622,28 +623,36 @@ void a_stalled_manager_costs_hits_and_nothing_else(void**) {
       }
       return std::pair(all / count, most);
     };
-    steps(60);
-    const auto free = steps(150);
-    Stall stall(world.buffer());
-    const auto stalled =
-        steps(150);  // more than the manager's queue holds, and segments are sealed meanwhile
-    // All else that a host may do.
-    auto fork = session->fork();
-    fork->prefill(random_prompt(300, 1), chunks_of(150), nullptr);
-    fork->truncate(700);
-    fork->accept(3, nullptr);
-    fork->logits(nullptr);
-    fork.reset();
-    const auto another = world.session(0.1f);
-    another->prefill(ids, chunks_of(150), nullptr);
-    for (int i = 0; i < 10; ++i) another->decode(nullptr);
-    world.buffer().stats();
-    SavedBytes saved;
-    session->save(saved, nullptr);
-    assert_true(stall.end());
-    std::printf("  a step takes %.2f ms, %.2f while the manager stalls, %.2f at most\n", free.first,
-                stalled.first, stalled.second);
-    assert_in_time(stalled.first < 5 * free.first + 5 && stalled.second < 1000);
+    // In turns: what else the machine does is the same for both. Each stall is longer than the manager's queue, and
+    // segments are sealed meanwhile.
+    double free = std::numeric_limits<double>::infinity(), stalled = free, longest = 0;
+    for (int turn = 0; turn < 3; ++turn) {
+      steps(60);
+      free = std::min(free, steps(150).first);
+      Stall stall(world.buffer());
+      const auto [each, most] = steps(150);
+      stalled = std::min(stalled, each);
+      longest = std::max(longest, most);
+      if (turn == 0) {  // all else that a host may do
+        auto fork = session->fork();
+        fork->prefill(random_prompt(300, 1), chunks_of(150), nullptr);
+        fork->truncate(700);
+        fork->accept(3, nullptr);
+        fork->logits(nullptr);
+        fork.reset();
+        const auto another = world.session(0.1f);
+        another->prefill(ids, chunks_of(150), nullptr);
+        for (int i = 0; i < 10; ++i) another->decode(nullptr);
+        world.buffer().stats();
+        SavedBytes saved;
+        session->save(saved, nullptr);
+      }
+      assert_true(stall.end());
+    }
+    std::printf("  a step takes %.2f ms, %.2f while the manager stalls, %.2f at most\n", free, stalled,
+                longest);
+    // What is not admitted is read from the disk again, which is some of a step.
+    assert_in_time(stalled < 1.5 * free && longest < 1000);
     steps(100);
   }
 }
