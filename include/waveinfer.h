@@ -747,7 +747,7 @@ typedef struct wi_sampling_params {
   /* Strings that end an answer, (stop_count), at most 64 of 1 to 1024 bytes; copied. Text that may yet become
    * one is held back, also from one token to the next, until that is decided; when one is complete the event
    * is WI_EVENT_STOP, and neither it nor what its last token has beyond it is ever told. Looked for in what
-   * events tell: not in prompts, nor in control tokens */
+   * events tell, and in the bytes of that where they are no UTF-8: not in prompts, nor in control tokens */
   const wi_text* stops;
   uint64_t stop_count;
   int32_t top_logprobs; /* 0 to 64: how many of the likeliest tokens an event lists */

@@ -29,8 +29,13 @@ class EventText {
   void restore(std::string_view pending) { pending_ = pending; }
 
  private:
+  // Where the answer ends, found, or what waits begins: in the bytes.
+  struct Cut {
+    bool found;
+    size_t begin;
+  };
   Told take(const StopStrings& stops, bool last);
-  size_t tell(std::string_view bytes, size_t end, bool last);
+  Cut find(const StopStrings& stops, bool last);
   std::string pending_, next_, text_;
 };
 

@@ -21,7 +21,7 @@ StopStrings::StopStrings(std::vector<std::string> strings) : strings_(std::move(
 }
 
 StopStrings::Match StopStrings::find(std::string_view text) const {
-  Match match{false, text.size()};
+  Match match{false, text.size(), 0};
   size_t end = text.size();  // of the match; nobody need look beyond the first
   for (size_t s = 0; s < strings_.size(); ++s) {
     const std::string& string = strings_[s];
@@ -30,7 +30,7 @@ StopStrings::Match StopStrings::find(std::string_view text) const {
       matched = step(string, borders_[s], matched, text[i]);
       if (matched < string.size()) continue;
       const size_t begin = i + 1 - matched;
-      if (!match.found || i + 1 < end || begin < match.begin) match = {true, begin};
+      if (!match.found || i + 1 < end || begin < match.begin) match = {true, begin, i + 1};
       end = i + 1;
       break;
     }

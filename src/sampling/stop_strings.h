@@ -20,6 +20,7 @@ class StopStrings {
     bool found = false;
     size_t begin = 0;  // found: of the string that is complete first, the longest of those; else: where what
                        // may yet become one begins, the text's end if nothing does
+    size_t end = 0;    // found: of it
   };
   Match find(std::string_view text) const;
 
