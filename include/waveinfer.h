@@ -1232,8 +1232,9 @@ WI_API wi_status wi_task_poll(wi_task* task, wi_event* events_out, uint64_t capa
  * Errors: none of its own. Any thread. */
 WI_API wi_status wi_task_wait(wi_task* task, int64_t timeout_ns, int32_t* ready_out, wi_error* error);
 
-/* A file descriptor that is readable while there are events to poll, for epoll, poll and every event loop. It
- * is the task's and closed with it: the host neither reads nor closes it.
+/* A file descriptor that is readable while there are events to poll, for epoll, poll and every event loop; now and
+ * then once more, where a poll took an event before the engine had told of it: the next one finds nothing and ends
+ * that. It is the task's and closed with it: the host neither reads nor closes it.
  *   fd_out  out
  * Errors: WI_E_IO if the system has none left. Any thread. */
 WI_API wi_status wi_task_get_fd(wi_task* task, int32_t* fd_out, wi_error* error);

@@ -604,9 +604,9 @@ wi_status wi_task_poll(wi_task* task, wi_event* events_out, uint64_t capacity, u
     check_out(count_out, "count_out");
     *count_out = 0;
     if (capacity == 0) return;
-    const std::vector<Event>& events = of.poll(capacity);
-    for (size_t i = 0; i < events.size(); ++i) write_struct(to_event(events[i]), element(events_out, i));
-    *count_out = events.size();
+    *count_out = of.poll(capacity, [&](size_t i, const Event& event) {
+      write_struct(to_event(event), element(events_out, i));
+    });
   });
 }
 

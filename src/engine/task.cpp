@@ -19,45 +19,23 @@ uint64_t since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Task::Task(std::shared_ptr<Session> session, TaskParams params)
-    : session_(std::move(session)), params_(std::move(params)), submitted_(std::chrono::steady_clock::now()) {
+    : session_(std::move(session)),
+      params_(std::move(params)),
+      submitted_(std::chrono::steady_clock::now()),
+      oldest_(&stored_.emplace_back()),
+      newest_(oldest_),
+      last_(&stored_.emplace_back()),
+      read_(oldest_) {
   info_.prompt_tokens = params_.tokens.size();
 }
 
 Task::~Task() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-const std::vector<Event>& Task::poll(size_t most) {
-  std::lock_guard lock(mutex_);
-  const size_t count = std::min(most, unread());
-  events_.reserve(count);  // before anything changes: what follows cannot fail
-  fetched_.reserve(count);
-  events_.clear();
-  fetched_.clear();
-  for (size_t i = 0; i < count; ++i) {
-    if (queue_.empty()) {
-      fetched_.push_back(std::move(*last_));
-      last_.reset();
-      break;
-    }
-    fetched_.push_back(std::move(queue_.front()));
-    queue_.pop_front();
-  }
-  for (const Stored& stored : fetched_) {
-    events_.push_back(stored.event);
-    events_.back().text = stored.text;
-    events_.back().top = stored.top;
-  }
-  if (descriptor_ >= 0 && unread() == 0) {
-    uint64_t count_of_eventfd;  // read it back to zero; nothing there is as good
-    [[maybe_unused]] const ssize_t got = read(descriptor_, &count_of_eventfd, sizeof count_of_eventfd);
-  }
-  return events_;
+  if (const int descriptor = descriptor_; descriptor >= 0) close(descriptor);
 }
 
 bool Task::wait(int64_t timeout_ns) {
   std::unique_lock lock(mutex_);
-  const auto ready = [&] { return unread() > 0 || is_end(info_.state); };
+  const auto ready = [&] { return has_events() || is_end(info_.state); };
   if (timeout_ns < 0) {
     changed_.wait(lock, ready);
     return true;
@@ -70,9 +48,20 @@ bool Task::wait(int64_t timeout_ns) {
 int Task::file_descriptor() {
   std::lock_guard lock(mutex_);
   if (descriptor_ >= 0) return descriptor_;
-  const int made = eventfd(unread() > 0, EFD_NONBLOCK | EFD_CLOEXEC);
+  const int made = eventfd(has_events(), EFD_NONBLOCK | EFD_CLOEXEC);
   if (made < 0) throw_errno(WI_E_IO, "cannot make an event file descriptor", errno);
-  return descriptor_ = made;
+  descriptor_ = made;
+  return made;
+}
+
+// When a poll has taken what there was. What the engine adds meanwhile it also rings for, but that may be what was just
+// read.
+void Task::calm_descriptor() noexcept {
+  const int descriptor = descriptor_;
+  if (descriptor < 0 || has_events()) return;
+  uint64_t rings;  // none is as good
+  [[maybe_unused]] const ssize_t got = read(descriptor, &rings, sizeof rings);
+  if (has_events()) ring(descriptor);
 }
 
 TaskInfo Task::info() const {
@@ -104,53 +93,63 @@ void Task::add_prompt_done(uint64_t tokens) {
 }
 
 void Task::reserve_event() {
-  std::lock_guard lock(mutex_);
-  if (next_.empty()) next_.emplace_back();
+  if (spare_) return;
+  if (oldest_index_ == returned_.load(std::memory_order_acquire)) {
+    spare_ = &stored_.emplace_back();
+    return;
+  }
+  spare_ = oldest_;
+  oldest_ = oldest_->next;
+  ++oldest_index_;
 }
 
 void Task::emit(const Event& event) {
+  reserve_event();
+  store(event, spare_);
   {
     std::lock_guard lock(mutex_);
-    if (next_.empty()) next_.emplace_back();
-    next_.front() = stored(event);
-    queue_.splice(queue_.end(), next_);
-    count(event);
-    tell();
+    append(std::exchange(spare_, nullptr));
   }
-  notify();
+  tell();
 }
 
 void Task::end(int32_t state, const Event& last, wi_status status, const char* message) noexcept {
+  if (ended()) return;
+  try {
+    store(last, last_);
+  } catch (const std::bad_alloc&) {  // for its text
+    state = WI_TASK_FAILED;
+    status = WI_E_MEMORY;
+    message = "out of memory";  // short: it takes none
+    last_->event = {};
+    last_->event.kind = WI_EVENT_FAILED;
+  }
   {
     std::lock_guard lock(mutex_);
-    if (is_end(info_.state)) return;
-    try {
-      last_ = stored(last);
-      count(last);
-    } catch (const std::bad_alloc&) {  // for its text
-      state = WI_TASK_FAILED;
-      status = WI_E_MEMORY;
-      message = "out of memory";  // short: it takes none
-      last_.emplace();
-      last_->event.kind = WI_EVENT_FAILED;
-    }
     info_.state = state;
     info_.status = status;
     try {
       info_.message = message;
     } catch (const std::bad_alloc&) {  // the status says it too
     }
-    tell();
+    append(last_);
   }
-  notify();
+  tell();
 }
 
-Task::Stored Task::stored(const Event& event) {
-  return {event, std::string(event.text), {event.top.begin(), event.top.end()}};
+void Task::store(const Event& event, Stored* to) {
+  to->text.assign(event.text);
+  to->top.assign(event.top.begin(), event.top.end());
+  to->event = event;
+  to->event.text = to->text;
+  to->event.top = to->top;
 }
 
-void Task::count(const Event& event) {
-  if (event.token >= 0 && info_.answer_tokens++ == 0) info_.first_token_ns = since(submitted_);
+void Task::append(Stored* stored) {
+  if (stored->event.token >= 0 && info_.answer_tokens++ == 0) info_.first_token_ns = since(submitted_);
+  newest_->next = stored;
+  newest_ = stored;
+  emitted_.fetch_add(1, std::memory_order_release);
 }
 
 bool Task::ended() const {
@@ -158,18 +157,22 @@ bool Task::ended() const {
   return is_end(info_.state);
 }
 
+void Task::tell() noexcept {
+  if (const int descriptor = descriptor_; descriptor >= 0) ring(descriptor);
+  changed_.notify_all();
+  notify();
+}
+
+void Task::ring(int descriptor) noexcept {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t put = write(descriptor, &one, sizeof one);  // full is readable too
+}
+
 void Task::notify() {
   if (!params_.notify) return;
   const HostCall host;
   std::lock_guard lock(notify_mutex_);
   if (!abandoned_) params_.notify(params_.notify_user);
-}
-
-void Task::tell() {
-  changed_.notify_all();
-  if (descriptor_ < 0) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t put = write(descriptor_, &one, sizeof one);  // full is readable too
 }
 
 }  // namespace wi

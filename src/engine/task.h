@@ -1,16 +1,19 @@
 // One request that the engine works on, as its host sees it: a state, and events that wait to be fetched. The
-// engine's thread writes, any thread of the host reads; neither waits for more than a copy of an event.
+// engine's thread writes, any thread of the host reads. Events go through a queue of one writer and one reader, so that
+// a poll takes no lock: the host that is woken may have just taken the engine's processor, whatever that held.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <list>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/memory_plan.h"
@@ -45,11 +48,27 @@ class Task {
   Task& operator=(const Task&) = delete;
 
   // ---- the host's side ----
-  // Takes up to `most` events from the front. They and their texts are valid until the next call.
-  const std::vector<Event>& poll(size_t most);
+  // Takes up to `most` events from the front and hands them to give(place, event), one thread at a time. Their texts
+  // are valid until the next call. Returns how many there were.
+  template <class Give>
+  size_t poll(size_t most, Give&& give) {
+    const uint64_t taken = taken_.load(std::memory_order_relaxed);
+    returned_.store(taken, std::memory_order_release);
+    const auto count =
+        static_cast<size_t>(std::min<uint64_t>(most, emitted_.load(std::memory_order_acquire) - taken));
+    for (size_t i = 0; i < count; ++i) {
+      read_ = read_->next;
+      give(i, std::as_const(read_->event));
+    }
+    taken_.store(taken + count, std::memory_order_relaxed);
+    calm_descriptor();
+    return count;
+  }
   // Until there are events or the task has ended, at most so long (negative: for ever). False: neither.
   bool wait(int64_t timeout_ns);
-  int file_descriptor();  // readable while there are events; made at the first call, closed with the task
+  // Readable while there are events, and once afterwards where an event was taken before the engine wrote there: until
+  // the next poll. Made at the first call, closed with the task.
+  int file_descriptor();
   void cancel() { cancel_.flag.store(true, std::memory_order_relaxed); }
   TaskInfo info() const;
   void abandon();  // cancels; nobody is notified any more
@@ -82,17 +101,20 @@ class Task {
 
  private:
   struct Stored {
-    Event event;
+    Event event;  // with views of these:
     std::string text;
     std::vector<wi_token_logprob> top;
+    Stored* next = nullptr;
   };
-  size_t unread() const {
-    return queue_.size() + last_.has_value();
-  }  // with the lock held, as the next three
-  void count(const Event& event);
-  static Stored stored(const Event& event);
-  void tell();    // whoever waits
-  void notify();  // without the lock
+  bool has_events() const {
+    return emitted_.load(std::memory_order_acquire) != taken_.load(std::memory_order_relaxed);
+  }
+  static void store(const Event& event, Stored* to);
+  void append(Stored* stored);  // with the lock held
+  void tell() noexcept;         // whoever waits; without it, as the next three
+  void ring(int descriptor) noexcept;
+  void calm_descriptor() noexcept;
+  void notify();
 
   std::shared_ptr<Session> session_;  // the engine's thread's, once it is submitted
   const TaskParams params_;
@@ -104,14 +126,26 @@ class Task {
   std::recursive_mutex notify_mutex_;
   bool abandoned_ = false;
 
+  // The queue is a chain: what was given back, what the last poll gave (of which the last one stays for its `next`),
+  // and what waits. Indexes count from 0, of a first one that is no event.
+  std::deque<Stored> stored_;  // all there are, in no order
+  // The engine's:
+  Stored* oldest_;
+  uint64_t oldest_index_ = 0;
+  Stored* newest_;
+  Stored* spare_ = nullptr;  // room for one more
+  Stored* const last_;       // the last event's, which takes no memory: a task never ends without it
+  // The host's:
+  Stored* read_;
+  // Both sides':
+  std::atomic<uint64_t> emitted_{0}, taken_{0};  // events
+  std::atomic<uint64_t> returned_{0};            // index of the first that the host may still look at
+  std::atomic<int> descriptor_{-1};
+
+  // Of what follows and of emitted_: who sees the last event sees the state, and the other way round.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   TaskInfo info_;
-  std::list<Stored> queue_, next_;  // next_: room for one more
-  std::optional<Stored> last_;      // comes behind these, and takes no memory: a task never ends without it
-  std::vector<Stored> fetched_;     // what the last poll gave
-  std::vector<Event> events_;       // views of it
-  int descriptor_ = -1;
 };
 
 }  // namespace wi
