@@ -259,6 +259,65 @@ struct Endless {
   wi_sampling_params sampling = sized<wi_sampling_params>();
 };
 
+// What waits for its turn ends in the middle of another's chunk, however long turns are: one that writes, one that
+// waits for memory, one that the engine has not seen yet, and a second one that reads.
+void a_cancelled_task_does_not_wait_for_a_chunk_of_another(void**) {
+  const std::vector<int32_t> document = some_tokens(std::max<size_t>(length(24000), 9000));
+  const std::vector<int32_t> question = some_tokens(20, 2);
+  auto off = sized<wi_session_params>();
+  off.prefix_reuse = WI_PREFIX_REUSE_OFF;
+  auto plan = sized<wi_memory_plan>();
+  assert_works(wi_model_plan_memory(world->model.get(), &off, document.size() + 1, &plan, error));
+  auto patient = sized<wi_runtime_params>();
+  patient.task_wait_ms = 60'000;
+  patient.kv_budget_bytes = (plan.kv_bytes + plan.index_bytes + plan.sealing_bytes) * 19 / 10;
+  Runtime runtime = create_runtime(&patient);
+  Model model = open_sample_model(runtime.get());
+  const Endless endless;
+  const wi_task_params longest = prompt_of(document, 1);
+  wi_task_params writer = prompt_of(question, 100), too_large = prompt_of(question, document.size());
+  writer.sampling = &endless.sampling;
+  wi_task_params reader = prompt_of(document, 1);
+  reader.token_count = 4000;  // more than the chunk that it gets before all others are the longest one's
+  reader.priority = -8;
+  const struct {
+    const char* name;
+    const wi_task_params* params;
+    int32_t state;
+    // Whether it waits for its turn: what is known of it, and of how far the other was when it came and is now.
+    bool (*waits)(const wi_task_info& info, uint64_t came, uint64_t now);
+  } cases[] = {
+      {"a writer", &writer, WI_TASK_WRITING,
+       [](const wi_task_info& info, uint64_t, uint64_t) { return info.answer_tokens > 0; }},
+      {"one that waits for memory", &too_large, WI_TASK_QUEUED,
+       [](const wi_task_info&, uint64_t came, uint64_t now) { return now > came; }},
+      {"a newcomer", &writer, WI_TASK_QUEUED, [](const wi_task_info&, uint64_t, uint64_t) { return true; }},
+      {"a second reader", &reader, WI_TASK_READING,
+       [](const wi_task_info& info, uint64_t, uint64_t) { return info.prompt_done > 0; }},
+  };
+  for (const auto& [name, params, state, waits] : cases) {
+    // What the other read of its document meanwhile: nothing, unless the chunk ends by itself just then.
+    uint64_t read = document.size();
+    for (int i = 0; i < 5 && read > 0; ++i) {
+      Session first = create_session(model.get(), &off), second = create_session(model.get(), &off);
+      Task other = submit(first.get(), &longest);
+      const auto done = [&] { return info_of(other.get()).prompt_done; };
+      while (done() == 0) std::this_thread::yield();
+      const uint64_t came = done();
+      Task task = submit(second.get(), params);
+      while (!waits(info_of(task.get()), came, done())) std::this_thread::yield();
+      const uint64_t before = done();
+      const bool waited = info_of(task.get()).state == state;
+      wi_task_cancel(task.get());
+      assert_int_equal(take_all(task.get()).last, WI_EVENT_CANCELLED);
+      if (waited && info_of(other.get()).state == WI_TASK_READING) read = done() - before;
+    }
+    std::printf("%s is cancelled while another reads %llu tokens\n", name,
+                static_cast<unsigned long long>(read));
+    assert_int_equal(read, 0);
+  }
+}
+
 void a_writer_goes_on_while_another_task_reads(void**) {
   const Endless endless;
   Session writer = create_session(world->model.get()), reader = create_session(world->model.get());
@@ -397,6 +456,32 @@ void a_task_is_cancelled_while_its_text_is_tokenised(void**) {
   std::printf("cancelled within %.1f ms\n", took);
   assert_in_time(took < wi::test::kCancelMs);
   assert_works(wi_session_truncate(session.get(), 0, error));
+}
+
+void a_cancelled_task_does_not_wait_for_a_text_of_another(void**) {
+  const LongText lengthy;
+  auto patient = sized<wi_runtime_params>();
+  patient.task_wait_ms = 60'000;
+  Runtime runtime = create_runtime(&patient);
+  Model model = open_sample_model(runtime.get());
+  const Endless endless;
+  const std::vector<int32_t> question = some_tokens(20);
+  wi_task_params write = prompt_of(question, 1'000'000);
+  write.sampling = &endless.sampling;
+  const wi_task_params read = lengthy.task();
+  bool goes_on = false;  // the text, when the other has ended
+  for (int i = 0; i < 5 && !goes_on; ++i) {
+    Session writer = create_session(model.get()), reader = create_session(model.get());
+    Task writing = submit(writer.get(), &write);
+    Answer answer;
+    while (answer.tokens.empty()) take(writing.get(), &answer);
+    Task reading = submit(reader.get(), &read);
+    std::this_thread::sleep_for(lengthy.tokenising / 4);
+    wi_task_cancel(writing.get());
+    assert_int_equal(take_all(writing.get()).last, WI_EVENT_CANCELLED);
+    goes_on = info_of(reading.get()).prompt_tokens == 0;
+  }
+  assert_true(goes_on);
 }
 
 void polling_never_waits(void**) {
@@ -950,10 +1035,12 @@ int main() {
       cmocka_unit_test(a_text_is_tokenised_by_the_engine),
       cmocka_unit_test(a_session_with_a_task_is_busy_until_the_task_has_ended),
       cmocka_unit_test(a_cancelled_task_ends_soon_and_its_session_is_free),
+      cmocka_unit_test(a_cancelled_task_does_not_wait_for_a_chunk_of_another),
       cmocka_unit_test(a_writer_goes_on_while_another_task_reads),
       cmocka_unit_test(a_newcomer_that_only_writes_waits_a_moment_for_a_lone_reader),
       cmocka_unit_test(a_long_text_stalls_nobody_while_it_is_tokenised),
       cmocka_unit_test(a_task_is_cancelled_while_its_text_is_tokenised),
+      cmocka_unit_test(a_cancelled_task_does_not_wait_for_a_text_of_another),
       cmocka_unit_test(polling_never_waits),
       cmocka_unit_test(a_poll_does_not_sleep_for_the_engine_that_it_interrupts),
       cmocka_unit_test(no_event_is_missed_whoever_waits),

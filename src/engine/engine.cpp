@@ -86,6 +86,7 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
     }
   }
   void submit(std::shared_ptr<Task> task) {
+    task->set_on_cancel(cancelled_some_);
     std::lock_guard lock(mutex_);
     incoming_.push_back(std::move(task));
     has_news_.store(true, std::memory_order_relaxed);
@@ -100,6 +101,7 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
  private:
   bool wait_for_work();
   void take_in();
+  void take_in_cancelled();
   void read_text(size_t most_bytes);
   void pause_text();
   void prepare(const std::shared_ptr<Task>& task);
@@ -124,11 +126,12 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   void finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last, wi_status status,
               const char* message) noexcept;
 
-  // A prompt's chunk lets others through, and newcomers.
+  // A prompt's chunk lets others through, and newcomers, and those that are to end at once.
   bool due() override {
     const bool alone = tasks_.size() == reading_.size() && texts_.empty() && reading_texts_.empty() &&
                        !has_news_.load(std::memory_order_relaxed);
-    return ends_below(reading_.size() - 1) || (!alone && now_ns() - last_step_ns_ >= wait_ns_);
+    return cancelled_some_->load(std::memory_order_relaxed) || ends_below(reading_.size() - 1) ||
+           (!alone && now_ns() - last_step_ns_ >= wait_ns_);
   }
   void take() override;
 
@@ -138,6 +141,8 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   std::vector<std::shared_ptr<Task>> incoming_;
   bool stopped_ = false;
   std::atomic<bool> has_news_{false};
+  // A task since the last look; the tasks' as well, which may live longer.
+  const std::shared_ptr<std::atomic<bool>> cancelled_some_ = std::make_shared<std::atomic<bool>>(false);
 
   // The thread's own:
   Scheduler scheduler_;
@@ -219,6 +224,7 @@ void Loop::take_in() {
     arrived.swap(incoming_);
     has_news_.store(false, std::memory_order_relaxed);
   }
+  cancelled_some_->exchange(false, std::memory_order_acquire);  // before their own flags are looked at
   for (std::shared_ptr<Task>& task : arrived) {
     task->id = next_id_++;
     if (task->params().text.empty()) {
@@ -233,6 +239,11 @@ void Loop::take_in() {
   }
   drop_cancelled();
   admit();
+}
+
+// Those that are to end do so before it is anybody's turn.
+void Loop::take_in_cancelled() {
+  if (cancelled_some_->load(std::memory_order_relaxed)) take_in();
 }
 
 // Tokenises the first text that is not longer.
@@ -266,7 +277,7 @@ void Loop::read_text(size_t most_bytes) {
 // Between two pieces of a text: the writers' next step, a much shorter text, and, of one that takes long, as much time
 // for chunks of prompts as the text had.
 void Loop::pause_text() {
-  if (now_ns() - last_step_ns_ < wait_ns_) return;
+  if (now_ns() - last_step_ns_ < wait_ns_) return take_in_cancelled();
   take_in();
   read_text(reading_texts_.back()->params().text.size() / 2);
   write_step();
@@ -522,7 +533,7 @@ bool Loop::ends_below(size_t depth) const {
 // had less.
 void Loop::take() {
   if (ends_below(reading_.size() - 1)) throw MakeWay();
-  if (now_ns() - last_step_ns_ < wait_ns_) return;
+  if (now_ns() - last_step_ns_ < wait_ns_) return take_in_cancelled();
   charge_reader();
   take_in();
   read_text(std::min(kShortText,

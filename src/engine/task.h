@@ -69,13 +69,18 @@ class Task {
   // Readable while there are events, and once afterwards where an event was taken before the engine wrote there: until
   // the next poll. Made at the first call, closed with the task.
   int file_descriptor();
-  void cancel() { cancel_.flag.store(true, std::memory_order_relaxed); }
+  void cancel() {
+    cancel_.flag.store(true, std::memory_order_relaxed);
+    if (cancelled_some_) cancelled_some_->store(true, std::memory_order_release);
+  }
   TaskInfo info() const;
   void abandon();  // cancels; nobody is notified any more
   // While it lives nobody is notified: what the host calls then is to have the task's handle.
   std::unique_lock<std::recursive_mutex> hold_notify() { return std::unique_lock(notify_mutex_); }
 
   // ---- the engine's side ----
+  // What cancel() sets, too: that some task was cancelled. Before it is submitted.
+  void set_on_cancel(std::shared_ptr<std::atomic<bool>> flag) { cancelled_some_ = std::move(flag); }
   const TaskParams& params() const { return params_; }
   // Of a task that has not ended.
   Session& session() const { return *session_; }
@@ -121,6 +126,7 @@ class Task {
   std::vector<int32_t> prompt_;  // as it is read
   const std::chrono::steady_clock::time_point submitted_;
   CancelToken cancel_;
+  std::shared_ptr<std::atomic<bool>> cancelled_some_;
 
   // Held while the host is notified. A callback may release its own task.
   std::recursive_mutex notify_mutex_;
