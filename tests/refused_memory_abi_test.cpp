@@ -1,6 +1,8 @@
 // Memory that the system refuses at any moment of any call is an error like others (support/refusal.h): one
 // call after the other, each of its allocations.
 #include <array>
+#include <cstring>
+#include <regex>
 #include <utility>
 
 #include "support/folder.h"
@@ -9,6 +11,35 @@
 namespace {
 
 using namespace wi::test;
+
+// A host's memory as what is saved to and read from; none is asked for meanwhile.
+struct HostMemory {
+  explicit HostMemory(size_t most) : bytes(most) {}
+  std::vector<char> bytes;
+  size_t used = 0;
+  wi_writer writer() {
+    auto out = sized<wi_writer>();
+    out.user = this;
+    out.write = [](void* user, const void* from, uint64_t count) -> int32_t {
+      auto& to = *static_cast<HostMemory*>(user);
+      if (count > to.bytes.size() - to.used) return ENOSPC;
+      std::memcpy(to.bytes.data() + to.used, from, count);
+      to.used += count;
+      return 0;
+    };
+    return out;
+  }
+  wi_reader reader() {
+    auto in = sized<wi_reader>();
+    in.user = this;
+    in.bytes = used;
+    in.read = [](void* user, uint64_t offset, void* to, uint64_t count) -> int32_t {
+      std::memcpy(to, static_cast<HostMemory*>(user)->bytes.data() + offset, count);
+      return 0;
+    };
+    return in;
+  }
+};
 
 void sweep_opening() {
   sweep("wi_runtime_create", [](const Attempt& attempt) {
@@ -38,7 +69,101 @@ void sweep_opening() {
       });
     }
   }
+  const std::string file = slurp(kFixtures + "llama.gguf");
+  HostMemory memory(file.size());
+  std::copy(file.begin(), file.end(), memory.bytes.begin());
+  memory.used = file.size();
+  for (const int32_t weights : {WI_WEIGHTS_MAPPED, WI_WEIGHTS_COPIED}) {
+    sweep("wi_model_open_memory", [&](const Attempt& attempt) {
+      auto params = sized<wi_model_params>();
+      params.weights = weights;
+      wi_model* model = nullptr;
+      attempt([&](wi_error* error) {
+        return wi_model_open_memory(runtime, memory.bytes.data(), memory.used, &params, nullptr, &model,
+                                    error);
+      });
+      wi_model_release(model);
+    });
+  }
+  sweep("wi_model_open_reader", [&](const Attempt& attempt) {
+    const wi_reader reader = memory.reader();
+    wi_model* model = nullptr;
+    attempt([&](wi_error* error) {
+      return wi_model_open_reader(runtime, &reader, nullptr, nullptr, &model, error);
+    });
+    wi_model_release(model);
+  });
   wi_runtime_release(runtime);
+}
+
+// What a host asks about a machine, a runtime, a model.
+void sweep_questions() {
+  sweep("wi_cancel_create", [](const Attempt& attempt) {
+    wi_cancel* cancel = nullptr;
+    attempt([&](wi_error* error) { return wi_cancel_create(&cancel, error); });
+    wi_cancel_release(cancel);
+  });
+  sweep("wi_device_count, wi_device_get_info", [](const Attempt& attempt) {
+    int32_t count = 0;
+    attempt([&](wi_error* error) { return wi_device_count(&count, error); });
+    require(count >= 1);
+    auto info = sized<wi_device_info>();
+    for (int32_t i = 0; i < count; ++i)
+      attempt([&](wi_error* error) { return wi_device_get_info(i, &info, error); });
+  });
+  const World world((kFixtures + "llama.gguf").c_str(), 1);
+  wi_runtime* const runtime = world.runtime.get();
+  sweep("wi_runtime_device_info, policy, get_stats", [&](const Attempt& attempt) {
+    auto device = sized<wi_device_info>();
+    attempt([&](wi_error* error) { return wi_runtime_device_info(runtime, &device, error); });
+    auto policy = sized<wi_policy_info>();
+    attempt([&](wi_error* error) { return wi_runtime_policy(runtime, 0, &policy, error); });
+    require(policy.name && policy.description);
+    auto stats = sized<wi_runtime_stats>();
+    attempt([&](wi_error* error) { return wi_runtime_get_stats(runtime, &stats, error); });
+  });
+  wi_model* const model = world.model.get();
+  sweep("wi_model_get_info, token_info, plan_memory", [&](const Attempt& attempt) {
+    auto info = sized<wi_model_info>();
+    attempt([&](wi_error* error) { return wi_model_get_info(model, &info, error); });
+    auto token = sized<wi_token_info>();
+    for (int32_t i = 0; i < 50; ++i)
+      attempt([&](wi_error* error) { return wi_model_token_info(model, i, &token, error); });
+    const wi_session_params params = World::session_params();
+    auto plan = sized<wi_memory_plan>();
+    attempt([&](wi_error* error) { return wi_model_plan_memory(model, &params, 5000, &plan, error); });
+    require(plan.fits == 1);
+  });
+  std::string text(size_t{1} << 16, ' ');
+  uint64_t keys = 0, length = 0;
+  sweep("wi_model_metadata_count, metadata_key, get_metadata", [&](const Attempt& attempt) {
+    attempt([&](wi_error* error) { return wi_model_metadata_count(model, &keys, error); });
+    require(keys > 0);
+    for (uint64_t i = 0; i < keys; ++i) {
+      attempt([&](wi_error* error) {
+        return wi_model_metadata_key(model, i, text.data(), text.size(), &length, error);
+      });
+    }
+    for (const char* key : {"general.architecture", "tokenizer.ggml.tokens"}) {
+      attempt([&](wi_error* error) {
+        return wi_model_get_metadata(model, key, text.data(), text.size(), &length, error);
+      });
+    }
+  });
+  const Session session = world.filled_session(500);
+  sweep("wi_session_tokens, get_stats, saved_bytes", [&](const Attempt& attempt) {
+    std::vector<int32_t> tokens(500);
+    uint64_t count = 0, bytes = 0;
+    attempt([&](wi_error* error) {
+      return wi_session_tokens(session.get(), tokens.data(), tokens.size(), &count, error);
+    });
+    require(std::equal(tokens.begin(), tokens.end(), world.tokens.begin()));
+    auto stats = sized<wi_session_stats>();
+    attempt([&](wi_error* error) { return wi_session_get_stats(session.get(), &stats, error); });
+    require(stats.tokens == 500);
+    attempt([&](wi_error* error) { return wi_session_saved_bytes(session.get(), &bytes, error); });
+    require(bytes > 0);
+  });
 }
 
 void sweep_text() {
@@ -275,6 +400,32 @@ void sweep_tasks() {
       wi_task_release(task);
     });
   }
+  sweep("wi_task_get_fd, wait, get_info, poll", [&](const Attempt& attempt) {
+    const Session session = fork_of(base.get());
+    auto params = sized<wi_task_params>();
+    params.max_tokens = 3;
+    wi_task* task = nullptr;
+    must([&](wi_error* error) { return wi_task_submit(session.get(), &params, &task, error); });
+    auto info = sized<wi_task_info>();
+    for (; info.state < WI_TASK_DONE; usleep(100))  // the engine's own memory is refused above
+      must([&](wi_error* error) { return wi_task_get_info(task, &info, error); });
+    int32_t descriptor = -1, ready = 0;
+    attempt([&](wi_error* error) { return wi_task_get_fd(task, &descriptor, error); });
+    attempt([&](wi_error* error) { return wi_task_wait(task, 0, &ready, error); });
+    attempt([&](wi_error* error) { return wi_task_get_info(task, &info, error); });
+    require(ready == 1 && info.answer_tokens == 3);
+    std::vector<int32_t> tokens;
+    std::array<wi_event, 3> events;
+    events.fill(sized<wi_event>());
+    for (uint64_t count = 1; count > 0;) {
+      attempt(
+          [&](wi_error* error) { return wi_task_poll(task, events.data(), events.size(), &count, error); });
+      for (uint64_t i = 0; i < count; ++i) tokens.push_back(events[i].token);
+    }
+    require(tokens.size() == 4 && tokens.back() == -1);
+    require(std::equal(tokens.begin(), tokens.end() - 1, of_base.tokens.begin()));
+    wi_task_release(task);
+  });
 }
 
 void sweep_files() {
@@ -291,6 +442,24 @@ void sweep_files() {
     wi_session* loaded = nullptr;
     attempt([&](wi_error* error) {
       return wi_session_load(world.model.get(), path.c_str(), nullptr, nullptr, &loaded, error);
+    });
+    const Session session(loaded, wi_session_release);
+    require(future_of(loaded) == of_base);
+  });
+  HostMemory memory(size_t{16} << 20);
+  sweep("wi_session_save_to", [&](const Attempt& attempt) {
+    const wi_writer writer = memory.writer();
+    attempt([&](wi_error* error) {
+      memory.used = 0;
+      return wi_session_save_to(base.get(), &writer, nullptr, error);
+    });
+    require(memory.used == std::filesystem::file_size(path));
+  });
+  sweep("wi_session_load_from", [&](const Attempt& attempt) {
+    const wi_reader reader = memory.reader();
+    wi_session* loaded = nullptr;
+    attempt([&](wi_error* error) {
+      return wi_session_load_from(world.model.get(), &reader, nullptr, nullptr, &loaded, error);
     });
     const Session session(loaded, wi_session_release);
     require(future_of(loaded) == of_base);
@@ -323,6 +492,71 @@ void sweep_store() {
     require(wanted.empty() || out == wanted);
     wanted = out;
   });
+
+  const auto attend = [&](wi_kv* kv) {
+    std::vector<float> out(4 * 16);
+    must([&](wi_error* error) {
+      return wi_kv_attend(kv, 0, 1, queries.data(), nullptr, out.data(), nullptr, error);
+    });
+    return out;
+  };
+  wi_kv* made = nullptr;
+  must([&](wi_error* error) { return wi_kv_create(world.runtime.get(), &params, &made, error); });
+  const Kv store(made, wi_kv_release);
+  must([&](wi_error* error) { return wi_kv_append(made, 0, kTokens, keys.data(), keys.data(), error); });
+  must([&](wi_error* error) { return wi_kv_seal(made, error); });
+  uint64_t bytes = 0;
+  sweep("wi_kv_get_stats, saved_bytes", [&](const Attempt& attempt) {
+    auto stats = sized<wi_session_stats>();
+    attempt([&](wi_error* error) { return wi_kv_get_stats(made, &stats, error); });
+    require(stats.tokens == kTokens);
+    attempt([&](wi_error* error) { return wi_kv_saved_bytes(made, &bytes, error); });
+  });
+  const Folder folder;
+  const std::string path = folder.file("k");
+  HostMemory memory(size_t{1} << 20);
+  sweep("wi_kv_save, save_to", [&](const Attempt& attempt) {
+    attempt([&](wi_error* error) { return wi_kv_save(made, path.c_str(), nullptr, error); });
+    require(folder.entries() == 1 && std::filesystem::file_size(path) == bytes);
+    const wi_writer writer = memory.writer();
+    attempt([&](wi_error* error) {
+      memory.used = 0;
+      return wi_kv_save_to(made, &writer, nullptr, error);
+    });
+    require(memory.used == bytes);
+  });
+  sweep("wi_kv_load, load_from", [&](const Attempt& attempt) {
+    wi_kv *from_file = nullptr, *from_memory = nullptr;
+    attempt([&](wi_error* error) {
+      return wi_kv_load(world.runtime.get(), path.c_str(), nullptr, nullptr, &from_file, error);
+    });
+    const Kv own(from_file, wi_kv_release);
+    const wi_reader reader = memory.reader();
+    attempt([&](wi_error* error) {
+      return wi_kv_load_from(world.runtime.get(), &reader, nullptr, nullptr, &from_memory, error);
+    });
+    const Kv second(from_memory, wi_kv_release);
+    require(attend(from_file) == wanted && attend(from_memory) == wanted);
+  });
+}
+
+// By what this file says: the calls that it hands to attempt() are all those of the header that can fail.
+void every_call_that_can_fail_is_swept(void**) {
+  const std::string own = slurp(WI_SOURCE_DIR "/tests/refused_memory_abi_test.cpp"),
+                    header = slurp(WI_SOURCE_DIR "/include/waveinfer.h");
+  const auto names = [](const std::string& text, const std::regex& wanted) {
+    std::set<std::string> found;
+    for (std::sregex_iterator at(text.begin(), text.end(), wanted), end; at != end; ++at)
+      found.insert((*at)[1].str());
+    return found;
+  };
+  std::set<std::string> swept;
+  const std::regex attempts(R"(attempt\(\s*\[&\]\(wi_error\* error\) (\{[^}]*\}))"), calls(R"((wi_\w+)\()");
+  for (const std::string& body : names(own, attempts)) swept.merge(names(body, calls));
+  const std::set<std::string> all = names(header, std::regex(R"(WI_API wi_status (wi_\w+)\()"));
+  assert_true(all.size() > 50);
+  for (const std::string& name : all)
+    if (!swept.contains(name)) fail_with(name + " is in no sweep");
 }
 
 }  // namespace
@@ -331,7 +565,9 @@ int main() {
   shared = static_cast<Shared*>(
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   const CMUnitTest tests[] = {
+      cmocka_unit_test(every_call_that_can_fail_is_swept),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_opening>),
+      cmocka_unit_test(each_allocation_may_be_refused_in<sweep_questions>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_text>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_session>),
       cmocka_unit_test(each_allocation_may_be_refused_in<sweep_tasks>),

@@ -4,9 +4,9 @@
 #   tests/run.sh          every test, optimised build; without a CUDA 13 toolkit, it loads one, and where it can't, it
 #                         says so and leaves the CUDA backend out; then the tests of the bindings and of samples in
 #                         other languages, each with its language's own tools, which it installs where they are missing
-#   tests/run.sh --all    also: every test under ASan and UBSan, every fuzz target for a few seconds, the concurrent
-#                         tests under TSan, and the library and the samples built for 64-bit ARM; fails without a
-#                         CUDA toolkit, and without cuobjdump in it or in the path
+#   tests/run.sh --all    also: each allocation of each call refused once, every test under ASan and UBSan, every fuzz
+#                         target for a few seconds, the concurrent tests under TSan, and the library and the samples
+#                         built for 64-bit ARM; fails without a CUDA toolkit, and without cuobjdump in it or in the path
 #   tests/run.sh --devices  whole sessions on an emulated device, under ASan and UBSan
 #   tests/run.sh --arm64  a build for 64-bit ARM by Debian's cross compiler, and its tests on an emulated processor, of
 #                         which each instruction takes many: 82 minutes on two cores
@@ -49,6 +49,7 @@ main() {
   fi
   configure "$top/build" "${cuda[@]}"
   build_and_test "C and C++" "$top/build" -j "$jobs"
+  [ -z "$all" ] || refuse_each_allocation
   test_languages "$top/build"
   [ -z "$all" ] || check_with_sanitizers
   [ -z "$all" ] || build_for_arm64 waveinfer samples
@@ -71,6 +72,13 @@ build_and_test() {
   ctest --test-dir "$directory" --output-on-failure "$@"
   summary+=("$name: $(grep -c '^Test Passed\.' "$log") programs, $(awk '
     /^\[  PASSED  \] [0-9]+ test/ { passed += $4 } END { print passed + 0 }' "$log") tests passed")
+}
+
+# Of single calls, which takes half a minute; what else heeds WI_TEST_ALL takes much longer.
+refuse_each_allocation() {
+  echo "== each allocation refused"
+  WI_TEST_ALL=1 "$top/build/bin/refused_memory_abi_test"
+  summary+=("each allocation of each call: refused once alone and once with all that follow")
 }
 
 # Each one's own test.sh, two at a time: they load as much as they compute. What loads or builds much more is left to
