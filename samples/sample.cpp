@@ -42,12 +42,13 @@ Runtime create_runtime(int threads, const std::string& device, const std::string
   return Runtime(runtime, wi_runtime_release);
 }
 
-Model open_model(const Runtime& runtime, const std::string& path, int32_t weights, int32_t precision) {
+Model open_model(const Runtime& runtime, const std::string& path, int32_t weights, int32_t precision,
+                 wi_cancel* cancel) {
   auto params = sized<wi_model_params>();
   params.precision = precision;
   params.weights = weights;
   wi_model* model = nullptr;
-  call(wi_model_open, runtime.get(), path.c_str(), &params, nullptr, &model);
+  call(wi_model_open, runtime.get(), path.c_str(), &params, cancel, &model);
   return Model(model, wi_model_release);
 }
 

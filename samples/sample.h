@@ -41,7 +41,7 @@ void call(Function function, Values... values) {
 Runtime create_runtime(int threads, const std::string& device, const std::string& spill_folder = {},
                        uint64_t kv_budget_bytes = 0);
 Model open_model(const Runtime& runtime, const std::string& path, int32_t weights = WI_WEIGHTS_MAPPED,
-                 int32_t precision = WI_PRECISION_FAST);
+                 int32_t precision = WI_PRECISION_FAST, wi_cancel* cancel = nullptr);
 Session create_session(const Model& model, const wi_session_params& params);
 Session fork(const Session& session);
 Cancel create_cancel();

@@ -29,10 +29,10 @@ double milliseconds(Clock::duration duration);
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  return run_main("wi_ask", [&] {
+  return end_status(run_main("wi_ask", [&] {
     AskOptions options;
     if (parse_ask_options(argument_count, arguments, options)) ask(options);
-  });
+  }));
 }
 
 namespace {
@@ -41,8 +41,8 @@ void ask(const AskOptions& options) {
   Interrupt interrupt;
   Runtime runtime = create_runtime(options.threads, options.device, options.spill,
                                    static_cast<uint64_t>(options.kv_budget_mb) << 20);
-  Model model =
-      open_model(runtime, options.model, parse_load(options.load), parse_precision(options.precision));
+  Model model = open_model(runtime, options.model, parse_load(options.load),
+                           parse_precision(options.precision), interrupt.cancel());
   Prompt prompt(model, options);
   std::vector<Session> sessions = create_sessions(model, options);
 

@@ -116,6 +116,7 @@ ask_compares_policies_in_a_table() {
   grep -qE '^right answers +1 of 1 +1 of 1$' table.txt || broken "the table counts wrongly: $(cat table.txt)"
 }
 
+# By the signal, so that a shell's loop around it ends.
 interrupt_ends_ask_with_one_line() {
   "$bin/wi_ask" --model "$model" --document text.txt --question "$question" >/dev/null 2>stderr.txt &
   local process=$! status=0
@@ -126,7 +127,7 @@ interrupt_ends_ask_with_one_line() {
   sleep 2
   kill -INT $process
   wait $process || status=$?
-  [ $status = 1 ] || broken "exit status $status after SIGINT: $(cat stderr.txt)"
+  [ $status = 130 ] || broken "exit status $status after SIGINT: $(cat stderr.txt)"
   one_line_with "cancelled"
 }
 
