@@ -39,12 +39,17 @@ constexpr const char* kUsage =
     "  --variables JSON   more variables of the template, e.g. '{\"enable_thinking\": false}'\n"
     "  --threads N        default: every core this process may use\n"
     "Example: wi_chat --model qwen2.5-1.5b-instruct-q8_0.gguf --system 'Answer in one sentence.'\n"
-    "In the conversation: /save FILE, /load FILE, /stats, /new, /help, /quit; Ctrl-C ends an answer.\n";
+    "In the conversation: /save FILE, /load FILE, /stats, /new, /help, /quit; Ctrl-C ends an answer, a save "
+    "or a "
+    "load,\n"
+    "and twice at the prompt the program.\n";
 
 constexpr const char* kCommands =
     "/save FILE  keeps the conversation and its KV cache    /load FILE  goes on with one\n"
     "/stats      tokens, memory and speed                   /new        forgets everything\n"
     "/help       this                                       /quit       or the end of input\n";
+
+constexpr const char* kHowToLeave = "\nCtrl-C again or /quit leaves\n> ";
 
 struct Message {
   std::string role, content;
@@ -62,7 +67,7 @@ class Chat {
   std::vector<int32_t> render() const;
   void read(const std::vector<int32_t>& wanted, wi_cancel* cancel);
   bool write(wi_cancel* cancel, std::string* text);
-  void save(const std::string& path) const;
+  void save(const std::string& path);
   void load(const std::string& path);
   void print_stats() const;
   wi_session_params session_params();
@@ -70,6 +75,7 @@ class Chat {
   const Options options_;
   Runtime runtime_;
   Model model_;
+  Interrupt interrupt_;
   wi_sampling_params sampling_ = sized<wi_sampling_params>();
   wi_policy_params policy_ = sized<wi_policy_params>();
   Session session_{nullptr, wi_session_release};
@@ -82,7 +88,8 @@ Chat::Chat(const Options& options)
     : options_(options),
       runtime_(create_runtime(static_cast<int>(options.threads), "cpu", "",
                               static_cast<uint64_t>(options.kv_budget_mb) << 20)),
-      model_(open_model(runtime_, options.model)) {
+      model_(open_model(runtime_, options.model)),
+      interrupt_(isatty(STDIN_FILENO) ? kHowToLeave : "") {
   sampling_.temperature = static_cast<float>(options.temperature);
   sampling_.top_p = static_cast<float>(options.top_p);
   sampling_.seed = static_cast<uint64_t>(options.seed);
@@ -98,6 +105,7 @@ void Chat::run() {
   for (;;) {
     if (at_terminal) std::fputs("\n> ", stdout), std::fflush(stdout);
     if (!std::getline(std::cin, line)) return;
+    Interrupt::line_was_entered();
     if (line.empty()) continue;
     try {
       if (line == "/quit") return;
@@ -140,14 +148,14 @@ void Chat::start() {
 // A turn that fails or is cut off before its first word leaves the conversation as it was; after that, what was written
 // stays as the answer. So roles alternate whatever happens, as some templates insist.
 void Chat::answer(const std::string& words) {
-  Interrupt interrupt;
+  const Interrupt::Work work(interrupt_);
   messages_.push_back({"user", words});
   std::string text;
   bool whole = false;
   std::exception_ptr failure;
   try {
-    read(render(), interrupt.cancel());
-    whole = write(interrupt.cancel(), &text);
+    read(render(), work.cancel());
+    whole = write(work.cancel(), &text);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -214,8 +222,9 @@ bool Chat::write(wi_cancel* cancel, std::string* text) {
 
 // Two files: the session, and beside it the words, each with its role and length, so that they can be
 // rendered again.
-void Chat::save(const std::string& path) const {
-  call(wi_session_save, session_.get(), path.c_str(), nullptr);
+void Chat::save(const std::string& path) {
+  const Interrupt::Work work(interrupt_);
+  call(wi_session_save, session_.get(), path.c_str(), work.cancel());
   std::string words;
   for (const Message& message : messages_)
     words += message.role + " " + std::to_string(message.content.size()) + "\n" + message.content + "\n";
@@ -224,6 +233,7 @@ void Chat::save(const std::string& path) const {
 }
 
 void Chat::load(const std::string& path) {
+  const Interrupt::Work work(interrupt_);
   std::ifstream words(path + ".words", std::ios::binary);
   if (!words) throw std::runtime_error("cannot open " + path + ".words");
   std::vector<Message> messages;
@@ -237,7 +247,7 @@ void Chat::load(const std::string& path) {
   wi_session_params params = session_params();
   params.sampling = nullptr;  // as it was
   wi_session* session = nullptr;
-  call(wi_session_load, model_.get(), path.c_str(), &params, nullptr, &session);
+  call(wi_session_load, model_.get(), path.c_str(), &params, work.cancel(), &session);
   session_.reset(session);
   messages_ = std::move(messages);
   std::printf("%zu messages\n", messages_.size());
@@ -286,8 +296,8 @@ bool parse_options(int argument_count, char** arguments, Options& options) {
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  return run_main("wi_chat", [&] {
+  return end_status(run_main("wi_chat", [&] {
     Options options;
     if (parse_options(argument_count, arguments, options)) Chat(options).run();
-  });
+  }));
 }

@@ -211,6 +211,34 @@ chat_stays_a_conversation_when_answers_fail() {
   [[ $roles =~ ^(user [0-9]+ assistant [1-9][0-9]* )+$ ]] || broken "the messages are $roles"
 }
 
+# At a terminal; while an answer is written it ends that.
+chat_is_ended_by_ctrl_c_only_when_it_comes_twice() {
+  local status=0
+  : >said.txt
+  # shellcheck disable=SC2016  # the shell in script(1) expands them
+  {
+    until_said 1 '> '
+    printf '\003'
+    until_said 1 'Ctrl-C again or /quit leaves'
+    printf 'hello\n/save %s\n' interrupted.session
+    until_said 1 'saved interrupted.session'
+    printf '\003'
+    until_said 2 'Ctrl-C again or /quit leaves'
+    printf '\003'
+  } | bin=$bin model=$model SHELL=/bin/sh script -qfec 'exec "$bin/wi_chat" --model "$model"' /dev/null >said.txt || status=$?
+  [ $status = 130 ] || broken "exit status $status: $(cat said.txt)"
+  grep -q 'hello' interrupted.session.words || broken "the conversation did not go on: $(cat said.txt)"
+}
+
+# until_said COUNT WORDS: so often in said.txt; a minute at most.
+until_said() {
+  local _
+  for _ in {1..600}; do
+    [ "$(grep -ac -- "$2" said.txt)" -ge "$1" ] && return
+    sleep 0.1
+  done
+}
+
 # More than is held back until the end: the last of it has room again.
 what_could_not_be_written_is_a_failure() {
   local status
@@ -319,6 +347,7 @@ for claim in tokens_come_back_as_the_same_text \
   every_program_tells_what_it_is \
   chat_goes_on_where_it_was_saved \
   chat_stays_a_conversation_when_answers_fail \
+  chat_is_ended_by_ctrl_c_only_when_it_comes_twice \
   what_could_not_be_written_is_a_failure \
   embed_writes_what_comes_next \
   sample_chat_remembers_what_was_said_before \
@@ -332,4 +361,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 26 test(s)."
+echo "[  PASSED  ] 27 test(s)."
