@@ -5,11 +5,11 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <iostream>
 #include <stdexcept>
 #include <unistd.h>
 
+#include "chat_words.h"
 #include "interrupt.h"
 #include "sample.h"
 
@@ -50,10 +50,6 @@ constexpr const char* kCommands =
     "/help       this                                       /quit       or the end of input\n";
 
 constexpr const char* kHowToLeave = "\nCtrl-C again or /quit leaves\n> ";
-
-struct Message {
-  std::string role, content;
-};
 
 class Chat {
  public:
@@ -220,30 +216,20 @@ bool Chat::write(wi_cancel* cancel, std::string* text) {
   return status == WI_OK;
 }
 
-// Two files: the session, and beside it the words, each with its role and length, so that they can be
-// rendered again.
+// Two files: the session, and beside it the words. Each is put in its place whole: the words, which are ready then, right
+// after the session, so that whatever fails before leaves the pair that was there.
 void Chat::save(const std::string& path) {
   const Interrupt::Work work(interrupt_);
+  WordsFile words(path + ".words");
+  words.write(words_of(messages_));
   call(wi_session_save, session_.get(), path.c_str(), work.cancel());
-  std::string words;
-  for (const Message& message : messages_)
-    words += message.role + " " + std::to_string(message.content.size()) + "\n" + message.content + "\n";
-  write_file(path + ".words", words);
+  words.put_in_place(path);
   std::printf("saved %s and %s.words\n", path.c_str(), path.c_str());
 }
 
 void Chat::load(const std::string& path) {
   const Interrupt::Work work(interrupt_);
-  std::ifstream words(path + ".words", std::ios::binary);
-  if (!words) throw std::runtime_error("cannot open " + path + ".words");
-  std::vector<Message> messages;
-  Message message;
-  for (size_t length = 0; words >> message.role >> length && words.get() == '\n'; words.get()) {
-    message.content.clear();
-    for (char letter; message.content.size() < length && words.get(letter);) message.content += letter;
-    if (message.content.size() < length) throw std::runtime_error(path + ".words was cut short");
-    messages.push_back(message);
-  }
+  std::vector<Message> messages = messages_of(read_file(path + ".words"), path + ".words");
   wi_session_params params = session_params();
   params.sampling = nullptr;  // as it was
   wi_session* session = nullptr;

@@ -194,6 +194,44 @@ chat_goes_on_where_it_was_saved() {
   one_line_with "absent" wi_chat
 }
 
+words_that_are_not_whole_are_refused() {
+  local words=$work/chat.session.words head
+  head=$(head -n 1 "$words")
+  [[ $head =~ ^a\ conversation\ of\ wi_chat:\ 4\ messages,\ $(tail -n +2 "$words" | wc -c)\ bytes$ ]] || broken "the first line is $head"
+  cp chat.session cut.session
+  printf '/load cut.session\n' >load_cut.txt
+  : >cut.session.words
+  refuses_to_load_cut
+  head -c -1 "$words" >cut.session.words
+  refuses_to_load_cut
+  tail -n +2 "$words" >cut.session.words
+  refuses_to_load_cut
+  head -n 3 "$words" >cut.session.words # the first message, and nothing else
+  refuses_to_load_cut
+  { cat "$words"; echo; } >cut.session.words
+  refuses_to_load_cut
+  sed 's/^assistant [0-9]*$/assistant 99999999999999999999/' "$words" >cut.session.words
+  refuses_to_load_cut
+}
+
+refuses_to_load_cut() {
+  "$bin/wi_chat" --model "$model" <load_cut.txt >/dev/null 2>stderr.txt && broken "these were loaded: $(cat cut.session.words)"
+  one_line_with "cut.session.words is damaged" wi_chat
+}
+
+# No words where there is a folder, no session where there is one.
+a_save_that_fails_leaves_what_was_there() {
+  local before
+  rm -rf pair && mkdir -p pair/words.words pair/session && : >pair/session.words
+  before=$(ls -lR --time-style=full-iso pair)
+  for file in words session absent/session; do
+    printf 'hello\n/save pair/%s\n' $file >save.txt
+    "$bin/wi_chat" --model "$model" --max-tokens 2 <save.txt >/dev/null 2>stderr.txt && broken "pair/$file was saved"
+    grep -q "pair/$file" stderr.txt || broken "the error does not say where: $(cat stderr.txt)"
+    [ "$before" = "$(ls -lR --time-style=full-iso pair)" ] || broken "it left $(ls -lR pair)"
+  done
+}
+
 # A segment is due for which 1 MB has no room: before the first letter of an answer (that of seed 10 begins with a byte
 # that is none), and in the midst of the next one. At a terminal, where a conversation goes on after a failure.
 chat_stays_a_conversation_when_answers_fail() {
@@ -346,6 +384,8 @@ for claim in tokens_come_back_as_the_same_text \
   every_failure_is_status_1_and_one_line \
   every_program_tells_what_it_is \
   chat_goes_on_where_it_was_saved \
+  words_that_are_not_whole_are_refused \
+  a_save_that_fails_leaves_what_was_there \
   chat_stays_a_conversation_when_answers_fail \
   chat_is_ended_by_ctrl_c_only_when_it_comes_twice \
   what_could_not_be_written_is_a_failure \
@@ -361,4 +401,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 27 test(s)."
+echo "[  PASSED  ] 29 test(s)."
