@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 #include <unistd.h>
 
@@ -19,9 +20,13 @@ using namespace sample;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string model, system, policy = "wave", kv_type = "f16", variables;
-  int64_t threads = 0, max_tokens = 1024, seed = 0, kv_budget_mb = 0;
-  double temperature = 0.7, top_p = 0.95, budget = 0;
+  std::string model, system, policy, kv_type = "f16", variables;
+  int64_t threads = 0, max_tokens = 1024, kv_budget_mb = 0;
+  double budget = 0;
+  // What is not given is, of a conversation that is loaded, as saved.
+  std::optional<double> temperature, top_p;
+  std::optional<int64_t> seed;
+  bool has_sampling() const { return temperature || top_p || seed; }
 };
 
 constexpr const char* kUsage =
@@ -38,11 +43,11 @@ constexpr const char* kUsage =
     "  --max-tokens N     longest answer (1024)\n"
     "  --variables JSON   more variables of the template, e.g. '{\"enable_thinking\": false}'\n"
     "  --threads N        default: every core this process may use\n"
+    "Of a conversation that is loaded, what is not given is as saved; one of --temperature, --top-p and\n"
+    "--seed brings the defaults of the others.\n"
     "Example: wi_chat --model qwen2.5-1.5b-instruct-q8_0.gguf --system 'Answer in one sentence.'\n"
-    "In the conversation: /save FILE, /load FILE, /stats, /new, /help, /quit; Ctrl-C ends an answer, a save "
-    "or a "
-    "load,\n"
-    "and twice at the prompt the program.\n";
+    "In the conversation: /save FILE, /load FILE, /stats, /new, /help, /quit. Ctrl-C ends an answer, a save\n"
+    "or a load, and at the prompt, where it comes twice, the program.\n";
 
 constexpr const char* kCommands =
     "/save FILE  keeps the conversation and its KV cache    /load FILE  goes on with one\n"
@@ -86,10 +91,10 @@ Chat::Chat(const Options& options)
                               static_cast<uint64_t>(options.kv_budget_mb) << 20)),
       model_(open_model(runtime_, options.model)),
       interrupt_(isatty(STDIN_FILENO) ? kHowToLeave : "") {
-  sampling_.temperature = static_cast<float>(options.temperature);
-  sampling_.top_p = static_cast<float>(options.top_p);
-  sampling_.seed = static_cast<uint64_t>(options.seed);
-  policy_.name = options_.policy.c_str();
+  sampling_.temperature = static_cast<float>(options.temperature.value_or(0.7));
+  sampling_.top_p = static_cast<float>(options.top_p.value_or(0.95));
+  sampling_.seed = static_cast<uint64_t>(options.seed.value_or(0));
+  if (!options_.policy.empty()) policy_.name = options_.policy.c_str();
   policy_.budget = static_cast<float>(options.budget);
   start();
 }
@@ -231,12 +236,13 @@ void Chat::load(const std::string& path) {
   const Interrupt::Work work(interrupt_);
   std::vector<Message> messages = messages_of(read_file(path + ".words"), path + ".words");
   wi_session_params params = session_params();
-  params.sampling = nullptr;  // as it was
+  if (!options_.has_sampling()) params.sampling = nullptr;
   wi_session* session = nullptr;
   call(wi_session_load, model_.get(), path.c_str(), &params, work.cancel(), &session);
   session_.reset(session);
   messages_ = std::move(messages);
-  std::printf("%zu messages\n", messages_.size());
+  std::printf("%zu messages; sampling as %s\n", messages_.size(),
+              options_.has_sampling() ? "the command line has it" : "saved");
 }
 
 void Chat::print_stats() const {

@@ -194,6 +194,19 @@ chat_goes_on_where_it_was_saved() {
   one_line_with "absent" wi_chat
 }
 
+# The first answer was made of the likeliest tokens; at the other temperature all are nearly alike.
+chat_goes_on_with_the_policy_saved_and_the_sampling_given() {
+  printf 'hello\n/save full.session\n' | "$bin/wi_chat" --model "$model" --policy full --temperature 0 --max-tokens 8 >/dev/null ||
+    broken "wi_chat --policy full failed"
+  printf '/load full.session\nhello\n' >load.txt
+  "$bin/wi_chat" --model "$model" --max-tokens 8 <load.txt >saved.txt || broken "what was saved under full was not loaded"
+  grep -q '^2 messages; sampling as saved$' saved.txt || broken "it does not say as what it goes on: $(cat saved.txt)"
+  "$bin/wi_chat" --model "$model" --max-tokens 8 --temperature 100 --seed 1 <load.txt >given.txt || broken "/load with --seed failed"
+  cmp -s <(tail -n 1 saved.txt) <(tail -n 1 given.txt) && broken "--temperature and --seed change nothing after /load"
+  "$bin/wi_chat" --model "$model" --policy wave <load.txt >/dev/null 2>stderr.txt && broken "full was loaded as wave"
+  one_line_with "policy" wi_chat
+}
+
 words_that_are_not_whole_are_refused() {
   local words=$work/chat.session.words head
   head=$(head -n 1 "$words")
@@ -384,6 +397,7 @@ for claim in tokens_come_back_as_the_same_text \
   every_failure_is_status_1_and_one_line \
   every_program_tells_what_it_is \
   chat_goes_on_where_it_was_saved \
+  chat_goes_on_with_the_policy_saved_and_the_sampling_given \
   words_that_are_not_whole_are_refused \
   a_save_that_fails_leaves_what_was_there \
   chat_stays_a_conversation_when_answers_fail \
@@ -401,4 +415,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 29 test(s)."
+echo "[  PASSED  ] 30 test(s)."
