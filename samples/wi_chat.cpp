@@ -46,13 +46,14 @@ constexpr const char* kUsage =
     "Of a conversation that is loaded, what is not given is as saved; one of --temperature, --top-p and\n"
     "--seed brings the defaults of the others.\n"
     "Example: wi_chat --model qwen2.5-1.5b-instruct-q8_0.gguf --system 'Answer in one sentence.'\n"
-    "In the conversation: /save FILE, /load FILE, /stats, /new, /help, /quit. Ctrl-C ends an answer, a save\n"
-    "or a load, and at the prompt, where it comes twice, the program.\n";
+    "In the conversation: /save FILE, /load FILE, /stats, /new, /help, /quit; //TEXT says /TEXT.\n"
+    "Ctrl-C ends an answer, a save or a load, and at the prompt, where it comes twice, the program.\n";
 
 constexpr const char* kCommands =
     "/save FILE  keeps the conversation and its KV cache    /load FILE  goes on with one\n"
     "/stats      tokens, memory and speed                   /new        forgets everything\n"
-    "/help       this                                       /quit       or the end of input\n";
+    "/help       this                                       /quit       or the end of input\n"
+    "//TEXT      says /TEXT to the model\n";
 
 constexpr const char* kHowToLeave = "\nCtrl-C again or /quit leaves\n> ";
 
@@ -64,8 +65,9 @@ class Chat {
  private:
   bool obey(const std::string& line);
   void start();
+  void check_template() const;
   void answer(const std::string& words);
-  std::vector<int32_t> render() const;
+  std::vector<int32_t> render(const std::vector<Message>& messages) const;
   void read(const std::vector<int32_t>& wanted, wi_cancel* cancel);
   bool write(wi_cancel* cancel, std::string* text);
   void save(const std::string& path);
@@ -97,6 +99,7 @@ Chat::Chat(const Options& options)
   if (!options_.policy.empty()) policy_.name = options_.policy.c_str();
   policy_.budget = static_cast<float>(options.budget);
   start();
+  check_template();
 }
 
 void Chat::run() {
@@ -107,11 +110,14 @@ void Chat::run() {
     if (at_terminal) std::fputs("\n> ", stdout), std::fflush(stdout);
     if (!std::getline(std::cin, line)) return;
     Interrupt::line_was_entered();
+    if (!line.empty() && line.back() == '\r') line.pop_back();  // of a file from elsewhere
     if (line.empty()) continue;
     try {
       if (line == "/quit") return;
       if (line[0] != '/')
         answer(line);
+      else if (line.compare(0, 2, "//") == 0)
+        answer(line.substr(1));
       else if (!obey(line))
         std::printf("%s is no command. These are:\n%s", line.c_str(), kCommands);
     } catch (const std::runtime_error& error) {  // a wrong file name is no reason to lose a conversation
@@ -146,6 +152,13 @@ void Chat::start() {
   if (!options_.system.empty()) messages_.push_back({"system", options_.system});
 }
 
+// What the template or its variables have against any conversation is said before there is one.
+void Chat::check_template() const {
+  std::vector<Message> messages = messages_;
+  messages.push_back({"user", "?"});
+  render(messages);
+}
+
 // A turn that fails or is cut off before its first word leaves the conversation as it was; after that, what was written
 // stays as the answer. So roles alternate whatever happens, as some templates insist.
 void Chat::answer(const std::string& words) {
@@ -155,7 +168,7 @@ void Chat::answer(const std::string& words) {
   bool whole = false;
   std::exception_ptr failure;
   try {
-    read(render(), work.cancel());
+    read(render(messages_), work.cancel());
     whole = write(work.cancel(), &text);
   } catch (...) {
     failure = std::current_exception();
@@ -167,9 +180,9 @@ void Chat::answer(const std::string& words) {
   if (failure) std::rethrow_exception(failure);
 }
 
-std::vector<int32_t> Chat::render() const {
+std::vector<int32_t> Chat::render(const std::vector<Message>& messages) const {
   std::vector<wi_chat_message> turns;
-  for (const Message& message : messages_) {
+  for (const Message& message : messages) {
     wi_chat_message& turn = turns.emplace_back(sized<wi_chat_message>());
     turn.role = message.role.c_str();
     turn.content = message.content.data();

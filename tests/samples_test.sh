@@ -207,6 +207,18 @@ chat_goes_on_with_the_policy_saved_and_the_sampling_given() {
   one_line_with "policy" wi_chat
 }
 
+a_template_is_tried_before_the_conversation() {
+  fails "variables_json" "$bin/wi_chat" --model "$model" --variables '{'
+  sed 's/tokenizer\.chat_template/tokenizer.chat_nonsense/' "$model" >untold.gguf
+  fails "template" "$bin/wi_chat" --model untold.gguf
+}
+
+lines_may_end_as_elsewhere_and_begin_with_a_slash() {
+  printf '/stats\r\n//stats\r\n/save slash.session\r\n' | "$bin/wi_chat" --model "$model" --max-tokens 2 >slash.txt || broken "wi_chat failed"
+  grep -q '^0 tokens' slash.txt || broken "/stats was not understood: $(cat slash.txt)"
+  grep -qx '/stats' slash.session.words || broken "the words are $(cat slash.session.words)"
+}
+
 words_that_are_not_whole_are_refused() {
   local words=$work/chat.session.words head
   head=$(head -n 1 "$words")
@@ -398,6 +410,8 @@ for claim in tokens_come_back_as_the_same_text \
   every_program_tells_what_it_is \
   chat_goes_on_where_it_was_saved \
   chat_goes_on_with_the_policy_saved_and_the_sampling_given \
+  a_template_is_tried_before_the_conversation \
+  lines_may_end_as_elsewhere_and_begin_with_a_slash \
   words_that_are_not_whole_are_refused \
   a_save_that_fails_leaves_what_was_there \
   chat_stays_a_conversation_when_answers_fail \
@@ -415,4 +429,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 30 test(s)."
+echo "[  PASSED  ] 32 test(s)."
