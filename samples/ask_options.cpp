@@ -32,7 +32,9 @@ constexpr const char* kUsage =
     "  --seed N             of the sampler\n"
     "  --raw                no chat template: document and question are joined as they are, and\n"
     "                       special tokens spelled out in them are recognised\n"
-    "  --json               one object per question instead of text\n"
+    "  --json               one object per question instead of text; its \"finish\" is \"stop\", or "
+    "\"length\"\n"
+    "                       where --max-tokens cut the answer off\n"
     "Example: wi_ask --model m.gguf --document book.txt --question 'Who wrote the letter?' --policy "
     "full,wave\n";
 

@@ -71,7 +71,7 @@ void print_json(const Reading& reading, const Answer& answer) {
       ", \"prefill_seconds\": %.6f, \"prefill_tokens_per_second\": %.2f, \"first_token_ms\": %.3f"
       ", \"ms_per_token\": %.4f, \"kv_bytes\": %" PRIu64
       ", \"kv_bytes_read_per_token\": %.0f, \"hit_ratio\": %.6f, \"peak_rss_bytes\": %" PRIu64
-      ", \"index_bytes\": %" PRIu64 ", \"answer_tokens\": %" PRIu64 ", \"right\": %s}\n",
+      ", \"index_bytes\": %" PRIu64 ", \"answer_tokens\": %" PRIu64 ", \"right\": %s, \"finish\": \"%s\"}\n",
       json_string(answer.question.text).c_str(), json_string(answer.text).c_str(),
       json_string(reading.policy).c_str(), json_string(reading.device).c_str(), reading.document_tokens,
       reading.prefill_seconds, reading.prefill_tokens_per_second(), answer.first_token_ms,
@@ -79,7 +79,8 @@ void print_json(const Reading& reading, const Answer& answer) {
       answer.peak_rss_bytes, answer.index_bytes, answer.tokens,
       !answer.judged() ? "null"
       : answer.right() ? "true"
-                       : "false");
+                       : "false",
+      answer.cut ? "length" : "stop");
   std::fflush(stdout);
 }
 
@@ -137,7 +138,8 @@ void print_answers(const std::vector<Reading>& readings) {
     for (const Reading& reading : readings) {
       const Answer& answer = reading.answers[i];
       const char* verdict = !answer.judged() ? "" : answer.right() ? "right  " : "WRONG  ";
-      std::printf("     %-6s %s%s\n", reading.policy.c_str(), verdict, answer.text.c_str());
+      std::printf("     %-6s %s%s%s\n", reading.policy.c_str(), verdict, answer.text.c_str(),
+                  answer.cut ? "  (cut off)" : "");
     }
   }
   std::printf("\n");

@@ -14,6 +14,7 @@ struct Answer {
   Question question;
   std::string text;
   uint64_t tokens = 0;
+  bool cut = false;           // at --max-tokens: the model would have gone on
   double first_token_ms = 0;  // from handing over the question to its answer's first token
   double ms_per_token = 0;    // of the tokens after the first
   uint64_t kv_bytes = 0;

@@ -135,7 +135,8 @@ Answer answer_question(const Session& document, const Prompt& prompt, const Ques
 
   Clock::time_point first, last;
   int64_t steps = 0;  // the one that ends the answer included
-  for (bool ended = false; !ended && steps < options.max_tokens; steps++) {
+  bool ended = false;
+  for (; !ended && steps < options.max_tokens; steps++) {
     auto event = sized<wi_event>();
     call(wi_session_decode, session.get(), cancel, &event);
     last = Clock::now();
@@ -145,6 +146,8 @@ Answer answer_question(const Session& document, const Prompt& prompt, const Ques
     answer.text.append(event.text, event.text_length);
     stream.write({event.text, event.text_length});
   }
+  answer.cut = !ended;
+  if (answer.cut) stream.write("\n  (cut off at --max-tokens " + std::to_string(options.max_tokens) + ")");
   answer.first_token_ms = milliseconds(first - start);
   if (steps > 1) answer.ms_per_token = milliseconds(last - first) / static_cast<double>(steps - 1);
   measure_cache(before, session_stats(session), &answer);

@@ -231,6 +231,9 @@ bool Chat::write(wi_cancel* cancel, std::string* text) {
   write_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
   std::fputs("\n", stdout);
   if (status != WI_OK && status != WI_E_CANCELLED) throw_call_error(error);
+  if (status == WI_OK && event.kind == WI_EVENT_TOKEN)
+    std::fprintf(stderr, "wi_chat: the answer is cut off at --max-tokens %lld\n",
+                 static_cast<long long>(options_.max_tokens));
   return status == WI_OK;
 }
 

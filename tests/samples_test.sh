@@ -116,6 +116,17 @@ ask_compares_policies_in_a_table() {
   grep -qE '^right answers +1 of 1 +1 of 1$' table.txt || broken "the table counts wrongly: $(cat table.txt)"
 }
 
+an_answer_that_is_cut_off_says_so() {
+  local ask=("$bin/wi_ask" --model "$model" --document document.txt --question "$question" --policy full)
+  "${ask[@]}" --json --max-tokens 2 | grep '"finish": "length"}$' >/dev/null || broken "wi_ask --json does not say so"
+  "${ask[@]}" --json | grep '"finish": "stop"}$' >/dev/null || broken "it says so of a whole answer, too"
+  "${ask[@]}" --max-tokens 2 >cut.txt || broken "wi_ask failed"
+  [ "$(grep -c '(cut off' cut.txt)" = 2 ] || broken "it is not said twice: $(cat cut.txt)"
+  "${ask[@]}" | grep 'cut off' && broken "text says so of a whole answer, too"
+  echo hello | "$bin/wi_chat" --model "$model" --max-tokens 2 2>stderr.txt >/dev/null || broken "wi_chat failed"
+  one_line_with "cut off at --max-tokens 2" wi_chat
+}
+
 # By the signal, so that a shell's loop around it ends.
 interrupt_ends_ask_with_one_line() {
   "$bin/wi_ask" --model "$model" --document text.txt --question "$question" >/dev/null 2>stderr.txt &
@@ -182,11 +193,11 @@ every_program_tells_what_it_is() {
 chat_goes_on_where_it_was_saved() {
   local options=(--model "$model" --temperature 0 --max-tokens 24)
   printf '%s\n' "The password of Boaz the potter is copper meadow." "What is the password of Boaz the potter?" \
-    "What is the code name of Ruth?" | "$bin/wi_chat" "${options[@]}" >whole.txt || broken "wi_chat failed"
+    "What is the code name of Ruth?" | "$bin/wi_chat" "${options[@]}" 2>chat.err >whole.txt || broken "wi_chat failed"
   printf '%s\n' "The password of Boaz the potter is copper meadow." "What is the password of Boaz the potter?" /stats \
-    "/save $work/chat.session" | "$bin/wi_chat" "${options[@]}" >first.txt || broken "wi_chat with /save failed"
+    "/save $work/chat.session" | "$bin/wi_chat" "${options[@]}" 2>chat.err >first.txt || broken "wi_chat with /save failed"
   grep -qE '^[0-9]+ tokens, .* of KV cache' first.txt || broken "/stats tells nothing: $(cat first.txt)"
-  printf '%s\n' "/load $work/chat.session" "What is the code name of Ruth?" | "$bin/wi_chat" "${options[@]}" >second.txt ||
+  printf '%s\n' "/load $work/chat.session" "What is the code name of Ruth?" | "$bin/wi_chat" "${options[@]}" 2>chat.err >second.txt ||
     broken "wi_chat with /load failed"
   cmp <(tail -n 1 whole.txt) <(tail -n 1 second.txt) || broken "the answer after /load differs"
   printf '/load %s/absent\n' "$work" >absent.txt
@@ -196,12 +207,12 @@ chat_goes_on_where_it_was_saved() {
 
 # The first answer was made of the likeliest tokens; at the other temperature all are nearly alike.
 chat_goes_on_with_the_policy_saved_and_the_sampling_given() {
-  printf 'hello\n/save full.session\n' | "$bin/wi_chat" --model "$model" --policy full --temperature 0 --max-tokens 8 >/dev/null ||
+  printf 'hello\n/save full.session\n' | "$bin/wi_chat" --model "$model" --policy full --temperature 0 --max-tokens 8 >/dev/null 2>chat.err ||
     broken "wi_chat --policy full failed"
   printf '/load full.session\nhello\n' >load.txt
-  "$bin/wi_chat" --model "$model" --max-tokens 8 <load.txt >saved.txt || broken "what was saved under full was not loaded"
+  "$bin/wi_chat" --model "$model" --max-tokens 8 <load.txt >saved.txt 2>chat.err || broken "what was saved under full was not loaded"
   grep -q '^2 messages; sampling as saved$' saved.txt || broken "it does not say as what it goes on: $(cat saved.txt)"
-  "$bin/wi_chat" --model "$model" --max-tokens 8 --temperature 100 --seed 1 <load.txt >given.txt || broken "/load with --seed failed"
+  "$bin/wi_chat" --model "$model" --max-tokens 8 --temperature 100 --seed 1 <load.txt >given.txt 2>chat.err || broken "/load with --seed failed"
   cmp -s <(tail -n 1 saved.txt) <(tail -n 1 given.txt) && broken "--temperature and --seed change nothing after /load"
   "$bin/wi_chat" --model "$model" --policy wave <load.txt >/dev/null 2>stderr.txt && broken "full was loaded as wave"
   one_line_with "policy" wi_chat
@@ -214,7 +225,7 @@ a_template_is_tried_before_the_conversation() {
 }
 
 lines_may_end_as_elsewhere_and_begin_with_a_slash() {
-  printf '/stats\r\n//stats\r\n/save slash.session\r\n' | "$bin/wi_chat" --model "$model" --max-tokens 2 >slash.txt || broken "wi_chat failed"
+  printf '/stats\r\n//stats\r\n/save slash.session\r\n' | "$bin/wi_chat" --model "$model" --max-tokens 2 >slash.txt 2>chat.err || broken "wi_chat failed"
   grep -q '^0 tokens' slash.txt || broken "/stats was not understood: $(cat slash.txt)"
   grep -qx '/stats' slash.session.words || broken "the words are $(cat slash.session.words)"
 }
@@ -405,6 +416,7 @@ for claim in tokens_come_back_as_the_same_text \
   ask_writes_one_json_object_per_question_with_the_fixed_fields \
   ask_reads_only_the_tokens_asked_for \
   ask_compares_policies_in_a_table \
+  an_answer_that_is_cut_off_says_so \
   interrupt_ends_ask_with_one_line \
   every_failure_is_status_1_and_one_line \
   every_program_tells_what_it_is \
@@ -429,4 +441,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 32 test(s)."
+echo "[  PASSED  ] 33 test(s)."
