@@ -55,6 +55,12 @@ void Prompt::read_chat(const Model& model, const AskOptions& options, const std:
     tokens.erase(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(opening_.size()));
 }
 
+uint64_t Prompt::most_tokens() const {
+  size_t longest = 0;
+  for (const auto& [text, tokens] : questions_) longest = std::max(longest, tokens.size());
+  return opening_.size() + longest;
+}
+
 namespace {
 
 void check_template(const Model& model, const std::string& path) {

@@ -21,6 +21,7 @@ class Prompt {
   const std::vector<int32_t>& opening() const { return opening_; }
   uint64_t document_tokens() const { return document_tokens_; }
   const std::vector<int32_t>& question(const std::string& text) const { return questions_.at(text); }
+  uint64_t most_tokens() const;  // with the longest question
 
  private:
   void read_raw(const Model& model, const AskOptions& options, std::vector<int32_t> document);

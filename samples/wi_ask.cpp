@@ -18,7 +18,9 @@ using namespace sample;
 using Clock = std::chrono::steady_clock;
 
 void ask(const AskOptions& options);
-std::vector<Session> create_sessions(const Model& model, const AskOptions& options);
+std::vector<Session> create_sessions(const Model& model, const AskOptions& options, uint64_t tokens);
+void check_room(const Model& model, const wi_session_params& params, const AskOptions& options,
+                uint64_t tokens);
 void read_document(const Session& session, const Prompt& prompt, wi_cancel* cancel, Reading* reading);
 Answer answer_question(const Session& document, const Prompt& prompt, const Question& question,
                        const AskOptions& options, wi_cancel* cancel);
@@ -44,7 +46,8 @@ void ask(const AskOptions& options) {
   Model model = open_model(runtime, options.model, parse_load(options.load),
                            parse_precision(options.precision), interrupt.cancel());
   Prompt prompt(model, options);
-  std::vector<Session> sessions = create_sessions(model, options);
+  std::vector<Session> sessions =
+      create_sessions(model, options, prompt.most_tokens() + static_cast<uint64_t>(options.max_tokens));
 
   std::vector<Reading> readings;
   for (size_t i = 0; i < sessions.size(); i++) {
@@ -67,8 +70,9 @@ void ask(const AskOptions& options) {
   if (!options.json) print_table(readings);
 }
 
-// One session per policy, all created before the first reads, so that a wrong name fails at once.
-std::vector<Session> create_sessions(const Model& model, const AskOptions& options) {
+// One session per policy, all created before the first reads, so that a wrong name fails at once, and so does what
+// memory has no room for. tokens: of document, question and answer.
+std::vector<Session> create_sessions(const Model& model, const AskOptions& options, uint64_t tokens) {
   auto sampling = sized<wi_sampling_params>();
   sampling.temperature = static_cast<float>(options.temperature);
   sampling.seed = static_cast<uint64_t>(options.seed);
@@ -85,9 +89,24 @@ std::vector<Session> create_sessions(const Model& model, const AskOptions& optio
   std::vector<Session> sessions;
   for (const std::string& name : options.policies) {
     policy.name = name.c_str();
+    check_room(model, params, options, tokens);
     sessions.push_back(create_session(model, params));
   }
   return sessions;
+}
+
+void check_room(const Model& model, const wi_session_params& params, const AskOptions& options,
+                uint64_t tokens) {
+  auto plan = sized<wi_memory_plan>();
+  call(wi_model_plan_memory, model.get(), &params, tokens, &plan);
+  if (tokens <= plan.max_tokens) return;
+  const std::string budget =
+      options.kv_budget_mb > 0 ? "--kv-budget " + std::to_string(options.kv_budget_mb) : "memory";
+  throw std::runtime_error("the document, a question and --max-tokens " + std::to_string(options.max_tokens) +
+                           " are " + with_thousands(tokens) + " tokens, " + budget + " has room for " +
+                           with_thousands(plan.max_tokens) +
+                           " (max_tokens): read fewer (--tokens), or give more with --kv-budget" +
+                           (options.spill.empty() ? " or --spill" : ""));
 }
 
 void read_document(const Session& session, const Prompt& prompt, wi_cancel* cancel, Reading* reading) {

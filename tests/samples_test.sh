@@ -164,6 +164,7 @@ every_failure_is_status_1_and_one_line() {
   fails "--kv-fast wants --spill" "${ask[@]}" --model "$model" --kv-fast 0.5
   fails "no-such-device" "${ask[@]}" --model "$model" --kv-fast 0.5 --device no-such-device
   fails "--temperature" "${ask[@]}" --model "$model" --temperature 101
+  fails "room for [0-9,]+ \(max_tokens\).*--kv-budget.*--spill" "${ask[@]}" --model "$model" --kv-budget 1
   fails "--threads" "${ask[@]}" --model "$model" --threads 1025
   fails "--threads" "$bin/wi_logits" --model "$model" --text hello --threads 1025
   fails "--load" "${ask[@]}" --model "$model" --load moved
