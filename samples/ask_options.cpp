@@ -35,6 +35,7 @@ constexpr const char* kUsage =
     "  --json               one object per question instead of text; its \"finish\" is \"stop\", or "
     "\"length\"\n"
     "                       where --max-tokens cut the answer off\n"
+    "More tokens than the model was made for are warned of, not refused.\n"
     "Example: wi_ask --model m.gguf --document book.txt --question 'Who wrote the letter?' --policy "
     "full,wave\n";
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -56,6 +57,18 @@ Session create_session(const Model& model, const wi_session_params& params) {
   wi_session* session = nullptr;
   call(wi_session_create, model.get(), &params, &session);
   return Session(session, wi_session_release);
+}
+
+bool warn_beyond_model(const char* program, const Model& model, uint64_t prompt_tokens,
+                       uint64_t answer_tokens) {
+  auto info = sized<wi_model_info>();
+  call(wi_model_get_info, model.get(), &info);
+  if (prompt_tokens + answer_tokens <= info.max_positions) return false;
+  std::fprintf(stderr,
+               "%s: warning: the model was made for %" PRIu64
+               " tokens (max_positions), the prompt has %" PRIu64 " and the answer up to %" PRIu64 "\n",
+               program, info.max_positions, prompt_tokens, answer_tokens);
+  return true;
 }
 
 Session fork(const Session& session) {

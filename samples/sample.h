@@ -43,6 +43,10 @@ Runtime create_runtime(int threads, const std::string& device, const std::string
 Model open_model(const Runtime& runtime, const std::string& path, int32_t weights = WI_WEIGHTS_MAPPED,
                  int32_t precision = WI_PRECISION_FAST, wi_cancel* cancel = nullptr);
 Session create_session(const Model& model, const wi_session_params& params);
+// A line on standard error, and true, where these are more tokens than the model was made for: the library goes on
+// beyond them, the model may well write nonsense there.
+bool warn_beyond_model(const char* program, const Model& model, uint64_t prompt_tokens,
+                       uint64_t answer_tokens);
 Session fork(const Session& session);
 Cancel create_cancel();
 

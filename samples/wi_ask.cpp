@@ -46,6 +46,7 @@ void ask(const AskOptions& options) {
   Model model = open_model(runtime, options.model, parse_load(options.load),
                            parse_precision(options.precision), interrupt.cancel());
   Prompt prompt(model, options);
+  warn_beyond_model("wi_ask", model, prompt.most_tokens(), static_cast<uint64_t>(options.max_tokens));
   std::vector<Session> sessions =
       create_sessions(model, options, prompt.most_tokens() + static_cast<uint64_t>(options.max_tokens));
 

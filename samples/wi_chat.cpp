@@ -43,9 +43,10 @@ constexpr const char* kUsage =
     "  --max-tokens N     longest answer (1024)\n"
     "  --variables JSON   more variables of the template, e.g. '{\"enable_thinking\": false}'\n"
     "  --threads N        default: every core this process may use\n"
+    "Example: wi_chat --model qwen2.5-1.5b-instruct-q8_0.gguf --system 'Answer in one sentence.'\n"
     "Of a conversation that is loaded, what is not given is as saved; one of --temperature, --top-p and\n"
     "--seed brings the defaults of the others.\n"
-    "Example: wi_chat --model qwen2.5-1.5b-instruct-q8_0.gguf --system 'Answer in one sentence.'\n"
+    "More tokens than the model was made for are warned of, once a conversation, not refused.\n"
     "In the conversation: /save FILE, /load FILE, /stats, /new, /help, /quit; //TEXT says /TEXT.\n"
     "Ctrl-C ends an answer, a save or a load, and at the prompt, where it comes twice, the program.\n";
 
@@ -83,6 +84,7 @@ class Chat {
   wi_policy_params policy_ = sized<wi_policy_params>();
   Session session_{nullptr, wi_session_release};
   std::vector<Message> messages_;
+  bool warned_ = false;                            // that it may become longer than the model was made for
   uint64_t read_tokens_ = 0, written_tokens_ = 0;  // for the last answer
   double read_seconds_ = 0, write_seconds_ = 0;
 };
@@ -149,6 +151,7 @@ bool Chat::obey(const std::string& line) {
 void Chat::start() {
   session_ = create_session(model_, session_params());
   messages_.clear();
+  warned_ = false;
   if (!options_.system.empty()) messages_.push_back({"system", options_.system});
 }
 
@@ -168,7 +171,10 @@ void Chat::answer(const std::string& words) {
   bool whole = false;
   std::exception_ptr failure;
   try {
-    read(render(messages_), work.cancel());
+    const std::vector<int32_t> wanted = render(messages_);
+    warned_ = warned_ ||
+              warn_beyond_model("wi_chat", model_, wanted.size(), static_cast<uint64_t>(options_.max_tokens));
+    read(wanted, work.cancel());
     whole = write(work.cancel(), &text);
   } catch (...) {
     failure = std::current_exception();
@@ -257,6 +263,7 @@ void Chat::load(const std::string& path) {
   call(wi_session_load, model_.get(), path.c_str(), &params, work.cancel(), &session);
   session_.reset(session);
   messages_ = std::move(messages);
+  warned_ = false;
   std::printf("%zu messages; sampling as %s\n", messages_.size(),
               options_.has_sampling() ? "the command line has it" : "saved");
 }

@@ -116,6 +116,34 @@ ask_compares_policies_in_a_table() {
   grep -qE '^right answers +1 of 1 +1 of 1$' table.txt || broken "the table counts wrongly: $(cat table.txt)"
 }
 
+# made_for TOKENS: the sample model, said to be made for so many.
+made_for() {
+  local key=llama.context_length at
+  at=$(grep -abo $key "$model" | head -n 1 | cut -d: -f1)
+  cp "$model" short.gguf && chmod u+w short.gguf
+  # shellcheck disable=SC2059 # the bytes of a little-endian number
+  printf "$(printf '\\x%02x\\x%02x\\0\\0' $(($1 % 256)) $(($1 / 256)))" |
+    dd of=short.gguf bs=1 seek=$((at + ${#key} + 4)) conv=notrunc status=none
+}
+
+what_goes_beyond_the_model_is_warned_of() {
+  made_for 1000
+  local ask=("$bin/wi_ask" --model short.gguf --document document.txt --question "$question" --max-tokens 30)
+  "${ask[@]}" >/dev/null 2>stderr.txt || broken "wi_ask failed: $(cat stderr.txt)"
+  one_line_with "warning: .* made for 1000 tokens \(max_positions\), the prompt has 2[0-9]+ and the answer up to 30"
+  "${ask[@]}" --tokens 900 >/dev/null 2>stderr.txt || broken "wi_ask failed: $(cat stderr.txt)"
+  [ -s stderr.txt ] && broken "930 tokens and a question are warned of: $(cat stderr.txt)"
+  local long
+  long=$(yes word | head -n 1000 | tr '\n' ' ')
+  printf 'hello\n%s\nhello\n/new\n%s\n' "$long" "$long" | "$bin/wi_chat" --model short.gguf --max-tokens 2 >/dev/null 2>stderr.txt ||
+    broken "wi_chat failed: $(cat stderr.txt)"
+  [ "$(grep -c 'warning: .* 1000 tokens' stderr.txt)" = 2 ] || broken "each conversation is warned of once: $(cat stderr.txt)"
+  [ -x "$bin/game_loop" ] || return 0
+  "$bin/game_loop" --model short.gguf --document document.txt --question "$question" --picture short.svg >/dev/null 2>stderr.txt ||
+    broken "game_loop failed: $(cat stderr.txt)"
+  one_line_with "warning: .* 1000 tokens"
+}
+
 an_answer_that_is_cut_off_says_so() {
   local ask=("$bin/wi_ask" --model "$model" --document document.txt --question "$question" --policy full)
   "${ask[@]}" --json --max-tokens 2 | grep '"finish": "length"}$' >/dev/null || broken "wi_ask --json does not say so"
@@ -129,7 +157,8 @@ an_answer_that_is_cut_off_says_so() {
 
 # By the signal, so that a shell's loop around it ends.
 interrupt_ends_ask_with_one_line() {
-  "$bin/wi_ask" --model "$model" --document text.txt --question "$question" >/dev/null 2>stderr.txt &
+  head -c 3000000 text.txt >long.txt # no longer than the model was made for
+  "$bin/wi_ask" --model "$model" --document long.txt --question "$question" >/dev/null 2>stderr.txt &
   local process=$! status=0
   for _ in {1..600}; do # until it catches SIGINT, wherever that takes long
     grep -qE '^SigCgt:.*[2367abef]$' /proc/$process/status && break
@@ -417,6 +446,7 @@ for claim in tokens_come_back_as_the_same_text \
   ask_writes_one_json_object_per_question_with_the_fixed_fields \
   ask_reads_only_the_tokens_asked_for \
   ask_compares_policies_in_a_table \
+  what_goes_beyond_the_model_is_warned_of \
   an_answer_that_is_cut_off_says_so \
   interrupt_ends_ask_with_one_line \
   every_failure_is_status_1_and_one_line \
@@ -442,4 +472,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 33 test(s)."
+echo "[  PASSED  ] 34 test(s)."

@@ -91,6 +91,7 @@ bool OpenFile::settle(const Tokens& before) {
 // A task writes at least a token; this one is cut off again.
 void OpenFile::read_file() {
   const Tokens tokens = tokens_of(text_);
+  warned_ = warned_ || warn_beyond_model("editor", model_, tokens.size(), options_.most_tokens);
   const size_t same = common(file_tokens_, tokens);
   call(wi_session_truncate, file_.get(), same);
   file_tokens_.resize(same);

@@ -66,6 +66,7 @@ class OpenFile {
   Tokens file_tokens_;              // what the session has
   bool file_current_ = false;       // it has all of this text, is reading it, or cannot
   uint64_t file_tokens_given_ = 0;  // to be read, ever
+  bool warned_ = false;             // that it is longer than the model was made for
   bool file_was_read_ = false;      // once: then it is brought up to date where a cursor needs it
   sample::Session cut_;
   Tokens cut_tokens_;

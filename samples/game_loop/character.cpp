@@ -54,6 +54,7 @@ Character::Character(const std::string& model, int32_t threads, int32_t nice, co
   other = user_turn(model_, "0?");
   const auto differs = std::mismatch(closing_.rbegin(), closing_.rend(), other.rbegin(), other.rend()).first;
   closing_.erase(closing_.begin(), differs.base());
+  warn_beyond_model("game_loop", model_, opening_.size() + closing_.size(), kMostAnswerTokens);
 }
 
 // A task writes at least a token; this one is cut off again.
