@@ -23,6 +23,10 @@ int main(int argc, char** argv) {
     if (!failed) fwrite(event.text, 1, event.text_length, stdout);
   }
   if (failed) fprintf(stderr, "embed: %s\n", error.message);
+  if (ferror(stdout) || fclose(stdout)) {
+    fputs("embed: cannot write to standard output\n", stderr);
+    failed = 1;
+  }
   wi_session_release(session); /* a session holds its model, a model its runtime: any order will do */
   wi_model_release(model);
   wi_runtime_release(runtime);

@@ -155,5 +155,7 @@ int main(int argc, char** argv) {
   wi_runtime_release(runtime);
   signal(SIGINT, SIG_DFL); /* what the handler would trigger is no more */
   wi_cancel_release(interrupted);
-  return 0;
+  if (!ferror(stdout) && !fclose(stdout)) return 0;
+  fputs("long_document: cannot write to standard output\n", stderr);
+  return 1;
 }

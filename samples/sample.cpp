@@ -7,8 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <sstream>
 #include <stdexcept>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace sample {
 namespace {
@@ -115,12 +118,27 @@ void write_file(const std::string& path, std::string_view bytes) {
   file.close();
 }
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "wb")) {
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  int file = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  made_ = file >= 0;
+  if (!made_) file = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (file >= 0) file_ = fdopen(file, "wb");
   if (!file_) throw std::runtime_error("cannot create " + path_ + ": " + std::strerror(errno));
 }
 
 OutputFile::~OutputFile() {
-  if (file_) std::fclose(file_);
+  if (!file_) return;
+  std::fclose(file_);
+  if (made_ && !begun_) unlink(path_.c_str());
+}
+
+std::FILE* OutputFile::get() {
+  struct stat there {};
+  const bool regular = fstat(fileno(file_), &there) == 0 && S_ISREG(there.st_mode);
+  if (!begun_ && regular && ftruncate(fileno(file_), 0) != 0)
+    throw std::runtime_error("cannot write " + path_ + ": " + std::strerror(errno));
+  begun_ = true;
+  return file_;
 }
 
 void OutputFile::close() {

@@ -57,19 +57,21 @@ std::string read_file(const std::string& path);
 std::string read_standard_input();
 void write_file(const std::string& path, std::string_view bytes);
 
-// A file that must be written whole: close() throws what the system held back until then.
+// A file that must be written whole: close() throws what the system held back until then. What was there is gone only
+// with the first get(), so that a file may be opened long before there is something to write.
 class OutputFile {
  public:
   explicit OutputFile(std::string path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
-  std::FILE* get() const { return file_; }
+  std::FILE* get();
   void close();
 
  private:
   std::string path_;
-  std::FILE* file_;
+  std::FILE* file_ = nullptr;
+  bool made_ = false, begun_ = false;
 };
 
 // Token ids between white space; the error names the first word that is none.

@@ -58,5 +58,7 @@ int main(int argc, char** argv) {
   wi_session_release(session);
   wi_model_release(model);
   wi_runtime_release(runtime);
-  return 0;
+  if (!ferror(stdout) && !fclose(stdout)) return 0;
+  fputs("save_load: cannot write to standard output\n", stderr);
+  return 1;
 }

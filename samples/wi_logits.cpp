@@ -53,7 +53,7 @@ bool parse_options(int argument_count, char** arguments, Options& options);
 std::vector<int32_t> read_prompt(const Model& model, const Options& options);
 Session create_session(const Model& model, const Options& options);
 void write_logits(const Model& model, const Session& session, const std::vector<int32_t>& tokens,
-                  std::FILE* out);
+                  const std::function<std::FILE*()>& out);
 
 void run(const Options& options) {
   if (options.out.empty() && isatty(STDOUT_FILENO)) {
@@ -65,16 +65,16 @@ void run(const Options& options) {
   std::vector<int32_t> tokens = read_prompt(model, options);
   Session session = create_session(model, options);
   if (options.out.empty()) {
-    write_logits(model, session, tokens, stdout);
+    write_logits(model, session, tokens, [] { return stdout; });
   } else {
     OutputFile file(options.out);
-    write_logits(model, session, tokens, file.get());
+    write_logits(model, session, tokens, [&] { return file.get(); });
     file.close();
   }
 }
 
 void write_logits(const Model& model, const Session& session, const std::vector<int32_t>& tokens,
-                  std::FILE* out) {
+                  const std::function<std::FILE*()>& out) {
   auto info = sized<wi_model_info>();
   call(wi_model_get_info, model.get(), &info);
   auto vocab = static_cast<size_t>(info.vocab);
@@ -87,7 +87,7 @@ void write_logits(const Model& model, const Session& session, const std::vector<
   for (size_t begin = 0; begin < tokens.size(); begin += piece) {
     size_t count = std::min(piece, tokens.size() - begin);
     call(wi_session_prefill, session.get(), tokens.data() + begin, count, &params, nullptr);
-    if (std::fwrite(logits.data(), sizeof(float), count * vocab, out) != count * vocab) {
+    if (std::fwrite(logits.data(), sizeof(float), count * vocab, out()) != count * vocab) {
       throw std::runtime_error(std::string("cannot write the logits: ") + std::strerror(errno));
     }
   }

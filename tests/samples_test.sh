@@ -345,15 +345,19 @@ until_said() {
 
 # More than is held back until the end: the last of it has room again.
 what_could_not_be_written_is_a_failure() {
-  local status
+  local status input
   seq 300000 >many.txt
+  echo hello >one.txt
   for command in "wi_tokens --model $model" "wi_ask --model $model --document facts-only.txt --question Who? --json" \
-    "wi_bench --shape tiny --policy full --context 64 --steps 2 --no-check"; do
+    "wi_bench --shape tiny --policy full --context 64 --steps 2 --no-check" "embed $model hello" "sample_chat $model" \
+    "sample_long_document $model facts-only.txt Who?" "sample_save_load $model hello full.wis" "sample_errors $model"; do
     [ -x "$bin/${command%% *}" ] || continue # a sanitized build has no benchmarks
     head -c 2000 many.txt >facts-only.txt
+    input=many.txt
+    [ "${command%% *}" = wi_tokens ] || input=one.txt
     status=0
     # shellcheck disable=SC2086 # words
-    "$bin"/$command <many.txt >/dev/full 2>stderr.txt || status=$?
+    "$bin"/$command <$input >/dev/full 2>stderr.txt || status=$?
     [ $status = 1 ] || broken "exit status $status, not 1, of $command on a full disk"
     grep -q 'cannot write' stderr.txt || broken "the error of $command does not say what: $(cat stderr.txt)"
   done

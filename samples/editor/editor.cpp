@@ -77,7 +77,7 @@ void run(int argc, char** argv) {
   line.text("--model", &model_path).text("--precision", &precision).text("--kv", &kv_type);
   line.integer("--max-tokens", &options.most_tokens, 1, 4096).integer("--threads", &threads, 0, 1024);
   if (!line.parse(argc, argv)) return;
-  if (model_path.empty()) throw std::runtime_error("--model is missing");
+  if (model_path.empty()) throw std::runtime_error("--model FILE is missing (--help lists the options)");
   options.session.kv_type = sample::parse_kv_type(kv_type);
 
   std::signal(SIGPIPE, SIG_IGN);  // a client that is gone is an error of a write

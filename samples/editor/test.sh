@@ -106,7 +106,7 @@ no_byte_makes_it_crash_or_hang() {
 
 every_failure_is_status_1_and_one_line() {
   fails "no-such-file.gguf" "${editor[@]}" --model no-such-file.gguf
-  fails "--model" "$bin/editor"
+  fails "--model FILE is missing .--help" "$bin/editor"
   fails "--max-tokens" "${editor[@]}" --max-tokens 0
   fails "--kv" "${editor[@]}" --kv f8
 }

@@ -133,9 +133,11 @@ void run(int argc, char** argv) {
   line.each("--question", [&](const std::string& text) { options.questions.push_back(text); });
   line.integer("--threads", &options.threads, 0, 1024).integer("--nice", &options.nice, 0, 19);
   if (!line.parse(argc, argv)) return;
-  if (options.model.empty()) throw std::runtime_error("--model is missing");
-  if (options.document.empty()) throw std::runtime_error("--document is missing");
-  if (options.questions.empty()) throw std::runtime_error("--question is missing");
+  if (options.model.empty()) throw std::runtime_error("--model FILE is missing (--help lists the options)");
+  if (options.document.empty())
+    throw std::runtime_error("--document FILE is missing (--help lists the options)");
+  if (options.questions.empty())
+    throw std::runtime_error("--question TEXT is missing (--help lists the options)");
   sample::OutputFile picture(options.picture);  // before anything that takes long
 
   // While the game loads: the model, and the document as tokens.

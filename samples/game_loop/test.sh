@@ -96,7 +96,13 @@ every_failure_is_status_1_and_one_line() {
   fails "no-such-lore" "${game[@]}" "${asked[@]}" --document no-such-lore
   fails "no-such-folder" "${game[@]}" "${asked[@]}" --picture no-such-folder/game.svg
   fails "No space left" "${game[@]}" "${asked[@]}" --picture /dev/full
-  fails "--question" "${game[@]}"
+  fails "--question TEXT is missing .--help" "${game[@]}"
+  fails "--model FILE is missing .--help" "$bin/game_loop"
+  echo picture >kept.svg
+  fails "no-such-file.gguf" "${game[@]}" "${asked[@]}" --model no-such-file.gguf --picture kept.svg
+  grep -qx picture kept.svg || broken "the picture of another game is gone"
+  fails "no-such-file.gguf" "${game[@]}" "${asked[@]}" --model no-such-file.gguf --picture never.svg
+  [ ! -e never.svg ] || broken "a game that never began left an empty picture"
   fails "--nice" "${game[@]}" "${asked[@]}" --nice 20
 }
 
