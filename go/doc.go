@@ -14,11 +14,15 @@
 //	if err := session.AppendText(ctx, "Once upon a time", waveinfer.TokenizeAddBOS, nil); err != nil {
 //		return err
 //	}
+//	most := 64 // tokens
 //	for event, err := range session.Events(ctx) {
 //		if err != nil {
 //			return err
 //		}
 //		fmt.Print(event.Text)
+//		if most--; most == 0 {
+//			break
+//		}
 //	}
 //
 // # Getting it

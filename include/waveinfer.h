@@ -12,11 +12,12 @@
  *     if (wi_runtime_create(NULL, &runtime, &error)) return fail(&error);
  *     if (wi_model_open(runtime, "model.gguf", NULL, NULL, &model, &error)) return fail(&error);
  *     if (wi_session_create(model, NULL, &session, &error)) return fail(&error);
- *     if (wi_session_append_text(session, text, strlen(text), 0, NULL, NULL, &error)) return fail(&error);
- *     do {
+ *     if (wi_session_append_text(session, text, strlen(text), WI_TOKENIZE_ADD_BOS, NULL, NULL, &error))
+ *       return fail(&error);
+ *     for (int i = 0; i < 64 && event.kind == WI_EVENT_TOKEN; i++) {
  *       if (wi_session_decode(session, NULL, &event, &error)) return fail(&error);
  *       fwrite(event.text, 1, event.text_length, stdout);
- *     } while (event.kind == WI_EVENT_TOKEN);
+ *     }
  *     wi_session_release(session); wi_model_release(model); wi_runtime_release(runtime);
  *
  * The general rules hold for every call; a call's own text says only what is particular to it. Everything

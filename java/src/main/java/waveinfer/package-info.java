@@ -6,7 +6,7 @@
  *     Model model = runtime.open(Path.of("model.gguf"));
  *     Session session = model.newSession()) {
  *   session.append("Once upon a time", TokenizeFlag.ADD_BOS);
- *   for (Event event : session) System.out.print(event.text());
+ *   session.events().limit(64).forEach(event -> System.out.print(event.text()));
  * }
  * }</pre>
  *
