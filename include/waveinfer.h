@@ -45,7 +45,9 @@
  *   that is the caller's, retain adds one and returns its argument, release takes one away. retain and
  *   release accept NULL and may be called from any thread. What is made from a handle keeps it alive by
  *   itself: a runtime, a model and its sessions may be released in any order. Nobody may be inside a call
- *   with a handle whose last reference is released. Memory passed in is the caller's and is not used after
+ *   with a handle whose last reference is released. What a session or a KV store alone has is given back to the system
+ *   on the thread that releases its last reference, which takes about 15 ms for each GB: a thread that draws frames
+ *   should leave that to another one. Memory passed in is the caller's and is not used after
  *   the call returns; memory passed out says whose it is.
  * Threads. Runtimes, models and cancel tokens may be used from any number of threads at once. A session
  *   and a KV store are used by one thread at a time, not always the same one: a call that finds another
@@ -1198,14 +1200,14 @@ typedef struct wi_task_params {
 typedef struct wi_task_info {
   uint32_t struct_size;
   int32_t state;  /* WI_TASK_* */
-  int32_t status; /* of a failed task: WI_E_* */
+  int32_t status; /* of a failed or cancelled task: WI_E_* */
   int32_t reserved;
   uint64_t prompt_tokens;  /* 0 while a text is not tokenised yet */
   uint64_t prompt_done;    /* of them: read */
   uint64_t answer_tokens;  /* written, fetched or not */
   uint64_t queued_ns;      /* from submission to admission; 0: not admitted yet */
   uint64_t first_token_ns; /* from submission to the first token; 0: none yet */
-  char message[256];       /* of a failed task: what a call would have said; NUL-terminated */
+  char message[256];       /* of a failed or cancelled task: what a call would have said; NUL-terminated */
 } wi_task_info;
 
 /* Submits a session: the call returns at once. The first task of a runtime starts its engine, one thread.

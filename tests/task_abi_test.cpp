@@ -227,7 +227,10 @@ void a_cancelled_task_ends_soon_and_its_session_is_free(void**) {
     } else {
       wi_task_cancel(task.get());
       assert_int_equal(take_all(task.get()).last, WI_EVENT_CANCELLED);
-      assert_int_equal(info_of(task.get()).state, WI_TASK_CANCELLED);
+      const wi_task_info info = info_of(task.get());
+      assert_int_equal(info.state, WI_TASK_CANCELLED);
+      assert_int_equal(info.status, WI_E_CANCELLED);
+      assert_string_equal(info.message, "cancelled");
     }
     wi_status status = WI_E_BUSY;
     while (status == WI_E_BUSY) {

@@ -61,7 +61,7 @@ class TaskInfo:
     state: TaskState | int
     """Where it is; a plain number is one that this package does not know."""
     status: Status | int
-    """Of a failed task; a plain number as in state."""
+    """Of a failed or cancelled task; a plain number as in state."""
     prompt_tokens: int
     """0 while a text is not tokenised yet."""
     prompt_done: int
@@ -73,7 +73,7 @@ class TaskInfo:
     first_token_ns: int
     """From submission to the first token; 0: none yet."""
     message: str
-    """Of a failed task: what a call would have said."""
+    """Of a failed or cancelled task: what a call would have said."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", _known(TaskState, self.state))

@@ -4,13 +4,13 @@ package waveinfer;
  * How far a task is.
  *
  * @param state what it does
- * @param status of a failed task: why
+ * @param status of a failed or cancelled task: why
  * @param promptTokens 0 while a text is not tokenised yet
  * @param promptDone of them: read
  * @param answerTokens written, fetched or not
  * @param queuedNs from submission to admission; 0: not admitted yet
  * @param firstTokenNs from submission to the first token; 0: none yet
- * @param message of a failed task: what a call would have said
+ * @param message of a failed or cancelled task: what a call would have said
  */
 public record TaskInfo(
     State state,
