@@ -22,6 +22,7 @@ constexpr const char* kUsage =
     "  --precision P     of reading: fast (default), high, f32 or int8\n"
     "  --kv f16|bf16|f32 type of the KV cache (default f16)\n"
     "  --threads N       default: every core this process may use\n"
+    "Completions wait until the whole file was read once, in a long file for as long as that takes.\n"
     "Example: editor --model m.gguf\n";
 
 void handle_messages(Inbox* inbox, Server* server) {

@@ -3,7 +3,8 @@
 //             cut back to the tokens that the new text begins with, and the rest is read
 //   cut       a fork of it that ends at the cursor, made when the cursor has come to stand somewhere
 //   keystroke a fork of that one, which reads what was typed since and writes the completion
-// All reading and writing is done by tasks; calls here take as long as it takes to make tokens of the text.
+// Until the whole file was read once no completion is written, wherever the cursor is: in a long file the first ones wait
+// so long. All reading and writing is done by tasks; calls here take as long as it takes to make tokens of the text.
 #pragma once
 
 #include <optional>
