@@ -38,9 +38,11 @@ func (s *service) endpoint(path string, answer func(http.ResponseWriter, *http.R
 }
 
 // mayAsk refuses what another site's page has a browser send, and everything that is late. A page whose own name has
-// come to mean this machine is of the same site to the browser, but says that name.
+// come to mean this machine is of the same site to the browser, but says that name. A request of HTTP/1.0 may say none, as
+// a load balancer's do and no browser's; how the service is anybody may know.
 func (s *service) mayAsk(r *http.Request) error {
-	if local, is := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); is && local.IP.IsLoopback() && !s.isOurs(r.Host) {
+	local, is := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if is && local.IP.IsLoopback() && r.Host != "" && r.URL.Path != "/healthz" && !s.isOurs(r.Host) {
 		return newProblem(http.StatusForbidden, "invalid_request_error", "", "unknown_host",
 			fmt.Sprintf("the service is not called %q; --host can say that it is", r.Host))
 	}

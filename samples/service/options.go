@@ -76,6 +76,8 @@ func (o *options) check(rest []string) error {
 		return errors.New("--model is missing")
 	case o.parallel < 1 || o.queue < 0 || o.maxTokens < 1 || o.context < 0 || o.documentBytes < 1:
 		return errors.New("--parallel, --max-tokens and --document-bytes must be at least 1, --queue and --context not negative")
+	case o.queueTime < 0 || o.grace < 0:
+		return errors.New("--queue-time and --grace must not be negative")
 	}
 	if o.name == "" {
 		o.name = strings.TrimSuffix(filepath.Base(filepath.Clean(o.model)), ".gguf")

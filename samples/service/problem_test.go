@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // with is a request that is right but for these fields.
@@ -161,6 +163,28 @@ func TestAnotherNameOfThisMachineIsRefused(t *testing.T) {
 	}
 }
 
+// Browsers name a host in every request.
+func TestWhoNamesNoHostAndWhoAsksForHealthIsAnswered(t *testing.T) {
+	r := start(t, nil)
+	for _, request := range []string{"GET /healthz HTTP/1.0\r\n\r\n", "GET /v1/models HTTP/1.0\r\n\r\n",
+		"GET /healthz HTTP/1.1\r\nHost: balancer.example\r\nConnection: close\r\n\r\n"} {
+		connection, err := net.Dial("tcp", r.server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+		connection.SetDeadline(time.Now().Add(10 * time.Second))
+		io.WriteString(connection, request)
+		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode != 200 {
+			t.Errorf("%q: status %d", request, response.StatusCode)
+		}
+	}
+}
+
 func TestBodiesOfAllRequestsTogetherAreBounded(t *testing.T) {
 	r := start(t, nil)
 	r.service.bodies.free.Store(10000)
@@ -189,7 +213,8 @@ func TestARequestThatBreaksOffIsForgotten(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for _, wrong := range [][]string{{}, {"--model", "x", "y"}, {"--model", "x", "--parallel", "0"},
-		{"--model", "x", "--kv-budget", "8X"}, {"--model", "x", "--kv-budget", ""}, {"--unknown"}} {
+		{"--model", "x", "--kv-budget", "8X"}, {"--model", "x", "--kv-budget", ""}, {"--unknown"},
+		{"--model", "x", "--queue-time", "-1s"}, {"--model", "x", "--grace", "-1s"}} {
 		if _, err := parseOptions(wrong, io.Discard); err == nil {
 			t.Errorf("%q is taken", wrong)
 		}
@@ -197,6 +222,16 @@ func TestOptionsAreChecked(t *testing.T) {
 	o, err := parseOptions([]string{"--model", "/a/b.gguf", "--kv-budget", "8G"}, io.Discard)
 	if err != nil || o.name != "b" || o.kvBudget != 8<<30 {
 		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestAStopOfNoBytesIsSaidToHaveNone(t *testing.T) {
+	r := start(t, nil)
+	body := chatAbout(fact, question)
+	body["stop"] = []string{""}
+	_, answer := r.call("POST", "/v1/chat/completions", body)
+	if message := at(answer, "error/message"); message != "stop has a string of 0 bytes; allowed are 1 to 1024" {
+		t.Errorf("%v", message)
 	}
 }
 

@@ -125,7 +125,7 @@ func (q *writing) sampling(temperature float32) (*waveinfer.SamplingParams, erro
 	}
 	for _, stop := range s.Stops {
 		if len(stop) < 1 || len(stop) > 1024 {
-			return nil, outOfRange("stop", len(stop), "strings of 1 to 1024 bytes")
+			return nil, badRequest("stop", "invalid_value", "stop has a string of %d bytes; allowed are 1 to 1024", len(stop))
 		}
 	}
 	return s, nil
