@@ -27,6 +27,28 @@ void write_file(const std::string& path, const CancelToken* cancel, const Write&
   file.commit();
 }
 
+// A load of the file at a path: what is wrong with the file is said with the path, as what the system has against it.
+// What is wrong with what was asked for is not the file's.
+template <class Params, class Load>
+auto load_named(const std::string& path, const std::function<Params(const Params&)>& choose,
+                const Load& load) {
+  bool choosing = false;
+  try {
+    InputFile file(path);
+    return load(file, [&](const Params& saved) {
+      choosing = true;
+      Params chosen = choose(saved);
+      choosing = false;
+      return chosen;
+    });
+  } catch (const Error& error) {
+    const bool of_file =
+        error.code() == WI_E_FORMAT || error.code() == WI_E_UNSUPPORTED || error.code() == WI_E_MISMATCH;
+    if (!of_file || choosing || std::string_view(error.what()).find(path) != std::string_view::npos) throw;
+    throw_error(error.code(), concat(path, ": ", error.what()), error.native_code());
+  }
+}
+
 ModelIdentity identity_of(const Model& model, Runtime& runtime, const CancelToken* cancel) {
   return {model.weights_hash(runtime.workers, flag_of(cancel)), 0};
 }
@@ -59,8 +81,9 @@ uint64_t Session::written_bytes() const {
 std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                        const std::string& path, const Choice& choose,
                                        const CancelToken* cancel) {
-  InputFile file(path);
-  return load(std::move(runtime), std::move(model), file, &file, choose, cancel);
+  return load_named(path, choose, [&](InputFile& file, const Choice& chosen) {
+    return load(std::move(runtime), std::move(model), file, &file, chosen, cancel);
+  });
 }
 
 std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
@@ -186,8 +209,9 @@ uint64_t KvStore::written_bytes() const { return session_file_bytes(saved_params
 
 std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, const std::string& path,
                                        const Choice& choose, const CancelToken* cancel) {
-  InputFile file(path);
-  return load(std::move(runtime), file, &file, choose, cancel);
+  return load_named(path, choose, [&](InputFile& file, const Choice& chosen) {
+    return load(std::move(runtime), file, &file, chosen, cancel);
+  });
 }
 
 std::shared_ptr<KvStore> KvStore::load(std::shared_ptr<Runtime> runtime, ByteSource& from,

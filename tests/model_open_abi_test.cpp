@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
+#include "support/folder.h"
 
 using namespace wi::test;
 
@@ -359,6 +360,18 @@ void metadata_of_a_gguf_comes_by_key(void**) {
                wi_model_get_metadata(opened, "general.architecture", nullptr, 0, nullptr, error));
 }
 
+void a_file_of_a_folder_is_refused_with_what_to_open(void**) {
+  const wi::test::Folder folder;
+  const Runtime runtime = create_runtime();
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    const std::string path = folder.file(name);
+    spill(path, "{\"model_type\": \"llama\"}");
+    wi_model* model = nullptr;
+    assert_fails(WI_E_FORMAT, name + std::string(": the magic is not 'GGUF'; open the folder that it is in"),
+                 wi_model_open(runtime.get(), path.c_str(), nullptr, nullptr, &model, error));
+  }
+}
+
 void metadata_of_a_folder_is_its_config(void**) {
   const Runtime runtime = create_runtime();
   wi_model* opened = nullptr;
@@ -384,6 +397,7 @@ int main() {
                               cmocka_unit_test(every_way_can_be_cancelled),
                               cmocka_unit_test(progress_never_falls_and_ends_at_the_whole),
                               cmocka_unit_test(metadata_of_a_gguf_comes_by_key),
+                              cmocka_unit_test(a_file_of_a_folder_is_refused_with_what_to_open),
                               cmocka_unit_test(metadata_of_a_folder_is_its_config)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

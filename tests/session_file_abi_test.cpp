@@ -288,6 +288,42 @@ void a_failing_callback_is_an_error_with_its_number(void**) {
   assert_fails(WI_E_ARGUMENT, "session is NULL", wi_session_saved_bytes(nullptr, &size, error));
 }
 
+// As what the system has against it; a host's bytes have none.
+void what_is_wrong_with_a_file_is_said_with_its_path(void**) {
+  const Folder folder;
+  const std::string path = folder.file("s");
+  Session session = read_session(100, nullptr);
+  assert_works(wi_session_save(session.get(), path.c_str(), nullptr, error));
+  const std::string bytes = slurp(path);
+  const auto refused = [&](const std::string& content, wi_status status, const std::string& message,
+                           const wi_session_params* params = nullptr) {
+    std::ofstream(path, std::ios::binary) << content;
+    wi_session* loaded = nullptr;
+    assert_fails(status, message.c_str(),
+                 wi_session_load(world->model.get(), path.c_str(), params, nullptr, &loaded, error));
+  };
+  std::string damaged = bytes;
+  damaged[40] ^= 1;
+  refused("nonsense and more of it", WI_E_FORMAT, path + ": magic at byte 0: this is not a session file");
+  refused(damaged, WI_E_FORMAT, path + ": checksum at byte ");
+  refused(bytes.substr(0, bytes.size() - 1), WI_E_FORMAT, path + ": file_bytes at byte 16");
+  auto policy = sized<wi_policy_params>();
+  policy.name = "full";
+  auto params = sized<wi_session_params>();
+  params.policy = &policy;
+  refused(bytes, WI_E_MISMATCH, path + ": the file was saved with policy \"wave\"", &params);
+
+  policy.name = "nonsense";  // which is not the file's fault
+  auto of_caller = sized<wi_error>();
+  wi_session* loaded = nullptr;
+  assert_int_equal(wi_session_load(world->model.get(), path.c_str(), &params, nullptr, &loaded, &of_caller),
+                   WI_E_UNSUPPORTED);
+  assert_true(std::string(of_caller.message).find(path) == std::string::npos);
+  wi_kv* kv = nullptr;
+  assert_fails(WI_E_FORMAT, (path + ": kind at byte 12").c_str(),
+               wi_kv_load(world->runtime.get(), path.c_str(), nullptr, nullptr, &kv, error));
+}
+
 // Opening such a thing, or reading it, would wait for somebody at its other end.
 void a_fifo_in_place_of_a_file_is_refused_at_once(void**) {
   const Folder folder;
@@ -452,6 +488,7 @@ int main() {
       cmocka_unit_test(what_is_given_applies_or_must_match),
       cmocka_unit_test(buffers_hold_what_files_hold),
       cmocka_unit_test(a_failing_callback_is_an_error_with_its_number),
+      cmocka_unit_test(what_is_wrong_with_a_file_is_said_with_its_path),
       cmocka_unit_test(a_fifo_in_place_of_a_file_is_refused_at_once),
       cmocka_unit_test(a_fired_token_ends_saving_and_loading),
       cmocka_unit_test(a_token_that_fires_in_a_callback_ends_the_call),

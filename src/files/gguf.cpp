@@ -66,6 +66,12 @@ class GgufParser {
 
   uint64_t left() const { return bytes_.size() - at_; }
 
+  // Of a model that is a folder: config.json, tokenizer.json, *.safetensors and their index.
+  bool is_part_of_folder() const {
+    const std::string_view name = out_.name();
+    return name.ends_with(".json") || name.ends_with(".safetensors");
+  }
+
   template <class T, class... Parts>
   T number(const Parts&... what) {
     if (left() < sizeof(T)) broken(at_, "the file ends in ", what...);
@@ -89,7 +95,8 @@ class GgufParser {
   }
 
   void header(uint64_t* tensors, uint64_t* fields) {
-    if (bytes_.size() < 4 || std::memcmp(bytes_.data(), "GGUF", 4) != 0) broken(0, "the magic is not 'GGUF'");
+    if (bytes_.size() < 4 || std::memcmp(bytes_.data(), "GGUF", 4) != 0)
+      broken(0, "the magic is not 'GGUF'", is_part_of_folder() ? "; open the folder that it is in" : "");
     at_ = 4;
     const uint32_t version = number<uint32_t>("the version");
     check(version != 0x02000000 && version != 0x03000000, WI_E_UNSUPPORTED, out_.name(),
