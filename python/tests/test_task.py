@@ -2,20 +2,23 @@
 
 import asyncio
 import gc
+import itertools
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import MODEL, answer, some_tokens
 
 import waveinfer
-from waveinfer import Cancel, Event, EventKind, Model, Runtime, Sampling, Session, TaskState
+from waveinfer import Cancel, Event, EventKind, Model, Runtime, Sampling, Session, Task, TaskState
+from waveinfer.task import _Batch
 
 
 def expected(model: Model, seed: int, count: int) -> list[int]:
@@ -23,6 +26,11 @@ def expected(model: Model, seed: int, count: int) -> list[int]:
         session.prefill(some_tokens(300, seed))
         tokens = [event.token for event in session.stream(count)]
         return [*tokens, -1] if len(tokens) == count else tokens
+
+
+def has_ended(task: Task) -> None:
+    while task.info().state < TaskState.DONE:
+        time.sleep(0.001)
 
 
 def test_a_task_gives_the_tokens_of_plain_calls(model: Model, session: Session) -> None:
@@ -50,6 +58,88 @@ def test_texts_are_prompts_too(model: Model, session: Session) -> None:
         session.submit(priority=9)
     with pytest.raises(waveinfer.ArgumentError):
         session.submit(priority=2**40)
+
+
+def test_a_loop_that_is_left_early_takes_no_more_events_than_it_gave(model: Model) -> None:
+    async def some_of(task: Task, count: int) -> list[Event]:
+        return [event async for event in first_of(task, count)]
+
+    async def first_of(task: Task, count: int) -> AsyncIterator[Event]:
+        async for event in task:
+            yield event
+            count -= 1
+            if not count:
+                break
+
+    whole = expected(model, 1, 150)
+    for awaited in (False, True):
+        with model.session() as session, session.submit(some_tokens(300), max_tokens=150) as task:
+            has_ended(task)
+            given: list[Event] = []
+            for count in (1, 2, 70):
+                given += asyncio.run(some_of(task, count)) if awaited else itertools.islice(task, count)
+                assert select.select([task], [], [], 0)[0], "there are events, and it is not readable"
+                assert task.wait(0)
+                assert not task.ended
+            loop = iter(task)
+            given += [next(loop), next(loop), *task.poll()]
+            given += asyncio.run(consume(task)) if awaited else list(loop)
+            assert [event.token for event in given] == whole
+            assert task.ended
+
+
+def test_what_a_signal_handler_raises_loses_no_event(
+    model: Model, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = expected(model, 1, 150)
+    made = waveinfer.session.event_of
+    for count in (0, 1, 63):  # of them are made of the library's when it raises
+        calls = iter(range(1000))
+
+        def interrupted(event: object, count: int = count, calls: Iterator[int] = calls) -> Event:
+            if next(calls) == count:
+                raise KeyboardInterrupt
+            return made(event)
+
+        monkeypatch.setattr("waveinfer.task.event_of", interrupted)
+        with model.session() as each, each.submit(some_tokens(300), max_tokens=150) as task:
+            has_ended(task)
+            with pytest.raises(KeyboardInterrupt):
+                task.poll()
+            assert task.wait(0)
+            assert [event.token for event in [*task.poll(), *task]] == whole
+    monkeypatch.undo()
+
+    # Anywhere: a list takes what an iterator gives without an instruction between the two.
+    raising = False
+
+    def handler(*_: object) -> None:
+        nonlocal raising
+        if raising:
+            raising = False
+            raise Mine
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for trial in range(20):
+            given: list[Event] = []
+            delay, raised = 0.0001 + 0.00001 * trial, 0
+            with session.submit(some_tokens(300), max_tokens=150) as task:
+                has_ended(task)
+                while not task.ended:
+                    try:
+                        raising = True
+                        signal.setitimer(signal.ITIMER_REAL, delay)
+                        given.extend(task)
+                        raising = False
+                    except Mine:
+                        raised += 1
+                        delay *= 1.05  # so that it ends, however slow
+            assert [event.token for event in given] == whole, (trial, raised)
+            session.truncate(0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_session_is_busy_until_its_task_has_ended(session: Session) -> None:
@@ -131,9 +221,8 @@ def test_an_answer_ends_without_its_last_event(session: Session) -> None:
     session.prefill(some_tokens(50))
 
     def lost(task: waveinfer.Task) -> None:  # as where the engine had no memory for it
-        while task.info().state < TaskState.DONE:
-            time.sleep(0.001)
-        assert [event.kind for event in task._take()][-1] is EventKind.LIMIT
+        has_ended(task)
+        assert task._ask(_Batch(), 64)[-1].kind is EventKind.LIMIT
 
     async def awaited(task: waveinfer.Task) -> list[Event]:
         return [event async for event in task]

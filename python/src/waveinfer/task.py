@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._abi import ffi
@@ -23,7 +24,7 @@ from .session import Event, EventKind, event_of
 if TYPE_CHECKING:
     from .session import Session
 
-_EVENTS = 64  # fetched at a time
+_EVENTS = 64  # fetched at a time by a poll
 _WAIT_NS = 50_000_000  # a wait is cut in pieces, between which signals are handled
 _END_S = 10.0  # the end of the process waits for callbacks no longer
 
@@ -91,7 +92,8 @@ class Task(Owner):
     """A prompt and its answer, worked on beside the host's threads; made by `Session.submit`.
 
     Iterate over it, `for` or `async for`, to get its events; or `poll` it, `wait` for it, or give it to a
-    selector: it has a `fileno`, which is readable while there are events. Any thread, one at a time.
+    selector: it has a `fileno`, which is readable while there are events. A loop may be left early: the next one,
+    or `poll`, goes on with the event after its last. Any thread, one at a time.
     """
 
     def __init__(self, handle: Handle, failures: _Failures, own: _OwnSampling | None) -> None:
@@ -99,8 +101,7 @@ class Task(Owner):
         self._lock = threading.Lock()
         self._failures = failures
         self._own = own
-        self._ended = False
-        self._last: Event | None = None
+        self._batch = _Batch()
         self._events = ffi.new("wi_event[]", _EVENTS)
         for event in self._events:
             event.struct_size = ffi.sizeof("wi_event")
@@ -122,28 +123,48 @@ class Task(Owner):
     @property
     def ended(self) -> bool:
         """Whether its last event was fetched."""
-        return self._ended
+        return self._batch.ends and not self._waiting()
 
     def poll(self) -> list[Event]:
         """Events that have come since the last call, oldest first; never waits. The last one is not of kind
         TOKEN. A task that failed raises what went wrong, with the events before it fetched already; so does
         one whose callback raised.
         """
-        events = self._take() or self._untold()
-        if self._failures.notified:
-            self.cancel()
-        if events and events[-1].kind != EventKind.TOKEN:
-            self._ended = True
-            self._look_at_sampling()
-            if events[-1].kind == EventKind.FAILED or self._failures.notified:
-                if len(events) > 1:
-                    # What was written is not lost: the end comes with the next call.
-                    self._last = events.pop()
-                    return events
-                self._raise()
-        elif not events and self._ended and self._last is not None:
-            self._raise()
-        return events
+        self._fetch(_EVENTS)
+        return [*self._batch.given]  # which takes them, and nothing is between that and their return
+
+    def _fetch(self, most: int) -> bool:
+        """Sees to it that what comes next, if anything is there, waits in the batch."""
+        with self._lock:
+            return self._fetched(most)
+
+    def _fetched(self, most: int) -> bool:
+        batch = self._batch
+        if self._waiting():
+            return True
+        if not batch.ends:
+            if batch.made:  # and all of it given
+                self._batch = batch = _Batch()
+            events = self._ask(batch, most) or self._untold(batch, most)
+            if self._failures.notified:
+                self.cancel()
+            if events:
+                if events[-1].kind != EventKind.TOKEN:
+                    self._look_at_sampling()
+                    batch.last = True
+                    if events[-1].kind == EventKind.FAILED or self._failures.notified:
+                        batch.fails = True
+                        events.pop()  # what was written before is not lost: what went wrong is raised after it
+                batch.given = iter(events)
+        if batch.ends and batch.fails and not self._waiting():
+            failure = self._failure()
+            batch.fails = False
+            raise failure
+        return self._waiting()
+
+    def _waiting(self) -> bool:
+        """Whether something was fetched and not given."""
+        return length_hint(self._batch.given) > 0
 
     def _look_at_sampling(self) -> None:
         task = self._handle
@@ -152,31 +173,31 @@ class Task(Owner):
             if not lib.wi_task_get_info(task.cell[0], info, ffi.NULL) and info.queued_ns:
                 self._own.in_force = True
 
-    def _take(self) -> list[Event]:
-        task, count = self._use(), ffi.new("uint64_t*")
-        with self._lock:
-            call(lambda _, error: lib.wi_task_poll(task.cell[0], self._events, _EVENTS, count, error))
-            return [event_of(event) for event in self._events[0 : count[0]]]
+    def _ask(self, batch: _Batch, most: int) -> list[Event]:
+        """What the library has now, or had when it was asked for this batch before."""
+        task, count = self._use(), batch.count
+        if not count[0]:
+            call(lambda _, error: lib.wi_task_poll(task.cell[0], self._events, most, count, error))
+        return [event_of(event) for event in self._events[0 : count[0]]]
 
-    def _untold(self) -> list[Event]:
+    def _untold(self, batch: _Batch, most: int) -> list[Event]:
         """The last event of a task that has had no memory for it."""
-        if self._ended or (state := self.info().state) < TaskState.DONE:
+        if (state := self.info().state) < TaskState.DONE:
             return []
         # What came between the two.
-        return self._take() or [Event(_LAST.get(state, EventKind.FAILED), -1, "", 0.0, ())]
+        return self._ask(batch, most) or [Event(_LAST.get(state, EventKind.FAILED), -1, "", 0.0, ())]
 
-    def _raise(self) -> None:
-        self._last = None
+    def _failure(self) -> BaseException:
         if self._failures.notified:
-            raise self._failures.notified.pop(0)
+            return self._failures.notified[0]
         info = self.info()
         # Only a callback makes a task fail as cancelled. The sampler may be one of other tasks' too: what it has
         # raised in those is none of this one's.
         if info.status == Status.CANCELLED:
             for sampler in self._failures.samplers:
                 if sampler.failure is not None:
-                    raise sampler.failure
-        raise error_of(info.status, info.message)
+                    return sampler.failure
+        return error_of(info.status, info.message)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until there are events to poll, or the task has ended; at most `timeout` seconds. Returns
@@ -184,6 +205,8 @@ class Task(Owner):
         for, if there are none.
         """
         task, ready = self._use(), ffi.new("int32_t*")
+        if self._waiting():
+            return True
         if is_engine():
             call(lambda _, error: lib.wi_task_wait(task.cell[0], 0, ready, error))
             if not ready[0]:
@@ -220,9 +243,11 @@ class Task(Owner):
 
     def __iter__(self) -> Iterator[Event]:
         """Its events, waited for, the one that ends it included."""
+        # One at a time: what a loop that is left early has not given is still the library's, and fileno readable.
         while not self._finished():
             self.wait()
-            yield from self.poll()
+            self._fetch(1)
+            yield from self._batch.given
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Its events, awaited, the one that ends it included. Cancelling the asyncio task cancels it; leaving the
@@ -230,18 +255,17 @@ class Task(Owner):
         """
         try:
             while not self._finished():
-                events = self.poll()
-                for event in events:
-                    yield event
-                if not events:
+                if not self._fetch(1):
                     await self._readable()
+                for event in self._batch.given:
+                    yield event
         except asyncio.CancelledError:
             if not self.closed:
                 self.cancel()
             raise
 
     def _finished(self) -> bool:
-        return self._ended and self._last is None
+        return self.ended and not self._batch.fails
 
     async def _readable(self) -> None:
         task = self._use()  # its descriptor stays open so long: closing the task ends it, which is an event
@@ -256,12 +280,42 @@ class Task(Owner):
 
     async def end_async(self) -> None:
         """Cancels it if it has not ended, and waits until its session is free."""
-        if self.closed or self._ended:
+        if self.closed or self.ended:
             return
         self.cancel()
         while self.info().state < TaskState.DONE:
             await self._readable()
-            self._take()
+            self._drop()
+
+    def _drop(self) -> None:
+        with self._lock:
+            self._batch = _Batch()
+            self._ask(self._batch, _EVENTS)
+
+
+_NOTHING: Iterator[Event] = iter(())
+
+
+class _Batch:
+    """Events on their way from the library to the host. A signal handler may raise between any two instructions:
+    what was fetched is in here until it is given, and an assignment or an iterator's step is what moves it on.
+    """
+
+    __slots__ = ("count", "fails", "given", "last")
+
+    def __init__(self) -> None:
+        self.count = ffi.new("uint64_t*")  # that the library gave
+        self.given = _NOTHING  # made of them: gives each once, whoever asks
+        self.last = False  # the task's last one is among them
+        self.fails = False  # and stands for what is raised instead
+
+    @property
+    def made(self) -> bool:
+        return self.given is not _NOTHING
+
+    @property
+    def ends(self) -> bool:
+        return self.last and self.made
 
 
 def _set(ready: asyncio.Future[None]) -> None:
