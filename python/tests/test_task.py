@@ -142,6 +142,37 @@ def test_what_a_signal_handler_raises_loses_no_event(
         signal.signal(signal.SIGALRM, before)
 
 
+def test_a_signal_handler_that_polls_finds_the_task_busy(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def poll(*_: object) -> None:
+        try:
+            said.append(str(task.poll()))
+        except waveinfer.BusyError as error:
+            said.append(error.message)
+
+    made = waveinfer.session.event_of
+
+    def signalled(event: object) -> Event:
+        signal.raise_signal(signal.SIGUSR1)
+        return made(event)
+
+    before = signal.signal(signal.SIGUSR1, poll), signal.signal(signal.SIGALRM, fail)
+    signal.alarm(20)  # ends what waits for itself
+    try:
+        with session.submit(some_tokens(300), max_tokens=3) as task:
+            has_ended(task)
+            monkeypatch.setattr("waveinfer.task.event_of", signalled)
+            assert len(task.poll()) == 4
+            assert said == ["Task is in use by another call"] * 4
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGALRM, before[1])
+
+
 def test_a_session_is_busy_until_its_task_has_ended(session: Session) -> None:
     with session.submit(some_tokens(300)) as task:
         with pytest.raises(waveinfer.BusyError):

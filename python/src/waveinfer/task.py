@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import enum
 import math
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._abi import ffi
-from ._calls import Handle, Owner, Target, call, has_log, is_engine, on_task
+from ._calls import Exclusive, Handle, Target, alone, call, has_log, is_engine, on_task
 from ._library import lib
 from ._values import Arguments, Text, Tokens, encoded, int32_pointer, read, result, token_array
 from .errors import ArgumentError, StateError, Status, error_of
@@ -88,17 +87,17 @@ def _known(kind: type[Number], number: int) -> Number | int:
         return number
 
 
-class Task(Owner):
+class Task(Exclusive):
     """A prompt and its answer, worked on beside the host's threads; made by `Session.submit`.
 
     Iterate over it, `for` or `async for`, to get its events; or `poll` it, `wait` for it, or give it to a
     selector: it has a `fileno`, which is readable while there are events. A loop may be left early: the next one,
-    or `poll`, goes on with the event after its last. Any thread, one at a time.
+    or `poll`, goes on with the event after its last. Any thread; events are fetched by one at a time, and who
+    finds another one fetching, as a signal handler may, gets `BusyError`.
     """
 
     def __init__(self, handle: Handle, failures: _Failures, own: _OwnSampling | None) -> None:
         super().__init__(handle)
-        self._lock = threading.Lock()
         self._failures = failures
         self._own = own
         self._batch = _Batch()
@@ -125,20 +124,21 @@ class Task(Owner):
         """Whether its last event was fetched."""
         return self._batch.ends and not self._waiting()
 
+    @alone
     def poll(self) -> list[Event]:
         """Events that have come since the last call, oldest first; never waits. The last one is not of kind
         TOKEN. A task that failed raises what went wrong, with the events before it fetched already; so does
-        one whose callback raised.
+        one whose callback raised. Errors: BusyError if another call is fetching events.
         """
         self._fetch(_EVENTS)
         return [*self._batch.given]  # which takes them, and nothing is between that and their return
 
+    @alone
+    def _fetch_one(self) -> bool:
+        return self._fetch(1)
+
     def _fetch(self, most: int) -> bool:
         """Sees to it that what comes next, if anything is there, waits in the batch."""
-        with self._lock:
-            return self._fetched(most)
-
-    def _fetched(self, most: int) -> bool:
         batch = self._batch
         if self._waiting():
             return True
@@ -246,7 +246,7 @@ class Task(Owner):
         # One at a time: what a loop that is left early has not given is still the library's, and fileno readable.
         while not self._finished():
             self.wait()
-            self._fetch(1)
+            self._fetch_one()
             yield from self._batch.given
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -255,7 +255,7 @@ class Task(Owner):
         """
         try:
             while not self._finished():
-                if not self._fetch(1):
+                if not self._fetch_one():
                     await self._readable()
                 for event in self._batch.given:
                     yield event
@@ -287,10 +287,10 @@ class Task(Owner):
             await self._readable()
             self._drop()
 
+    @alone
     def _drop(self) -> None:
-        with self._lock:
-            self._batch = _Batch()
-            self._ask(self._batch, _EVENTS)
+        self._batch = _Batch()
+        self._ask(self._batch, _EVENTS)
 
 
 _NOTHING: Iterator[Event] = iter(())
