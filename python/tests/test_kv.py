@@ -45,6 +45,27 @@ def filled(runtime: Runtime, tokens: int = 5000) -> tuple[KvStore, Array, Array,
     return store, k, v, rng
 
 
+class Growing:
+    """Queries that are more each time somebody asks for them."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        self.asked += 1
+        return np.ones((10 ** min(self.asked, 4), QUERY_HEADS, HEAD_DIM), np.float32)
+
+
+def test_queries_are_looked_at_once(runtime: Runtime) -> None:
+    store, k, v, _ = filled(runtime, 100)
+    queries = Growing()
+    out, lse = store.attend_lse(1, queries)
+    assert queries.asked == 1
+    expected, expected_lse = attention(np.ones((10, QUERY_HEADS, HEAD_DIM), np.float32), k, v)
+    np.testing.assert_allclose(out, expected, atol=1e-4)
+    np.testing.assert_allclose(lse, expected_lse, atol=1e-4)
+
+
 def test_attention_under_full_is_exact(runtime: Runtime) -> None:
     store, k, v, rng = filled(runtime)
     store.seal()

@@ -151,6 +151,22 @@ def test_everything_of_a_conversation_is_passed(model: waveinfer.Model) -> None:
         model.chat_tokens([])
 
 
+class Growing(list[waveinfer.Message]):
+    """As one that another thread appends to: it has more messages each time somebody asks how many."""
+
+    def __len__(self) -> int:
+        self.extend([self[0]] * 1000)
+        return super().__len__()
+
+
+def test_a_conversation_that_grows_is_what_it_was_when_it_was_looked_at(model: waveinfer.Model) -> None:
+    turns: list[waveinfer.Message] = [{"role": "user", "content": "Hi"}]
+    for render in (model.chat_render, model.chat_tokens):
+        expected = list(render(turns))
+        given = list(render(Growing(turns)))
+        assert given[: len(expected)] == expected
+
+
 def test_a_conversation_that_is_none_is_refused(model: waveinfer.Model) -> None:
     wrong: list[object] = [
         {"content": "x"},

@@ -24,10 +24,6 @@ Tokens = Sequence[int] | NDArray[np.int32]
 """Token ids: any sequence of integers; an int32 array is used where it lies."""
 
 
-def encoded(text: Text) -> bytes:
-    return text.encode() if isinstance(text, str) else bytes(text)
-
-
 def zero_ended(name: str, text: bytes) -> bytes:
     if b"\0" in text:
         raise ArgumentError(f"{name} has a NUL byte: {text!r}")
@@ -54,8 +50,10 @@ class Arguments:
             return ffi.NULL
         return self.keep(ffi.new("char[]", zero_ended(what, text.encode())))
 
-    def text(self, text: bytes) -> Any:
-        return self.keep(ffi.from_buffer("char[]", text))
+    def text(self, text: Text) -> tuple[Any, int]:
+        """Where it lies, and how many bytes it has there."""
+        data = self.keep(ffi.from_buffer("char[]", text.encode() if isinstance(text, str) else bytes(text)))
+        return data, len(data)
 
     def struct(self, kind: str, **fields: Any) -> Any:
         """A struct that says its size, with these fields set."""

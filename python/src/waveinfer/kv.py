@@ -181,7 +181,7 @@ class KvStore(Exclusive):
         Errors: StateError if the layer is empty; CancelledError, BusyError; FileError and FormatError of the slow
         tier, as `Session.prefill`.
         """
-        return self._attend(layer, queries, cancel, None)
+        return self._attend(layer, queries, cancel, False)[0]
 
     def attend_lse(
         self, layer: int, queries: ArrayLike, *, cancel: Cancel | None = None
@@ -189,19 +189,17 @@ class KvStore(Exclusive):
         """As `attend`; returns also (rows, query_heads) f32, the natural log of the sum of exponentials, for
         merging with attention over other tokens.
         """
-        rows = np.shape(queries)[0] if np.ndim(queries) else 0
-        lse = np.empty((rows, self._query_heads), np.float32)
-        return self._attend(layer, queries, cancel, lse), lse
+        return self._attend(layer, queries, cancel, True)
 
     @alone
     def _attend(
-        self, layer: int, queries: ArrayLike, cancel: Cancel | None, lse: NDArray[np.float32] | None
-    ) -> NDArray[np.float32]:
+        self, layer: int, queries: ArrayLike, cancel: Cancel | None, with_lse: bool
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         store = self._use()
         q = self._rows("queries", queries, self._query_heads)
-        out = np.empty_like(q)
+        out, lse = np.empty_like(q), np.empty(q.shape[:2], np.float32)
         from_q, to = float_pointer(q), float_pointer(out, writable=True)
-        to_lse = ffi.NULL if lse is None else float_pointer(lse, writable=True)
+        to_lse = float_pointer(lse, writable=True) if with_lse else ffi.NULL
         started = time.perf_counter_ns()
         call(
             lambda token, error: lib.wi_kv_attend(
@@ -211,7 +209,7 @@ class KvStore(Exclusive):
             self._slow,
         )
         self._slow = time.perf_counter_ns() - started > _SLOW_NS
-        return out
+        return out, lse
 
     @alone
     def fork(self) -> KvStore:

@@ -19,7 +19,6 @@ from ._values import (
     Path,
     Text,
     Tokens,
-    encoded,
     fill_bytes,
     fill_tokens,
     int32_pointer,
@@ -131,15 +130,15 @@ class Model(Owner):
         parse_special: text like <|end|> becomes that control token; else it is text
         Errors: ArgumentError for bytes that the vocabulary has no token for. Any thread.
         """
-        model, content = self._use(), encoded(text)
-        data = ffi.from_buffer(content)
+        model, arguments = self._use(), Arguments()
+        data, length = arguments.text(text)
         return fill_tokens(
-            len(content) + 8,
+            length + 8,
             lambda to, capacity, count: call(
                 lambda _, error: lib.wi_model_tokenize(
                     model.cell[0],
                     data,
-                    len(content),
+                    length,
                     tokenize_flags(add_bos, parse_special),
                     to,
                     capacity,
@@ -203,7 +202,7 @@ class Model(Owner):
             4096,
             lambda to, capacity, length: call(
                 lambda _, error: lib.wi_model_chat_render(
-                    model.cell[0], turns, len(messages), params, to, capacity, length, error
+                    model.cell[0], turns, len(turns), params, to, capacity, length, error
                 )
             ),
         ).decode("utf-8", "replace")
@@ -225,12 +224,12 @@ class Model(Owner):
         model, arguments = self._use(), Arguments()
         turns, params = _conversation(arguments, messages, add_generation_prompt, tools, variables, now)
         return fill_tokens(
-            sum(len(each.get("content") or "") for each in messages) + 256,
+            sum(each.content_length for each in turns) + 256,
             lambda to, capacity, count: call(
                 lambda _, error: lib.wi_model_chat_tokens(
                     model.cell[0],
                     turns,
-                    len(messages),
+                    len(turns),
                     params,
                     to,
                     capacity,
@@ -319,8 +318,9 @@ def _conversation(
     now: datetime.datetime | None,
 ) -> tuple[Any, Any]:
     """Messages and params as the library's structs; what is no plain text goes as JSON."""
-    turns = arguments.keep(ffi.new("wi_chat_message[]", max(len(messages), 1)))
-    for index, (turn, message) in enumerate(zip(turns, messages, strict=False)):
+    given = list(messages)  # the host's sequence may be another one when it is looked at again
+    turns = arguments.keep(ffi.new("wi_chat_message[]", len(given)))
+    for index, (turn, message) in enumerate(zip(turns, given, strict=True)):
         what = f"messages[{index}]"
         if not isinstance(message, Mapping):
             raise ArgumentError(f"{what} is {message!r}, no mapping")
@@ -331,8 +331,7 @@ def _conversation(
             raise ArgumentError(f"{what}: role is {role!r}, no str")
         turn.role = arguments.name("role", role)
         if isinstance(content, str | bytes):
-            text = encoded(fields.pop("content"))
-            turn.content, turn.content_length = arguments.text(text), len(text)
+            turn.content, turn.content_length = arguments.text(fields.pop("content"))
         elif content is not None and not isinstance(content, list | tuple):
             raise ArgumentError(f"{what}: content is {content!r}, neither text nor None nor a list of parts")
         if fields:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ._abi import ffi
 from ._calls import Target, on_logits
-from ._values import Arguments, Text, encoded
+from ._values import Arguments, Text
 
 UNLIMITED = 2**64 - 1
 """kv_budget_bytes of a session that is loaded: no budget, whatever was saved."""
@@ -242,14 +242,16 @@ def sampling_struct(arguments: Arguments, sampling: Sampling | None) -> tuple[An
         **{name: getattr(sampling, name) for name in plain},
     )
     if sampling.logit_bias:
-        biases = arguments.keep(ffi.new("wi_logit_bias[]", len(sampling.logit_bias)))
-        for bias, (token, value) in zip(biases, sampling.logit_bias.items(), strict=True):
+        given = list(sampling.logit_bias.items())
+        biases = arguments.keep(ffi.new("wi_logit_bias[]", len(given)))
+        for bias, (token, value) in zip(biases, given, strict=True):
             bias.token, bias.bias = token, value
         struct.logit_bias, struct.logit_bias_count = biases, len(biases)
     if sampling.stops:
-        stops = arguments.keep(ffi.new("wi_text[]", len(sampling.stops)))
-        for stop, text in zip(stops, map(encoded, sampling.stops), strict=True):
-            stop.text, stop.length = arguments.text(text), len(text)
+        texts = list(sampling.stops)
+        stops = arguments.keep(ffi.new("wi_text[]", len(texts)))
+        for stop, text in zip(stops, texts, strict=True):
+            stop.text, stop.length = arguments.text(text)
         struct.stops, struct.stop_count = stops, len(stops)
     if sampling.logits is None:
         return struct, ()

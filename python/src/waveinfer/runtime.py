@@ -99,7 +99,7 @@ class Runtime(Owner):
             buffer_manager=buffer_manager,
         )
         if spill_folder is not None:
-            params.spill_folder = arguments.text(path_bytes(spill_folder) + b"\0")
+            params.spill_folder, _ = arguments.text(path_bytes(spill_folder) + b"\0")
         target = None
         if log is not None:
             target = Target(_log_function(log))

@@ -19,7 +19,6 @@ from ._values import (
     Path,
     Text,
     Tokens,
-    encoded,
     float_pointer,
     int32_pointer,
     path_bytes,
@@ -193,13 +192,13 @@ class Session(Exclusive):
         cancel: Cancel | None = None,
     ) -> None:
         """Tokenises and prefills: see `Model.tokenize` and `prefill`."""
-        session, arguments, content = self._use(), Arguments(), encoded(text)
-        data = ffi.from_buffer(content)
+        session, arguments = self._use(), Arguments()
+        data, length = arguments.text(text)
         params = _prefill_struct(arguments, chunk_tokens, progress)
         flags = tokenize_flags(add_bos, parse_special)
         call(
             lambda token, error: lib.wi_session_append_text(
-                session.cell[0], data, len(content), flags, params, token, error
+                session.cell[0], data, length, flags, params, token, error
             ),
             cancel,
             long=True,
@@ -470,6 +469,7 @@ def decode_batch(sessions: Sequence[Session], *, cancel: Cancel | None = None) -
     Errors: as `Session.decode`, for the batch as a whole: if one session fails, no session changes, and the
     message begins with which one.
     """
+    sessions = list(sessions)
     if len({id(session) for session in sessions}) < len(sessions):
         raise BusyError("a session is in the batch twice")
     turn = Turn()

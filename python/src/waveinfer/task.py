@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ._abi import ffi
 from ._calls import Exclusive, Handle, Target, alone, call, has_log, is_engine, on_task
 from ._library import lib
-from ._values import Arguments, Text, Tokens, encoded, int32_pointer, read, result, token_array
+from ._values import Arguments, Text, Tokens, int32_pointer, read, result, token_array
 from .errors import ArgumentError, StateError, Status, error_of
 from .params import Sampler, Sampling, sampling_struct
 from .session import Event, EventKind, event_of
@@ -433,8 +433,7 @@ def submit(
         sampling=sampler,
     )
     if isinstance(prompt, str | bytes):
-        content = encoded(prompt)
-        params.text, params.text_length = arguments.text(content), len(content)
+        params.text, params.text_length = arguments.text(prompt)
     elif prompt is not None:
         ids = arguments.keep(token_array(prompt))
         params.tokens, params.token_count = arguments.keep(int32_pointer(ids)), ids.size
