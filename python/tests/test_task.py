@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import math
 import select
 import signal
 import subprocess
@@ -201,6 +202,10 @@ def test_a_wait_ends_with_its_time(session: Session) -> None:
         assert not task.wait(0)
         assert not task.wait(0.12)
         assert 0.1 < time.monotonic() - started < 5
+        assert not task.wait(-math.inf)
+        threading.Timer(0.2, task.cancel).start()
+        assert task.wait(math.inf)
+        assert task.wait(1e300)
 
 
 def test_notify_wakes_the_host(session: Session) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _EVENTS = 64  # fetched at a time by a poll
 _WAIT_NS = 50_000_000  # a wait is cut in pieces, between which signals are handled
+_LONG_S = 1e9  # longer waits, math.inf too, are as long
 _END_S = 10.0  # the end of the process waits for callbacks no longer
 
 Number = TypeVar("Number", bound=enum.IntEnum)
@@ -214,7 +215,7 @@ class Task(Exclusive):
                     "the engine waits for this callback, which would wait for the engine; cancel does not"
                 )
             return True
-        end = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
+        end = None if timeout is None else time.monotonic_ns() + int(min(max(timeout, 0), _LONG_S) * 1e9)
         while True:
             nap = _WAIT_NS if end is None else max(0, min(_WAIT_NS, end - time.monotonic_ns()))
             call(lambda _, error, nap=nap: lib.wi_task_wait(task.cell[0], nap, ready, error))  # type: ignore[misc]
