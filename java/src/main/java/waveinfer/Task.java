@@ -3,7 +3,6 @@ package waveinfer;
 import java.lang.ref.Reference;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
-import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
@@ -31,7 +30,6 @@ public final class Task extends Handle implements Iterable<Event> {
   private final AtomicInteger handles; // of the task
   private final AtomicBoolean told; // the last event, to one of them
   private volatile Throwable pending; // thrown by the next poll
-  private final ArrayDeque<Event> fetched = new ArrayDeque<>(); // by the iterators, not yet given
 
   Task(
       long address,
@@ -126,20 +124,25 @@ public final class Task extends Handle implements Iterable<Event> {
    * @return none if there are none now
    */
   public List<Event> poll() {
+    return poll(PIECE);
+  }
+
+  /** Takes so many at once, and goes on while it gets as many, or takes one. */
+  private List<Event> poll(int piece) {
     List<Event> events = new ArrayList<>();
     try (Call call = Call.enter()) {
       long task = call.alone(this);
       rethrowOfBell(task);
       long size = wi_event.struct_bytes();
-      long array = call.allocate(PIECE * size);
-      for (int i = 0; i < PIECE; i++) {
+      long array = call.allocate(piece * size);
+      for (int i = 0; i < piece; i++) {
         new wi_event(array + i * size, false).setStruct_size((int) size);
       }
-      take(call, task, array, events);
+      take(call, task, array, piece, events);
       if (events.isEmpty() && !told.get()) {
         TaskInfo.State state = info().state();
         if (state.isEnd()) { // and where nothing came between, it had no memory for its last event
-          take(call, task, array, events);
+          take(call, task, array, piece, events);
           if (events.isEmpty()) events.add(Event.last(state));
         }
       }
@@ -148,16 +151,16 @@ public final class Task extends Handle implements Iterable<Event> {
     }
   }
 
-  private static void take(Call call, long task, long array, List<Event> events) {
+  private static void take(Call call, long task, long array, int piece, List<Event> events) {
     long size = wi_event.struct_bytes();
     long count;
     do {
-      call.check(Native.wi_task_poll(task, array, PIECE, call.out(), call.error()));
+      call.check(Native.wi_task_poll(task, array, piece, call.out(), call.error()));
       count = call.outLong();
       for (long i = 0; i < count; i++) {
         events.add(Event.of(new wi_event(array + i * size, false)));
       }
-    } while (count == PIECE);
+    } while (count == piece && piece > 1);
   }
 
   private void ended(List<Event> events) {
@@ -228,6 +231,7 @@ public final class Task extends Handle implements Iterable<Event> {
   /**
    * The answer as it comes: waits for each event, and ends with the first that is not a {@link
    * Event.Kind#TOKEN}. A failed task ends it with the exception that its calls would have thrown.
+   * What is not consumed is left to the next stream, or to {@link #poll}.
    *
    * @return events, in order
    */
@@ -245,14 +249,15 @@ public final class Task extends Handle implements Iterable<Event> {
     return new EventIterator(this::next);
   }
 
+  /** One is taken at a time: what an iterator has not given can be polled, and is waited for. */
   private Event next() {
-    while (fetched.isEmpty()) {
+    List<Event> events;
+    do {
       await(null);
-      fetched.addAll(poll());
-      if (fetched.isEmpty() && told.get())
-        fetched.add(Event.last(info().state())); // to another handle
-    }
-    Event event = fetched.remove();
+      events = poll(1);
+    } while (events.isEmpty() && !told.get());
+    // None where the last one was told to another handle.
+    Event event = events.isEmpty() ? Event.last(info().state()) : events.get(0);
     if (event.kind() == Event.Kind.FAILED) {
       TaskInfo info = info();
       throw WaveInferException.of(info.status().code(), 0, info.message());

@@ -10,6 +10,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -69,6 +70,34 @@ class TaskTest {
       assertEquals(List.of(), task.poll());
       assertTrue(task.await(Duration.ZERO)); // it has ended
       assertEquals(Event.Kind.TOKEN, session.decode().kind());
+    }
+  }
+
+  @Test
+  void anIteratorTakesNoMoreEventsThanItGave() {
+    List<Integer> expected;
+    try (Session session = Sample.session()) {
+      expected = Sample.answer(session, 60);
+    }
+    try (Session session = Sample.session();
+        Task task = session.submit(some(60))) {
+      while (!task.info().state().isEnd()) Thread.onSpinWait();
+      List<Event> events = new ArrayList<>();
+      Iterator<Event> iterator = task.iterator();
+      for (int i = 0; i < 3; i++) events.add(iterator.next());
+      task.events().limit(4).forEach(events::add);
+      assertTrue(task.await(Duration.ZERO));
+      events.addAll(task.poll());
+      assertEquals(
+          expected, events.stream().map(Event::token).filter(token -> token >= 0).toList());
+      assertEquals(Event.Kind.LIMIT, events.get(60).kind());
+    }
+    try (Session session = Sample.session();
+        Task task = session.submit(some(60))) {
+      while (!task.info().state().isEnd()) Thread.onSpinWait();
+      Iterator<Event> iterator = task.iterator();
+      for (int i = 0; i < 58; i++) iterator.next();
+      assertEquals(3, task.poll().size());
     }
   }
 
