@@ -136,6 +136,7 @@ public final class ChatMessage {
     return content == null ? 0 : content.length;
   }
 
+  /** Of a list that stays as it is. */
   static long write(List<ChatMessage> messages, Call call) {
     long size = wi_chat_message.struct_bytes();
     long first = call.allocate(messages.size() * size);

@@ -46,13 +46,14 @@ public final class KvStore extends Handle {
    * @throws WaveInferException.Io if the disk of the slow tier fails
    */
   public void append(int layer, long tokens, FloatBuffer keys, FloatBuffer values) {
-    need("keys", keys, tokens, shape.kvHeads);
-    need("values", values, tokens, shape.kvHeads);
+    FloatBuffer k = keys.duplicate(); // as in attend
+    FloatBuffer v = values.duplicate();
+    need("keys", k, tokens, shape.kvHeads);
+    need("values", v, tokens, shape.kvHeads);
     try (Call call = Call.enter()) {
       long kv = call.alone(this);
       call.check(
-          Native.wi_kv_append(
-              kv, layer, tokens, call.floats(keys), call.floats(values), call.error()));
+          Native.wi_kv_append(kv, layer, tokens, call.floats(k), call.floats(v), call.error()));
     }
   }
 
@@ -97,9 +98,13 @@ public final class KvStore extends Handle {
       FloatBuffer out,
       FloatBuffer lseOut,
       CancelToken cancel) {
-    need("queries", queries, rows, shape.queryHeads);
-    need("out", out, rows, shape.queryHeads);
-    if (lseOut != null) need("lseOut", lseOut, rows, shape.queryHeads, 1);
+    // With places and ends that are nobody else's.
+    FloatBuffer q = queries.duplicate();
+    FloatBuffer o = out.duplicate();
+    FloatBuffer lse = lseOut == null ? null : lseOut.duplicate();
+    need("queries", q, rows, shape.queryHeads);
+    need("out", o, rows, shape.queryHeads);
+    if (lse != null) need("lseOut", lse, rows, shape.queryHeads, 1);
     try (Call call = Call.cancellable(cancel)) {
       long kv = call.alone(this);
       call.check(
@@ -107,10 +112,10 @@ public final class KvStore extends Handle {
               kv,
               layer,
               rows,
-              call.floats(queries),
+              call.floats(q),
               call.cancel(),
-              call.floatsOut(out, () -> rows * shape.queryHeads * shape.headDim),
-              lseOut == null ? 0 : call.floatsOut(lseOut, () -> rows * shape.queryHeads),
+              call.floatsOut(o, () -> rows * shape.queryHeads * shape.headDim),
+              lse == null ? 0 : call.floatsOut(lse, () -> rows * shape.queryHeads),
               call.error()));
     }
   }

@@ -196,16 +196,17 @@ public final class Model extends Handle {
    *     that is none
    */
   public String chatRender(List<ChatMessage> messages, ChatParams params) {
+    List<ChatMessage> turns = List.copyOf(messages);
     try (Call call = Call.enter()) {
       long model = call.use(this);
-      long first = ChatMessage.write(messages, call);
+      long first = ChatMessage.write(turns, call);
       long how = ChatParams.write(params, call);
       return Texts.of(
           call.bytes(
-              1024 + 2 * length(messages),
+              1024 + 2 * length(turns),
               (text, capacity, length) ->
                   Native.wi_model_chat_render(
-                      model, first, messages.size(), how, text, capacity, length, call.error())));
+                      model, first, turns.size(), how, text, capacity, length, call.error())));
     }
   }
 
@@ -221,22 +222,23 @@ public final class Model extends Handle {
    * @throws WaveInferException as {@link #chatRender}
    */
   public int[] chatTokens(List<ChatMessage> messages, ChatParams params) {
+    List<ChatMessage> turns = List.copyOf(messages);
     try (Call call = Call.enter()) {
       long model = call.use(this);
-      long first = ChatMessage.write(messages, call);
+      long first = ChatMessage.write(turns, call);
       long how = ChatParams.write(params, call);
       return call.ids(
-          1024 + length(messages),
+          1024 + length(turns),
           (ids, capacity, count) ->
               Native.wi_model_chat_tokens(
-                  model, first, messages.size(), how, ids, capacity, count, call.error()));
+                  model, first, turns.size(), how, ids, capacity, count, call.error()));
     }
   }
 
-  private static long length(List<ChatMessage> messages) {
+  private static long length(List<ChatMessage> turns) {
     long length = 0;
-    for (ChatMessage message : messages) {
-      length += message.bytes();
+    for (ChatMessage turn : turns) {
+      length += turn.bytes();
     }
     return length;
   }

@@ -43,19 +43,16 @@ public final class ModelParams {
     return this;
   }
 
-  long write(Call call) {
+  wi_model_params write(Call call) {
     wi_model_params to = call.own(new wi_model_params());
     to.setPrecision(precision.value);
     to.setWeights(weights.value);
-    if (progress != null) {
+    Progress reported = progress;
+    if (reported != null) {
       to.setProgress(Native.callback(Callbacks.PROGRESS));
-      to.setProgress_user(call.callback(progress));
+      to.setProgress_user(call.callback(reported));
     }
-    return to.address();
-  }
-
-  boolean copies() {
-    return weights == Weights.COPIED;
+    return to;
   }
 
   /**

@@ -52,13 +52,16 @@ public final class PrefillParams {
     if (from == null) return 0;
     wi_prefill_params to = call.own(new wi_prefill_params());
     to.setChunk_tokens(from.chunkTokens);
-    if (from.progress != null) {
+    Progress progress = from.progress;
+    if (progress != null) {
       to.setProgress(Native.callback(Callbacks.PROGRESS));
-      to.setProgress_user(call.callback(from.progress));
+      to.setProgress_user(call.callback(progress));
     }
-    if (from.logits != null) {
-      to.setLogits(call.floatsOut(from.logits, written(call, session)));
-      to.setLogits_capacity(from.logits.remaining());
+    FloatBuffer given = from.logits;
+    if (given != null) {
+      FloatBuffer logits = given.duplicate(); // with a place and an end that are nobody else's
+      to.setLogits(call.floatsOut(logits, written(call, session)));
+      to.setLogits_capacity(logits.remaining());
     }
     return to.address();
   }

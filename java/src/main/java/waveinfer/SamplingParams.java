@@ -158,17 +158,18 @@ public final class SamplingParams {
     to.setRepetition_window(from.repetitionWindow);
     to.setSeed(from.seed);
     to.setTop_logprobs(from.topLogprobs);
-    from.writeBias(to, call);
-    from.writeStops(to, call);
-    if (from.logitsProcessor != null) {
-      call.logitsHook = new LogitsHook(from.logitsProcessor);
+    writeBias(from.logitBias, to, call);
+    writeStops(from.stops, to, call);
+    LogitsProcessor processor = from.logitsProcessor;
+    if (processor != null) {
+      call.logitsHook = new LogitsHook(processor);
       to.setLogits_callback(Native.callback(Callbacks.LOGITS));
       to.setLogits_user(call.logitsHook.id());
     }
     return to.address();
   }
 
-  private void writeBias(wi_sampling_params to, Call call) {
+  private static void writeBias(Map<Integer, Float> logitBias, wi_sampling_params to, Call call) {
     long address = call.allocate(logitBias.size() * wi_logit_bias.struct_bytes());
     to.setLogit_bias(logitBias.isEmpty() ? 0 : address);
     to.setLogit_bias_count(logitBias.size());
@@ -180,7 +181,7 @@ public final class SamplingParams {
     }
   }
 
-  private void writeStops(wi_sampling_params to, Call call) {
+  private static void writeStops(List<String> stops, wi_sampling_params to, Call call) {
     long address = call.allocate(stops.size() * wi_text.struct_bytes());
     to.setStops(stops.isEmpty() ? 0 : address);
     to.setStop_count(stops.size());

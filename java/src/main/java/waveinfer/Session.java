@@ -79,13 +79,14 @@ public final class Session extends Handle implements Iterable<Event> {
    * @throws WaveInferException.Cancelled by an interrupt or the token, within 100 ms
    */
   public void prefill(IntBuffer tokens, PrefillParams params, CancelToken cancel) {
+    IntBuffer ids = tokens.duplicate(); // with a place and an end that are nobody else's
     try (Call call = Call.cancellable(cancel)) {
       long session = call.alone(this);
       call.check(
           Native.wi_session_prefill(
               session,
-              call.ints(tokens),
-              tokens.remaining(),
+              call.ints(ids),
+              ids.remaining(),
               PrefillParams.write(params, call, session),
               call.cancel(),
               call.error()));
@@ -238,7 +239,8 @@ public final class Session extends Handle implements Iterable<Event> {
     }
   }
 
-  private static int logits(FloatBuffer to, CancelToken cancel, long session) {
+  private static int logits(FloatBuffer given, CancelToken cancel, long session) {
+    FloatBuffer to = given.duplicate(); // as in prefill
     try (Call call = Call.cancellable(cancel)) {
       call.check(
           Native.wi_session_logits(
@@ -278,8 +280,7 @@ public final class Session extends Handle implements Iterable<Event> {
    * @throws WaveInferException.State if it is empty and there is no prompt
    */
   public Task submit(TaskParams params) {
-    Task.Bell bell =
-        params == null || params.whenReady() == null ? null : new Task.Bell(params.whenReady());
+    Task.Bell bell = params == null ? null : Task.Bell.of(params.whenReady());
     boolean made = false;
     try (Call call = Call.enter()) {
       long session = call.alone(this);

@@ -308,7 +308,12 @@ public final class Task extends Handle implements Iterable<Event> {
     private final long id;
     private Throwable thrown;
 
-    Bell(Runnable whenReady) {
+    /** Null for null. */
+    static Bell of(Runnable whenReady) {
+      return whenReady == null ? null : new Bell(whenReady);
+    }
+
+    private Bell(Runnable whenReady) {
       this.whenReady = whenReady;
       id = Callbacks.add(new WeakReference<>(this));
     }

@@ -99,12 +99,14 @@ public final class TaskParams {
     if (from == null) return 0;
     wi_task_params to = call.own(new wi_task_params());
     to.setPriority(from.priority);
-    if (from.tokens != null) {
-      to.setTokens(call.ints(IntBuffer.wrap(from.tokens)));
-      to.setToken_count(from.tokens.length);
+    int[] tokens = from.tokens;
+    if (tokens != null) {
+      to.setTokens(call.ints(IntBuffer.wrap(tokens)));
+      to.setToken_count(tokens.length);
     }
-    if (from.text != null) {
-      byte[] bytes = Texts.bytes(from.text);
+    String text = from.text;
+    if (text != null) {
+      byte[] bytes = Texts.bytes(text);
       to.setText(call.copy(bytes));
       to.setText_length(bytes.length);
       to.setTokenize_flags(from.flags);

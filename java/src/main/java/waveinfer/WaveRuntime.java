@@ -182,7 +182,7 @@ public final class WaveRuntime extends Handle {
           Native.wi_model_open(
               call.use(this),
               call.path(path),
-              params.write(call),
+              params.write(call).address(),
               call.cancel(),
               call.out(),
               call.error()));
@@ -203,21 +203,22 @@ public final class WaveRuntime extends Handle {
    * @throws WaveInferException as {@link #open(Path, ModelParams, CancelToken)}
    */
   public Model open(ByteBuffer file, ModelParams params, CancelToken cancel) {
-    ByteBuffer direct = file;
-    if (!file.isDirect()) {
-      direct = ByteBuffer.allocateDirect(file.remaining()).put(file.duplicate()).flip();
-    }
+    ByteBuffer given = file.duplicate(); // with a place and an end that are nobody else's
+    ByteBuffer direct =
+        given.isDirect() ? given : ByteBuffer.allocateDirect(given.remaining()).put(given).flip();
     try (Call call = Call.cancellable(cancel)) {
+      wi_model_params how = params.write(call);
       call.check(
           Native.wi_model_open_memory(
               call.use(this),
               Native.address(direct) + direct.position(),
               direct.remaining(),
-              params.write(call),
+              how.address(),
               call.cancel(),
               call.out(),
               call.error()));
-      return new Model(call.outLong(), params.copies() ? null : direct);
+      boolean copied = how.getWeights() == wi_weights.WI_WEIGHTS_COPIED;
+      return new Model(call.outLong(), copied ? null : direct);
     } finally {
       Reference.reachabilityFence(direct);
     }
@@ -243,7 +244,7 @@ public final class WaveRuntime extends Handle {
           Native.wi_model_open_reader(
               call.use(this),
               Source.reader(call, file, bytes),
-              params.write(call),
+              params.write(call).address(),
               call.cancel(),
               call.out(),
               call.error()));

@@ -12,7 +12,9 @@ import java.nio.ByteBuffer;
 import java.nio.channels.Channels;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.AbstractList;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.Random;
@@ -20,6 +22,32 @@ import java.util.Set;
 import org.junit.jupiter.api.Test;
 
 class ModelTest {
+  /** As one that another thread adds to: it has more messages after it was asked a few times. */
+  private static final class Growing extends AbstractList<ChatMessage> {
+    private int asked;
+
+    @Override
+    public ChatMessage get(int index) {
+      return ChatMessage.user("Hi");
+    }
+
+    @Override
+    public int size() {
+      return asked++ < 2 ? 1 : 2000;
+    }
+  }
+
+  @Test
+  void aConversationThatGrowsIsWhatItWasWhenItWasLookedAt() {
+    List<ChatMessage> one = List.of(ChatMessage.user("Hi"));
+    ChatParams params = new ChatParams();
+    String text = Sample.model.chatRender(one, params);
+    assertTrue(Sample.model.chatRender(new Growing(), params).startsWith(text));
+    int[] ids = Sample.model.chatTokens(one, params);
+    int[] more = Sample.model.chatTokens(new Growing(), params);
+    assertArrayEquals(ids, Arrays.copyOf(more, ids.length));
+  }
+
   @Test
   void textComesBackExactly() {
     String text = "na\u00efve \u2014 \u6f22\u5b57 \ud83c\udf0a\t\r\n  <|end|> NUL\0inside\0";
