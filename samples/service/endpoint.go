@@ -14,7 +14,7 @@ import (
 // endpoint answers requests for a path: errors become problems, and all are counted.
 func (s *service) endpoint(path string, answer func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start, body := time.Now(), &countedBody{ReadCloser: r.Body, of: &s.bodies}
+		start, body := time.Now(), s.bodies.count(path, r.Body)
 		r.Body = body
 		defer body.giveBack()
 		recorded := &recorder{ResponseWriter: w, control: http.NewResponseController(w), body: body}

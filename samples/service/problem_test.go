@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -187,16 +189,70 @@ func TestWhoNamesNoHostAndWhoAsksForHealthIsAnswered(t *testing.T) {
 
 func TestBodiesOfAllRequestsTogetherAreBounded(t *testing.T) {
 	r := start(t, nil)
-	r.service.bodies.free.Store(10000)
-	status, answer := r.call("POST", "/v1/chat/completions", chatAbout(strings.Repeat("x", 20000), question))
+	r.service.bodies.others.Store(10000)
+	status, answer := r.call("POST", "/v1/chat/completions", chatAbout(strings.Repeat("x", smallBody+20000), question))
 	if status != http.StatusTooManyRequests || at(answer, "error/code") != "too_many_bytes" {
 		t.Errorf("status %d, %v", status, answer)
 	}
 	r.post("/v1/chat/completions", chatAbout(fact, question))
 	r.idle()
-	if free := r.service.bodies.free.Load(); free != 10000 {
+	if free := r.service.bodies.others.Load(); free != 10000 {
 		t.Errorf("%d bytes are free", free)
 	}
+}
+
+// slowly sends a POST but for the last byte of its body.
+func (r *running) slowly(path string, bytes int) net.Conn {
+	r.t.Helper()
+	connection, err := net.Dial("tcp", r.server.Listener.Addr().String())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { connection.Close() })
+	fmt.Fprintf(connection, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", path, bytes)
+	io.WriteString(connection, strings.Repeat("a", bytes-1))
+	return connection
+}
+
+func TestWhoSendsSlowlyKeepsNoSmallRequestOut(t *testing.T) {
+	const largest = 1 << 20
+	r := start(t, func(o *options) { o.documentBytes = largest })
+	fill := func(path string, free *atomic.Int64) {
+		for i := range int64(bodiesOf) {
+			r.slowly(path, largest)
+			if i < bodiesOf/2 { // the others find no room
+				left := bodiesOf/2*largest - (i+1)*(largest-1-smallBody)
+				eventually(t, path+": a body has come", func() bool { return free.Load() == left })
+			}
+		}
+		status, answer := r.call("POST", path, strings.Repeat("b", largest))
+		if status != http.StatusTooManyRequests || at(answer, "error/code") != "too_many_bytes" {
+			t.Errorf("%s: status %d, %v", path, status, answer)
+		}
+	}
+	fill("/v1/documents", &r.service.bodies.documents)
+	r.post("/v1/chat/completions", chatAbout(strings.Repeat("And it was so. ", 2000), question))
+	r.post("/v1/documents", fact)
+	fill("/v1/completions", &r.service.bodies.others)
+	r.post("/v1/completions", object{"model": "needle-f16", "prompt": "In the", "max_tokens": 2})
+	r.post("/v1/documents", fact+fact)
+}
+
+func TestABodyThatStopsComingIsNotWaitedForLong(t *testing.T) {
+	usual := pieceTime
+	t.Cleanup(func() { pieceTime = usual }) // once the service has ended
+	pieceTime = 100 * time.Millisecond
+	r := start(t, nil)
+	connection := r.slowly("/v1/documents", 1000)
+	connection.SetDeadline(time.Now().Add(20 * time.Second))
+	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response.StatusCode != http.StatusBadRequest {
+		t.Errorf("status %d", response.StatusCode)
+	}
+	r.post("/v1/chat/completions", chatAbout(fact, question))
 }
 
 func TestARequestThatBreaksOffIsForgotten(t *testing.T) {

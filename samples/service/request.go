@@ -255,15 +255,12 @@ func jsonKind(of reflect.Type) string {
 	return "an object"
 }
 
-// How long a client may take to send a request.
-const readTime = time.Minute
-
 // readBody reads all of a request: only then does the server notice that the client goes.
 func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	control := http.NewResponseController(w)
-	control.SetReadDeadline(time.Now().Add(readTime))
 	defer control.SetReadDeadline(time.Time{})
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	from := &patient{Reader: http.MaxBytesReader(w, r.Body, most), control: control, end: time.Now().Add(readTime)}
+	body, err := io.ReadAll(from)
 	var large *http.MaxBytesError
 	var known *problem
 	if err != nil && !errors.As(err, &large) && !errors.As(err, &known) {

@@ -32,10 +32,12 @@ const (
 	leastRequest  = 1 << 20
 )
 
+const documentsPath = "/v1/documents"
+
 // newService opens the model and finds the documents. ctx may end that.
 func newService(ctx context.Context, o options) (*service, error) {
 	s := &service{metrics: newMetrics(), documentBytes: o.documentBytes, hosts: o.hosts, grace: o.grace}
-	s.bodies.free.Store(bodiesOf * o.documentBytes)
+	s.bodies.share(bodiesOf * o.documentBytes)
 	s.base, s.end = context.WithCancelCause(context.Background())
 	var err error
 	if s.engine, err = openEngine(ctx, o, s.metrics); err != nil {
@@ -60,8 +62,8 @@ func (s *service) handler() http.Handler {
 		{"POST", "/v1/completions", s.completions},
 		{"GET", "/v1/models", s.models},
 		{"GET", "/v1/models/{id}", s.oneModel},
-		{"POST", "/v1/documents", s.readDocument},
-		{"GET", "/v1/documents", s.listDocuments},
+		{"POST", documentsPath, s.readDocument},
+		{"GET", documentsPath, s.listDocuments},
 		{"GET", "/v1/documents/{id}", s.oneDocument},
 		{"DELETE", "/v1/documents/{id}", s.deleteDocument},
 		{"POST", "/v1/documents/{id}/ask", s.ask},
