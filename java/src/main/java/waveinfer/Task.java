@@ -23,6 +23,8 @@ public final class Task extends Handle implements Iterable<Event> {
   private static final long SLICE_NS =
       20_000_000; // of a wait, between looks at the interrupt status
 
+  private static final Duration LONGEST = Duration.ofNanos(Long.MAX_VALUE);
+
   private final Hooks hooks;
   private final Hooks.Setting setting; // of the sampling by this task; null: none
   private final LogitsHook ownHook;
@@ -206,7 +208,7 @@ public final class Task extends Handle implements Iterable<Event> {
           0,
           "the engine waits for this callback, which would wait for the engine; cancel does not");
     }
-    long end = timeout == null ? 0 : System.nanoTime() + timeout.toNanos();
+    long end = timeout == null ? 0 : System.nanoTime() + nanoseconds(timeout);
     while (true) {
       if (Thread.currentThread().isInterrupted()) {
         throw new WaveInferException.Cancelled(0, "the thread was interrupted");
@@ -215,6 +217,12 @@ public final class Task extends Handle implements Iterable<Event> {
       if (isReady(Math.min(left, SLICE_NS))) return true;
       if (timeout != null && left == 0) return false;
     }
+  }
+
+  /** In a long, in which there are 292 years. */
+  private static long nanoseconds(Duration timeout) {
+    if (timeout.isNegative()) return 0;
+    return timeout.compareTo(LONGEST) < 0 ? timeout.toNanos() : Long.MAX_VALUE;
   }
 
   private boolean isReady(long timeout) {

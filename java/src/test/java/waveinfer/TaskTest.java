@@ -14,6 +14,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -228,7 +229,10 @@ class TaskTest {
         Task task = session.submit(reads)) {
       assertFalse(task.await(Duration.ZERO));
       assertFalse(task.await(Duration.ofMillis(50)));
-      task.cancel();
+      assertFalse(task.await(Duration.ofSeconds(Long.MIN_VALUE)));
+      Executor later = CompletableFuture.delayedExecutor(100, TimeUnit.MILLISECONDS);
+      CompletableFuture.runAsync(task::cancel, later);
+      assertTrue(task.await(Duration.ofSeconds(Long.MAX_VALUE)));
       assertTrue(task.await(null));
     }
   }
