@@ -20,6 +20,7 @@ func DecodeBatch(ctx context.Context, sessions []*Session) ([]Event, error) {
 	if len(sessions) == 0 {
 		return nil, nil
 	}
+	sessions = slices.Clone(sessions) // what is entered is left
 	entered := 0
 	leave := func() {
 		for _, s := range sessions[:entered] {

@@ -43,6 +43,8 @@ func (r *Runtime) newKV(ctx context.Context, params *KVParams,
 	if params == nil {
 		return nil, argumentError("params is nil, there is no default shape")
 	}
+	given := *params // the store's arrays are measured by the shape that C was told
+	params = &given
 	for _, size := range []struct {
 		name  string
 		value int

@@ -127,13 +127,14 @@ func (s *Session) prefill(ctx context.Context, params *PrefillParams, read func(
 	}
 	var pinned pins
 	defer pinned.Unpin()
+	logits := params.Logits // looked at once: what C is told of its length is of the same slice
 	p := &C.wi_prefill_params{
 		struct_size:     C.sizeof_wi_prefill_params,
 		chunk_tokens:    int32Of(params.ChunkTokens),
-		logits_capacity: C.uint64_t(len(params.Logits)),
+		logits_capacity: C.uint64_t(len(logits)),
 	}
-	if len(params.Logits) > 0 {
-		p.logits = floatsOf(params.Logits)
+	if len(logits) > 0 {
+		p.logits = floatsOf(logits)
 		pinned.Pin(p.logits)
 	}
 	if params.Progress != nil {

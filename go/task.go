@@ -88,8 +88,8 @@ func (s *Session) Submit(params *TaskParams) (*Task, error) {
 		max_tokens:     most,
 		notify:         C.wi_task_callback(C.wi_go_notify),
 	}
-	if len(params.Tokens) > 0 {
-		p.tokens, p.token_count = tokensOf(params.Tokens)
+	if tokens := params.Tokens; len(tokens) > 0 {
+		p.tokens, p.token_count = tokensOf(tokens)
 		pinned.Pin(p.tokens)
 	}
 	p.text, p.text_length = pinned.text(params.Text)
