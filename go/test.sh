@@ -7,6 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
 . "$top/samples/setup.sh"
 . "$top/tests/support/packages.sh"
+. "$top/tests/support/help.sh"
 . "$top/tests/support/long_document.sh"
 . "$here/toolchain.sh"
 
@@ -33,20 +34,21 @@ main() {
 
   echo "== Go: tests, with the race detector and checks of cgo's pointers"
   GOEXPERIMENT=cgocheck2 go test -race -count=1 -v . >"$work/test.log" 2>&1 || { grep -v '^ *--- PASS\|^=== ' "$work/test.log" >&2; exit 1; }
-  local passed
+  local passed sample
   passed=$(grep -c '^ *--- PASS' "$work/test.log")
 
   echo "== Go: the benchmark compiles"
   go test -c -o "$work/bin/bench" ./bench
-  echo "== Go: samples print what those in C print"
+  echo "== Go: samples say how they are used, and print what those in C print"
   go build -o "$work/bin/" ./examples/...
+  for sample in chat errors long_document save_load; do tells_how_it_is_used $sample "$work/bin/$sample"; done
   samples_print_what_those_in_c_print
   echo "== Go: the program in README.md builds as it is printed, and writes what the one in C writes"
   the_program_in_the_readme_builds_as_it_is_printed
   echo "== Go: a module elsewhere uses an installed library"
   a_module_elsewhere_uses_an_installed_library
 
-  echo "Go: $((passed + 11)) tests passed"
+  echo "Go: $((passed + 15)) tests passed"
 }
 
 samples_print_what_those_in_c_print() {

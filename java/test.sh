@@ -9,6 +9,7 @@ java=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$java")
 . "$top/samples/setup.sh"
 . "$top/tests/support/packages.sh"
+. "$top/tests/support/help.sh"
 . "$top/tests/support/long_document.sh"
 
 target=${2:-$build/java}
@@ -64,8 +65,12 @@ check_format() {
 
 the_samples_print_what_those_in_c_print() {
   local model=$top/samples/model/needle-f16.gguf work=$target/samples
-  local first="What is the secret ingredient of the river harbor?" second="Who was Adam, and naïve?"
+  local first="What is the secret ingredient of the river harbor?" second="Who was Adam, and naïve?" sample
   mkdir -p "$work"
+  for sample in Chat Errors LongDocument SaveLoad; do
+    tells_how_it_is_used $sample java -cp "$target/waveinfer-0.2.0.jar" "$java/examples/$sample.java"
+    tests=$((tests + 1))
+  done
   xz -dc "$top/samples/text/kjv.txt.xz" >"$work/text.txt"
   head -c 60000 "$work/text.txt" >"$work/document.txt"
   printf 'Hello there, naïve\nWhat is the secret?\n\nAnd then?' >"$work/turns.txt"

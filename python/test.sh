@@ -6,6 +6,7 @@
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$top/samples/setup.sh"
+. "$top/tests/support/help.sh"
 . "$top/tests/support/long_document.sh"
 [ $# -ge 1 ] && [ "${2---transformers}" = --transformers ] ||
   { echo "usage: python/test.sh BUILD [--transformers]" >&2; exit 1; }
@@ -72,7 +73,11 @@ same_output() {
 }
 
 compare_samples() {
-  local asked="What is the password of Boaz the potter?"
+  local asked="What is the password of Boaz the potter?" sample
+  for sample in chat errors long_document save_load; do
+    tells_how_it_is_used $sample python examples/$sample.py
+    checks=$((checks + 1))
+  done
   xz -dc "$top/samples/text/kjv.txt.xz" >"$work/text.txt"
   tail -c 30000 "$work/text.txt" >"$work/document.txt"
   echo "The password of Boaz the potter is copper meadow." >>"$work/document.txt"

@@ -10,6 +10,7 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(cd "$1" && pwd)
 . "$top/samples/setup.sh"
 . "$top/tests/support/packages.sh"
+. "$top/tests/support/help.sh"
 . "$top/tests/support/long_document.sh"
 
 work=$build/rust
@@ -18,6 +19,7 @@ passed=0
 export WAVEINFER_BUILD_DIR=$build CARGO_TARGET_DIR=$work/target CARGO_TERM_COLOR=never LC_ALL=C
 
 main() {
+  local sample
   set_up g++ cmake pkg-config xz-utils ca-certificates "${packaging_packages[@]}"
   mkdir -p "$work"
   cd "$top/rust"
@@ -41,6 +43,10 @@ main() {
     head -c 15000 "$work/document.txt" | tr '\n' '\0' # a line of any length and bytes is one turn
     printf '\nno newline'
   } >"$work/turns.txt"
+  for sample in chat errors long_document save_load; do
+    tells_how_it_is_used $sample "$CARGO_TARGET_DIR/debug/examples/$sample"
+    passed=$((passed + 1))
+  done
   compare chat "$model" <"$work/turns.txt"
   compare long_document "$model" "$work/document.txt" "Who was Noah?" "What did God make?" $'Who was Adam\xe9?'
   tells_progress_and_statistics "$work/long_document.log"

@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
   wi_session* session = NULL;
   if (argc == 2 && !strcmp(argv[1], "--version")) return printf("embed %s\n", wi_version()), 0;
   const int help = argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"));
-  if (help || argc < 3) return fputs("usage: embed MODEL TEXT\n", help ? stdout : stderr), !help;
+  const char* usage = "usage: embed MODEL TEXT\nExample: embed m.gguf 'Once upon a time'\n";
+  if (help || argc < 3) return fputs(usage, help ? stdout : stderr), !help;
   int failed =
       wi_runtime_create(NULL, &runtime, &error) ||
       wi_model_open(runtime, argv[1], NULL, NULL, &model, &error) ||

@@ -25,10 +25,17 @@ import waveinfer.WaveRuntime;
  */
 public class Chat {
   private static final PrintStream out = new PrintStream(System.out, true, UTF_8);
+  private static final String USAGE =
+      "usage: java -cp waveinfer-0.2.0.jar Chat.java MODEL\n"
+          + "Example: java -cp waveinfer-0.2.0.jar Chat.java m.gguf";
 
   public static void main(String[] args) throws IOException {
+    if (args.length == 1 && List.of("-h", "--help").contains(args[0])) {
+      System.out.println(USAGE);
+      return;
+    }
     if (args.length != 1) {
-      System.err.println("usage: Chat MODEL");
+      System.err.println(USAGE);
       System.exit(1);
     }
     try (WaveRuntime runtime = WaveRuntime.create();

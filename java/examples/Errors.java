@@ -4,6 +4,7 @@ import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.List;
 import waveinfer.CancelToken;
 import waveinfer.Model;
 import waveinfer.ModelParams;
@@ -20,6 +21,9 @@ import waveinfer.WaveRuntime;
  */
 public class Errors {
   private static final PrintStream out = new PrintStream(System.out, true, UTF_8);
+  private static final String USAGE =
+      "usage: java -cp waveinfer-0.2.0.jar Errors.java MODEL\n"
+          + "Example: java -cp waveinfer-0.2.0.jar Errors.java m.gguf";
 
   private static void show(String what, Runnable call) {
     out.println(what);
@@ -36,8 +40,12 @@ public class Errors {
   }
 
   public static void main(String[] args) {
+    if (args.length == 1 && List.of("-h", "--help").contains(args[0])) {
+      System.out.println(USAGE);
+      return;
+    }
     if (args.length != 1) {
-      System.err.println("usage: Errors MODEL");
+      System.err.println(USAGE);
       System.exit(1);
     }
     // A million bytes for keys and values of all sessions.

@@ -28,10 +28,18 @@ import waveinfer.WaveRuntime;
  */
 public class LongDocument {
   private static final PrintStream out = new PrintStream(System.out, true, UTF_8);
+  private static final String USAGE =
+      "usage: java -cp waveinfer-0.2.0.jar LongDocument.java MODEL DOCUMENT QUESTION...\n"
+          + "Example: java -cp waveinfer-0.2.0.jar LongDocument.java m.gguf book.txt"
+          + " 'Who wrote the letter?'";
 
   public static void main(String[] args) {
+    if (args.length == 1 && List.of("-h", "--help").contains(args[0])) {
+      System.out.println(USAGE);
+      return;
+    }
     if (args.length < 3) {
-      System.err.println("usage: LongDocument MODEL DOCUMENT QUESTION...");
+      System.err.println(USAGE);
       System.exit(1);
     }
     Thread reader = Thread.currentThread();

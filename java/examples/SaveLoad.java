@@ -19,10 +19,18 @@ import waveinfer.WaveRuntime;
  */
 public class SaveLoad {
   private static final PrintStream out = new PrintStream(System.out, true, UTF_8);
+  private static final String USAGE =
+      "usage: java -cp waveinfer-0.2.0.jar SaveLoad.java MODEL TEXT FILE\n"
+          + "Example: java -cp waveinfer-0.2.0.jar SaveLoad.java m.gguf"
+          + " 'Once upon a time' story.session";
 
   public static void main(String[] args) {
+    if (args.length == 1 && List.of("-h", "--help").contains(args[0])) {
+      System.out.println(USAGE);
+      return;
+    }
     if (args.length != 3) {
-      System.err.println("usage: SaveLoad MODEL TEXT FILE");
+      System.err.println(USAGE);
       System.exit(1);
     }
     Path file = Path.of(args[2]);

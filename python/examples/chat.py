@@ -44,9 +44,15 @@ def main(path: str) -> None:
             turns.append({"role": "assistant", "content": answer(session)})
 
 
+USAGE = """usage: chat.py MODEL
+Example: chat.py m.gguf"""
+
 if __name__ == "__main__":
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(USAGE)
+        sys.exit()
     if len(sys.argv) != 2:
-        sys.exit("usage: chat.py MODEL")
+        sys.exit(USAGE)
     try:
         main(sys.argv[1])
     except waveinfer.Error as error:

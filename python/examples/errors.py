@@ -36,9 +36,15 @@ def main(path: str) -> None:
         show("and the session is as it was", lambda: session.prefill(tokens[:200]))
 
 
+USAGE = """usage: errors.py MODEL
+Example: errors.py m.gguf"""
+
 if __name__ == "__main__":
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(USAGE)
+        sys.exit()
     if len(sys.argv) != 2:
-        sys.exit("usage: errors.py MODEL")
+        sys.exit(USAGE)
     try:
         main(sys.argv[1])
     except waveinfer.Error as error:

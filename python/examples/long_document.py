@@ -67,9 +67,15 @@ def main(path: str, document_path: str, *questions: str) -> None:
         )
 
 
+USAGE = """usage: long_document.py MODEL DOCUMENT QUESTION...
+Example: long_document.py m.gguf book.txt 'Who wrote the letter?'"""
+
 if __name__ == "__main__":
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(USAGE)
+        sys.exit()
     if len(sys.argv) < 4:
-        sys.exit("usage: long_document.py MODEL DOCUMENT QUESTION...")
+        sys.exit(USAGE)
     try:
         main(*sys.argv[1:])
     except (waveinfer.Error, OSError, KeyboardInterrupt) as error:

@@ -30,9 +30,15 @@ def main(path: str, text: str, file: str) -> None:
         print(f"the same tokens: {'yes' if before == after else 'no'}")
 
 
+USAGE = """usage: save_load.py MODEL TEXT FILE
+Example: save_load.py m.gguf 'Once upon a time' story.session"""
+
 if __name__ == "__main__":
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(USAGE)
+        sys.exit()
     if len(sys.argv) != 4:
-        sys.exit("usage: save_load.py MODEL TEXT FILE")
+        sys.exit(USAGE)
     try:
         main(*sys.argv[1:])
     except waveinfer.Error as error:

@@ -175,7 +175,14 @@ def compare(model: Any, tokens: torch.Tensor, kv_type: waveinfer.KvType) -> dict
     return answers
 
 
+USAGE = """usage: transformers_cache.py [MODEL [TEXT]]
+Example: transformers_cache.py allenai/OLMo-2-0425-1B story.txt"""
+
+
 def main() -> None:
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(USAGE)
+        sys.exit()
     torch.manual_seed(1)
     if len(sys.argv) == 1:
         config = Olmo2Config(

@@ -18,9 +18,17 @@ import (
 
 const mostTokens = 256
 
+const usage = `usage: chat MODEL
+Example: chat m.gguf
+`
+
 func main() {
+	if len(os.Args) == 2 && (os.Args[1] == "-h" || os.Args[1] == "--help") {
+		fmt.Print(usage)
+		return
+	}
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: chat MODEL")
+		fmt.Fprint(os.Stderr, usage)
 		os.Exit(1)
 	}
 	if err := chat(context.Background(), os.Args[1]); err != nil {

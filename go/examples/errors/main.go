@@ -13,9 +13,17 @@ import (
 	"waveinfer"
 )
 
+const usage = `usage: errors MODEL
+Example: errors m.gguf
+`
+
 func main() {
+	if len(os.Args) == 2 && (os.Args[1] == "-h" || os.Args[1] == "--help") {
+		fmt.Print(usage)
+		return
+	}
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: errors MODEL")
+		fmt.Fprint(os.Stderr, usage)
 		os.Exit(1)
 	}
 	if err := provoke(context.Background(), os.Args[1]); err != nil {

@@ -17,9 +17,17 @@ import (
 
 const mostTokens = 128
 
+const usage = `usage: long_document MODEL DOCUMENT QUESTION...
+Example: long_document m.gguf book.txt 'Who wrote the letter?'
+`
+
 func main() {
+	if len(os.Args) == 2 && (os.Args[1] == "-h" || os.Args[1] == "--help") {
+		fmt.Print(usage)
+		return
+	}
 	if len(os.Args) < 4 {
-		fmt.Fprintln(os.Stderr, "usage: long_document MODEL DOCUMENT QUESTION...")
+		fmt.Fprint(os.Stderr, usage)
 		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -16,9 +16,17 @@ import (
 
 const tokens = 32
 
+const usage = `usage: save_load MODEL TEXT FILE
+Example: save_load m.gguf 'Once upon a time' story.session
+`
+
 func main() {
+	if len(os.Args) == 2 && (os.Args[1] == "-h" || os.Args[1] == "--help") {
+		fmt.Print(usage)
+		return
+	}
 	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: save_load MODEL TEXT FILE")
+		fmt.Fprint(os.Stderr, usage)
 		os.Exit(1)
 	}
 	if err := saveAndLoad(context.Background(), os.Args[1], os.Args[2], os.Args[3]); err != nil {

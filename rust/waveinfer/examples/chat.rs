@@ -43,10 +43,17 @@ fn chat(model: &OsStr) -> Result<()> {
     Ok(())
 }
 
+const USAGE: &str = "usage: chat MODEL
+Example: chat m.gguf";
+
 fn main() {
     let arguments: Vec<_> = std::env::args_os().collect();
+    if matches!(arguments.as_slice(), [_, only] if only == "-h" || only == "--help") {
+        println!("{USAGE}");
+        return;
+    }
     let [_, model] = arguments.as_slice() else {
-        eprintln!("usage: chat MODEL");
+        eprintln!("{USAGE}");
         exit(1);
     };
     if let Err(error) = chat(model) {

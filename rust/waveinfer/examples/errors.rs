@@ -35,10 +35,17 @@ fn go_wrong(model: &OsStr) -> Result<()> {
     Ok(())
 }
 
+const USAGE: &str = "usage: errors MODEL
+Example: errors m.gguf";
+
 fn main() {
     let arguments: Vec<_> = std::env::args_os().collect();
+    if matches!(arguments.as_slice(), [_, only] if only == "-h" || only == "--help") {
+        println!("{USAGE}");
+        return;
+    }
     let [_, model] = arguments.as_slice() else {
-        eprintln!("usage: errors MODEL");
+        eprintln!("{USAGE}");
         exit(1);
     };
     if let Err(error) = go_wrong(model) {

@@ -110,12 +110,19 @@ fn ask(model: &OsStr, document: &OsStr, questions: &[OsString]) -> Result<(), Bo
     Ok(())
 }
 
+const USAGE: &str = "usage: long_document MODEL DOCUMENT QUESTION...
+Example: long_document m.gguf book.txt 'Who wrote the letter?'";
+
 fn main() {
     let arguments: Vec<_> = std::env::args_os().collect();
+    if matches!(arguments.as_slice(), [_, only] if only == "-h" || only == "--help") {
+        println!("{USAGE}");
+        return;
+    }
     let (model, document, questions) = match arguments.as_slice() {
         [_, model, document, questions @ ..] if !questions.is_empty() => (model, document, questions),
         _ => {
-            eprintln!("usage: long_document MODEL DOCUMENT QUESTION...");
+            eprintln!("{USAGE}");
             exit(1);
         }
     };

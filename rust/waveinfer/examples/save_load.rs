@@ -35,10 +35,17 @@ fn save_and_load(model: &OsStr, text: &OsStr, file: &OsStr) -> Result<()> {
     Ok(())
 }
 
+const USAGE: &str = "usage: save_load MODEL TEXT FILE
+Example: save_load m.gguf 'Once upon a time' story.session";
+
 fn main() {
     let arguments: Vec<_> = std::env::args_os().collect();
+    if matches!(arguments.as_slice(), [_, only] if only == "-h" || only == "--help") {
+        println!("{USAGE}");
+        return;
+    }
     let [_, model, text, file] = arguments.as_slice() else {
-        eprintln!("usage: save_load MODEL TEXT FILE");
+        eprintln!("{USAGE}");
         exit(1);
     };
     if let Err(error) = save_and_load(model, text, file) {
