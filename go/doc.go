@@ -91,6 +91,12 @@
 // panic in one, or [runtime.Goexit], ends the call first and then goes on through its caller. They must not
 // use the object that the call is on, except for its statistics.
 //
+// # Memory
+//
+// Slices and strings are used where they lie, and not after the call has returned. Until then nobody else may write to
+// a slice that it was given, nor look at one that it fills; ids are copied before they are checked and used. Only the
+// memory of [Runtime.OpenMemory] is used for longer.
+//
 // # Text
 //
 // Text is UTF-8 by intent; bytes that are none are taken as they are, and it may contain NUL. Event texts

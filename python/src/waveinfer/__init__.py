@@ -17,6 +17,9 @@ The general rules hold everywhere:
   was made from an object keeps what it needs. Using a closed one raises `ClosedError`.
 - `Runtime`, `Model` and `Cancel` may be used by any number of threads; a `Session` and a `KvStore` by one at a
   time.
+- Arrays of the type that a call wants, if they lie dense, are used where they lie, others are converted; none is
+  used after the call has returned, but for what `Runtime.open_memory` is given. Until then nothing else may write
+  to it; ids are copied before they are checked and used.
 - Ctrl-C ends a call on the main thread as a `Cancel` does, and is raised as KeyboardInterrupt when it has
   ended. An exception in a callback does the same. A call lets other threads run.
 - There is no retain of the C library's: objects are shared as all of Python's are, by referring to them.

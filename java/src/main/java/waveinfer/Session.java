@@ -64,8 +64,7 @@ public final class Session extends Handle implements Iterable<Event> {
    * Appends tokens and computes their keys and values, in chunks. Calling it in pieces gives the
    * same as calling it once.
    *
-   * @param tokens ids in [0, vocab), from position to limit; of a direct buffer in native byte
-   *     order nothing is copied
+   * @param tokens ids in [0, vocab), from position to limit
    * @param params how; null: all defaults
    * @param cancel ends the call; may be null
    * @throws WaveInferException.Argument for a token that is none; then and after any other failure

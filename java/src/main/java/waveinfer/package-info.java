@@ -28,6 +28,13 @@
  * call that finds another one inside is a {@link waveinfer.WaveInferException.Busy} and changes
  * nothing. Statistics may be read from any thread at any time.
  *
+ * <p><b>Buffers.</b> Direct ones in native byte order are used where they lie, from their position
+ * to their limit as both are when the call begins; others, and arrays, are copied. None is used
+ * after the call has returned, but for the weights of {@link
+ * waveinfer.WaveRuntime#open(java.nio.ByteBuffer, ModelParams, CancelToken)}. Until then nobody
+ * else may write to what a call reads, nor look at what it writes; ids are copied before they are
+ * checked and used.
+ *
  * <p><b>Errors.</b> Whatever the library refuses is a {@link waveinfer.WaveInferException}, of a
  * class for each {@link waveinfer.Status}; the object is then as it was before the call. Any call
  * may throw {@link waveinfer.WaveInferException.Argument}, {@link
