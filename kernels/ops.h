@@ -124,7 +124,9 @@ struct AttendChunkArgs {
   int32_t window = 0;      // 0: none
   int64_t first_key = 0;   // tokens before the part, a multiple of kChunkKeyStep; 0: it is the first
   int64_t keys_after = 0;  // tokens after it; 0: it is the last
-  float* state = nullptr;  // (rows, query_heads, 2) the backend's own; may be null where the part is all
+  // (rows, query_heads, 2) the backend's own; may be null where the part is all. With one a host's tasks are short
+  // however long the part is: some thousands of keys each, and a loop after the other goes on with the next ones.
+  float* state = nullptr;
 };
 
 struct Backend {

@@ -361,9 +361,9 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
 
 namespace {
 
-// Activations of one chunk, its widest input once more for the products (in bf16, in one part or two, which
-// is what f32 takes too; 16-bit integers have sums beside them; 8-bit ones are kept twice, with scales and sums),
-// its logits, and what the products' panels and the attention tiles of each worker take.
+// Activations of one chunk, what attention keeps of its rows, its widest input once more for the products (in bf16, in
+// one part or two, which is what f32 takes too; 16-bit integers have sums beside them; 8-bit ones are kept twice, with
+// scales and sums), its logits, and what the products' panels and the attention tiles of each worker take.
 uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
   const ModelConfig& config = model.config;
   const bool in_bytes = model.precision == Precision::int8;
@@ -373,7 +373,8 @@ uint64_t scratch_bytes(const Model& model, int64_t chunk_tokens, int threads) {
   const uint64_t head_dim = static_cast<uint64_t>(config.head_dim);
   const uint64_t q_width = static_cast<uint64_t>(config.query_heads) * head_dim;
   const uint64_t kv_width = static_cast<uint64_t>(config.kv_heads) * head_dim;
-  const uint64_t row_floats = 2 * (hidden + q_width + kv_width + ffn) + static_cast<uint64_t>(config.rotary);
+  const uint64_t row_floats = 2 * (hidden + q_width + kv_width + ffn) + static_cast<uint64_t>(config.rotary) +
+                              2 * static_cast<uint64_t>(config.query_heads);
   const uint64_t row_bytes = row_floats * sizeof(float) + std::max({hidden, q_width, ffn}) * input_bytes;
   const uint64_t rows = static_cast<uint64_t>(std::max<int64_t>(chunk_tokens, 1));
   return rows * row_bytes + static_cast<uint64_t>(config.vocab) * sizeof(float) +

@@ -118,9 +118,10 @@ void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, i
     step.backend.attend_chunk(step.stream, args);
   };
   const bool in_parts = sequence.slow_segments() || sequence.slow_blocks() || sequence.pinned_segments();
+  if (!work.queue() || (in_parts && !window))
+    args.state = work.state_of_parts(static_cast<size_t>(rows) * static_cast<size_t>(config.query_heads) * 2);
   if (window || !in_parts) return attend({layer, oldest, chunk_end});
 
-  args.state = work.state_of_parts(static_cast<size_t>(rows) * static_cast<size_t>(config.query_heads) * 2);
   for (Past::Part part = work.past.first_of(layer); part.layer == layer; part = work.past.following(part)) {
     args.first_key = part.first;
     args.keys_after = chunk_end - part.end;

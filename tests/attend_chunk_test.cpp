@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/unpack.h"
+#include "src/memory/breaks.h"
 #include "src/memory/workers.h"
 #include "tests/support/dense.h"
 #include "tests/support/edged.h"
@@ -336,6 +337,72 @@ void rows_that_see_nothing_of_a_part_keep_their_state(void**) {
   }
 }
 
+// With room for its state a call walks long pasts in stretches, windows from where each tile's begins.
+void stretches_of_a_long_past_give_the_same_bits(void**) {
+  std::mt19937_64 random(test::seed() + 13);
+  Workers workers(2);
+  const auto run = [&](Problem& problem, float* state) {
+    AttendChunkArgs args = problem.args();
+    args.state = state;
+    std::fill(problem.out.begin(), problem.out.end(), NAN);
+    std::fill(problem.lse.begin(), problem.lse.end(), NAN);
+    workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, args); });
+  };
+  test::for_each_simd([&](const char*) {
+    int32_t window = 0;
+    for (DType kv : {DType::f16, DType::bf16, DType::f32})
+      for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
+        const int64_t past = 36'000 + static_cast<int64_t>(random() % 1000);
+        const int32_t group = test::emulated_or(20, 172);  // 172: two rows are a tile
+        Problem problem(random, {3, past, 1, group, 16, kv, precision, 3000, window});
+        run(problem, nullptr);
+        const test::Edged<float> out = problem.out, lse = problem.lse;
+        test::Edged<float> state(2 * lse.size(), NAN);
+        run(problem, state.data());
+        if (std::memcmp(out.data(), problem.out.data(), out.size() * sizeof(float)) != 0 ||
+            std::memcmp(lse.data(), problem.lse.data(), lse.size() * sizeof(float)) != 0) {
+          print_error("past %lld group %d kv %s, %s, window %d\n", (long long)past, group, format_of(kv).name,
+                      kPrecisions[static_cast<int>(precision)], window);
+          _fail(__FILE__, __LINE__);
+        }
+        window = window ? 0 : 34'001;
+      }
+  });
+  check_parts(random, {5, 60'000, 1, 2, 16, DType::f16, Precision::fast, 3000}, 100);
+  check_parts(random, {600, 20'000, 1, 1, 16, DType::f32, Precision::f32, 3000}, 40);
+}
+
+// What has urgent work is asked after each loop, and between tasks of one.
+struct Loops final : Breaks {
+  int64_t count = 0;
+  bool due() override { return false; }
+  void take() override { ++count; }
+};
+
+void no_task_grows_with_the_past(void**) {
+  constexpr int64_t kMost = 32768;  // keys of one task
+  std::mt19937_64 random(test::seed() + 14);
+  Workers workers(2);
+  for (Precision precision : {Precision::fast, Precision::f32, Precision::high})
+    for (int32_t window : {0, 150'000}) {
+      Problem problem(random, {3, 5000, 1, 2, 16, DType::f16, precision, 3000, window});
+      std::vector<KvRun> runs;  // the same one again and again, before the chunk
+      for (int64_t tokens = 0; tokens < 300'000; tokens += problem.runs[0][0].tokens)
+        runs.push_back(problem.runs[0][0]);
+      runs.insert(runs.end(), problem.runs[0].begin(), problem.runs[0].end());
+      problem.run_lists[0] = runs.data();
+      problem.run_counts[0] = static_cast<int32_t>(runs.size());
+      std::vector<float> state(2 * problem.lse.size());
+      AttendChunkArgs args = problem.args();
+      args.state = state.data();
+      Loops loops;
+      workers.run(nullptr, [&](const Stream& stream) {
+        cpu::attend_chunk(InterruptibleStream(stream, &loops).stream(), args);
+      });
+      assert_true(loops.count * kMost >= (window ? window : 300'000));
+    }
+}
+
 void runs_of_any_length_are_one_sequence(void**) {
   Workers workers(2);
   std::mt19937_64 random(test::seed() + 2);
@@ -434,6 +501,8 @@ int main() {
       cmocka_unit_test(what_a_window_hides_changes_no_bit),
       cmocka_unit_test(a_chunk_whose_keys_come_in_parts_gives_the_same_bits),
       cmocka_unit_test(rows_that_see_nothing_of_a_part_keep_their_state),
+      cmocka_unit_test(stretches_of_a_long_past_give_the_same_bits),
+      cmocka_unit_test(no_task_grows_with_the_past),
       cmocka_unit_test(runs_of_any_length_are_one_sequence),
       cmocka_unit_test(large_groups_and_heads_fit),
       cmocka_unit_test(huge_scores_do_not_overflow),

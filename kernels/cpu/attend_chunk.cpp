@@ -2,7 +2,9 @@
 // One task takes one KV head and a tile of query rows, the group's heads stacked, and walks the keys that they
 // see in tiles: scores by a dense product, online softmax, values by a dense product. One pass, memory
 // independent of the length. Where keys come in parts, its state waits in the caller's memory between calls;
-// tiles fall on the same borders as in one call, so that nothing is summed in another order.
+// tiles fall on the same borders as in one call, so that nothing is summed in another order. Long parts are
+// walked in stretches, a loop each, for which the state waits there too: a stream may be interrupted only
+// between tasks, and none is to grow with the length.
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -24,6 +26,9 @@ constexpr int64_t kStackedRows = 512;  // query rows · group of one task
 constexpr int64_t kScoredRows = 64;
 constexpr int64_t key_tile(int terms) { return terms > 1 ? 256 : 512; }
 static_assert(kChunkKeyStep % key_tile(1) == 0 && kChunkKeyStep % key_tile(2) == 0);
+// Keys of one task where the state may wait, for heads of up to kStretchDim, and fewer for wider ones. Their products take
+// a core some 7 ms, in tiles as in f32; the state that comes and goes besides is 1 % of that.
+constexpr int64_t kStretchInTiles = 32768, kStretch = 8192, kStretchDim = 64;
 constexpr int64_t kKeyStep = 64;     // tiles are padded to a multiple of this
 constexpr int64_t kColumnStep = 64;  // rows before packing too: any packing's padding
 
@@ -69,6 +74,22 @@ struct Tile {
   std::byte* gemm;
 };
 
+// What of a part's keys a loop walks: of those that a tile sees [skipped, skipped + most).
+struct Walk {
+  int terms;
+  int64_t part_end;  // among all keys
+  int64_t past;      // keys before the chunk
+  int64_t skipped = 0, most = 0;
+};
+
+// Keys that some row of a tile sees, from the first row's oldest one to the last row's own.
+struct Seen {
+  int64_t oldest;      // in whichever part
+  int64_t begin, end;  // those of this part
+};
+
+Seen seen_by(const AttendChunkArgs& args, const Walk& walk, int64_t first_row, int64_t rows);
+int64_t stretch_of(const AttendChunkArgs& args, int terms);
 Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head, int64_t first_row,
                int64_t rows, int terms, int64_t seen);
 Tile rows_of(const AttendChunkArgs& args, const Tile& tile, int64_t first, int64_t rows);
@@ -106,19 +127,16 @@ int64_t count_tokens(const KvRun* runs, int32_t count) {
 }
 
 // One KV head, query rows [first_row, first_row + rows).
-void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head,
-                 int64_t first_row, int64_t rows, int terms) {
-  const int64_t part_end = args.first_key + count_tokens(args.runs[head], args.run_count[head]);
-  const int64_t past = part_end + args.keys_after - args.rows;
-  const bool last_part = args.keys_after == 0;
-  // Keys that some row sees: the first row's oldest one to the last row's own; and of them the part's.
-  const int64_t oldest = args.window ? std::max<int64_t>(past + first_row + 1 - args.window, 0) : 0;
-  const int64_t begin = std::max(oldest, args.first_key);
-  const int64_t end = std::clamp(past + first_row + rows, begin, part_end);
-  if (begin == end && !last_part) return;  // the state stays as it is
+void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, const Walk& walk,
+                 int32_t head, int64_t first_row, int64_t rows) {
+  const int terms = walk.terms;
+  const Seen seen = seen_by(args, walk, first_row, rows);
+  const int64_t begin = seen.begin + walk.skipped, end = std::min(begin + walk.most, seen.end);
+  const bool last = args.keys_after == 0 && end == seen.end;
+  if (walk.skipped > 0 ? begin >= seen.end : begin == end && !last) return;  // the state stays as it is
   const Tile tile = plan_tile(stream, worker, args, head, first_row, rows, terms, end - begin);
   load_queries(args, tile);
-  if (args.first_key > 0) load_state(args, tile);
+  if (args.first_key > 0 || walk.skipped > 0) load_state(args, tile);
 
   Reader reader(args.runs[head], args.kv, args.head_dim);
   reader.advance(begin - args.first_key);
@@ -127,7 +145,7 @@ void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, 
     const int64_t keys = round_up(tokens, kKeyStep);
     const auto score = [&](const Tile& of) { return Gemm(score_shape(args, of.stacked, keys, terms)); };
     const auto value = [&](const Tile& of) {
-      return Gemm(value_shape(args, of.stacked, keys, terms, first_key == oldest));
+      return Gemm(value_shape(args, of.stacked, keys, terms, first_key == seen.oldest));
     };
     load_keys(reader, tokens, score(tile).packing(), tile);
     load_values(reader, tokens, value(tile).packing(), tile);
@@ -136,11 +154,11 @@ void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, 
     for (int64_t row = 0; row < rows; row += step) {
       const Tile some = rows_of(args, tile, row, std::min(step, rows - row));
       score(some).run(some.queries, some.keys, some.scores, some.gemm);
-      weigh(args, some, first_key, keys, past);
+      weigh(args, some, first_key, keys, walk.past);
       value(some).run(some.weights, some.values, some.out, some.gemm);
     }
   }
-  last_part ? store_rows(args, tile) : store_state(args, tile);
+  last ? store_rows(args, tile) : store_state(args, tile);
 }
 
 }  // namespace
@@ -148,18 +166,45 @@ void attend_tile(const Stream& stream, int worker, const AttendChunkArgs& args, 
 void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
   assert(args.first_key % kChunkKeyStep == 0);
   assert((args.first_key == 0 && args.keys_after == 0) || (args.state && args.window == 0));
-  const int terms = bf16_terms(args.precision, args.kv);
   const int64_t tile_rows = std::max<int64_t>(1, kStackedRows / args.group);
   const int64_t tiles = (args.rows + tile_rows - 1) / tile_rows;
-  stream.each(tiles * args.kv_heads, [&](int64_t task, int worker) {
-    const int64_t first_row =
-        (tiles - 1 - task / args.kv_heads) * tile_rows;  // those that see most come first
-    attend_tile(stream, worker, args, static_cast<int32_t>(task % args.kv_heads), first_row,
-                std::min(tile_rows, args.rows - first_row), terms);
-  });
+  const auto rows_from = [&](int64_t row) { return std::min(tile_rows, args.rows - row); };
+  Walk walk{bf16_terms(args.precision, args.kv), 0, 0};
+  walk.part_end = args.first_key + count_tokens(args.runs[0], args.run_count[0]);
+  walk.past = walk.part_end + args.keys_after - args.rows;
+  int64_t longest = 1;
+  for (int64_t row = 0; row < args.rows; row += tile_rows) {
+    const Seen seen = seen_by(args, walk, row, rows_from(row));
+    longest = std::max(longest, seen.end - seen.begin);
+  }
+  // Stretches of one length, so that none is hardly worth its loop.
+  const int64_t at_once = args.state ? stretch_of(args, walk.terms) : longest;
+  const int64_t stretches = (longest + at_once - 1) / at_once;
+  walk.most = round_up((longest + stretches - 1) / stretches, key_tile(walk.terms));
+  for (; walk.skipped < longest && !stream.cancelled(); walk.skipped += walk.most) {
+    stream.each(tiles * args.kv_heads, [&](int64_t task, int worker) {
+      const int64_t first_row =
+          (tiles - 1 - task / args.kv_heads) * tile_rows;  // those that see most come first
+      attend_tile(stream, worker, args, walk, static_cast<int32_t>(task % args.kv_heads), first_row,
+                  rows_from(first_row));
+    });
+  }
 }
 
 namespace {
+
+Seen seen_by(const AttendChunkArgs& args, const Walk& walk, int64_t first_row, int64_t rows) {
+  const int64_t first = walk.past + first_row;  // the first row's own
+  const int64_t oldest = args.window ? std::max<int64_t>(first + 1 - args.window, 0) : 0;
+  const int64_t begin = std::max(oldest, args.first_key);
+  return {oldest, begin, std::clamp(first + rows, begin, walk.part_end)};
+}
+
+int64_t stretch_of(const AttendChunkArgs& args, int terms) {
+  const int64_t stretch = has_fast_bf16_tiles() && terms ? kStretchInTiles / terms : kStretch;
+  const int64_t tile = key_tile(terms);
+  return std::max(stretch * kStretchDim / std::max<int64_t>(args.head_dim, kStretchDim) / tile * tile, tile);
+}
 
 Tile plan_tile(const Stream& stream, int worker, const AttendChunkArgs& args, int32_t head, int64_t first_row,
                int64_t rows, int terms, int64_t seen) {
