@@ -858,7 +858,8 @@ typedef struct wi_event {
 
 typedef struct wi_prefill_params {
   uint32_t struct_size;
-  int32_t chunk_tokens; /* tokens computed at once, at most 1048576. 0: chosen by the library */
+  /* Tokens computed at once, in pieces of 8192 where they are more; at most 1048576. 0: chosen by the library */
+  int32_t chunk_tokens;
   /* NULL, or: tokens done, tokens in this call. After each chunk, and at least every 250 ms within one, with the same
    * numbers again (where a device takes longer for two layers, so seldom); but not while keys and values leave the
    * fast tier before one. While its text is tokenised: 0, and the text's bytes. */

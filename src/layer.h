@@ -19,6 +19,9 @@ struct Step {
   bool rows_alike = false;       // each row of a product is the same bits in any company (MatmulArgs)
 };
 
+// Products of many rows may be cut at multiples of so many, if no fewer are left, without changing a bit.
+inline constexpr int64_t kProductRows = 256;
+
 void embed(const Step& step, int64_t rows);  // work.tokens -> work.hidden
 void rotation_tables(const Step& step, int64_t row, int64_t position,
                      int64_t count);  // cos, sin of consecutive positions

@@ -10,6 +10,9 @@
 namespace wi {
 namespace {
 
+int64_t piece_of(int64_t left);
+void run_piece(const Step& step, Sequence& sequence, int64_t position, std::span<const int32_t> tokens,
+               PrefillLogits wanted, float* logits_out);
 void append(const Step& step, Sequence& sequence, int32_t layer, int64_t position, int64_t rows);
 void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int64_t chunk_end,
                     int64_t first, int64_t rows);
@@ -22,9 +25,32 @@ void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_
   const Stream queued = given.work.on_device(given.stream);
   const Workspace::Running running(given.work);
   const Step step{given.backend, queued, given.model, given.work, given.buffer, given.rows_alike};
+  for (size_t done = 0; done < tokens.size();) {
+    const auto left = static_cast<int64_t>(tokens.size() - done);
+    const auto count = static_cast<size_t>(piece_of(left));
+    const PrefillLogits of_piece =
+        wanted == PrefillLogits::last && done + count < tokens.size() ? PrefillLogits::none : wanted;
+    run_piece(step, sequence, sequence.tokens() + static_cast<int64_t>(done), tokens.subspan(done, count),
+              of_piece, logits_out);
+    done += count;
+    if (wanted == PrefillLogits::all) logits_out += count * static_cast<size_t>(step.model.config.vocab);
+  }
+}
+
+namespace {
+
+// A chunk is as long as the host likes, and what is computed at once would need as much memory. What is left beside
+// whole pieces goes with the last one where it is few rows, for which other products might be chosen.
+int64_t piece_of(int64_t left) {
+  constexpr int64_t kPiece = 8192;
+  return left < kPiece + kProductRows ? left : kPiece;
+}
+
+// Tokens from `position` on; those before it are committed or written by the pieces before.
+void run_piece(const Step& step, Sequence& sequence, int64_t position, std::span<const int32_t> tokens,
+               PrefillLogits wanted, float* logits_out) {
   const Model& model = step.model;
   const int64_t rows = static_cast<int64_t>(tokens.size());
-  const int64_t position = sequence.tokens();
   Workspace& work = step.work;
   // After the last layer only rows whose logits somebody wants matter.
   work.past.start(step.stream, sequence, model.config.layers - (wanted == PrefillLogits::none ? 1 : 0),
@@ -64,8 +90,6 @@ void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_
   throw_if_cancelled(step.stream);
   finish(step, sequence);
 }
-
-namespace {
 
 void append(const Step& step, Sequence& sequence, int32_t layer, int64_t position, int64_t rows) {
   const ModelConfig& config = step.model.config;

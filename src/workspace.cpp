@@ -44,8 +44,7 @@ void Workspace::prepare(const ModelConfig& config, int64_t rows) {
 
   if (tokens.size() < n) tokens.resize(n);
   const size_t here = total(tables) + (queue_ ? 0 : total(activations)) + kAlign;
-  if (memory_.size() < here) memory_.resize(here);
-  float* next = memory_.data();
+  float* next = memory_.at_least(here);
   while (reinterpret_cast<uintptr_t>(next) % 64) ++next;  // a cache line
   next = place(tables, next);
   if (!queue_) {
@@ -85,14 +84,12 @@ void Workspace::fetch(float* out, size_t count) {
 
 float* Workspace::state_of_parts(size_t count) {
   if (queue_) return reinterpret_cast<float*>(queue_->room(Queue::kPastState, count * sizeof(float)));
-  if (state_of_parts_.size() < count) state_of_parts_.resize(count);
-  return state_of_parts_.data();
+  return state_of_parts_.at_least(count);
 }
 
 float* Workspace::row_logits(size_t count) {
   if (queue_) return reinterpret_cast<float*>(queue_->download_room(count * sizeof(float)));
-  if (row_logits_.size() < count) row_logits_.resize(count);
-  return row_logits_.data();
+  return row_logits_.at_least(count);
 }
 
 void Workspace::finish() {
@@ -103,9 +100,8 @@ size_t Workspace::bytes() const {
   size_t of_samplers = 0;
   for (const SamplerScratch& scratch : sampling) of_samplers += scratch.bytes();
   const QueueBytes of_queue = queue_ ? queue_->bytes() : QueueBytes{};
-  return (memory_.size() + row_logits_.size()) * sizeof(float) + attention.bytes() + retrieval.bytes() +
-         past.bytes() + state_of_parts_.size() * sizeof(float) + of_samplers + of_queue.device +
-         of_queue.host;
+  return memory_.bytes() + row_logits_.bytes() + state_of_parts_.bytes() + attention.bytes() +
+         retrieval.bytes() + past.bytes() + of_samplers + of_queue.device + of_queue.host;
 }
 
 uint64_t Workspace::device_bytes() const { return queue_ ? queue_->bytes().device : 0; }

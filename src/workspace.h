@@ -20,6 +20,26 @@
 
 namespace wi {
 
+// Numbers that nobody has set: pages that the system need not clear before they are of use are not touched here.
+class UnsetFloats {
+ public:
+  // What was there before is gone where there is less than that.
+  float* at_least(size_t count) {
+    if (count > count_) {
+      count_ = 0;
+      numbers_.reset();  // before there is more
+      numbers_ = std::make_unique_for_overwrite<float[]>(count);
+      count_ = count;
+    }
+    return numbers_.get();
+  }
+  size_t bytes() const { return count_ * sizeof(float); }
+
+ private:
+  std::unique_ptr<float[]> numbers_;
+  size_t count_ = 0;
+};
+
 class Workspace {
  public:
   // device: what the backend runs on; null: the host's own processor.
@@ -83,7 +103,7 @@ class Workspace {
 
  private:
   std::unique_ptr<Queue> queue_;  // null: the host's own processor
-  std::vector<float> memory_, state_of_parts_, row_logits_;
+  UnsetFloats memory_, state_of_parts_, row_logits_;
 };
 
 }  // namespace wi
