@@ -239,11 +239,9 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
   const bool all = !params.logits.empty();
   auto workspace = runtime_->workspace();
   const Step step{runtime_->backend, stream, *model_, *workspace, runtime_->buffer.get()};
-  std::vector<float> room;
-  if (all && done < skip)
-    room.resize(static_cast<size_t>(count) * vocab);  // the pending token's row is not the caller's
+  UnsetFloats room;  // the pending token's row is not the caller's
   float* all_out = !all          ? nullptr
-                   : done < skip ? room.data()
+                   : done < skip ? room.at_least(static_cast<size_t>(count) * vocab)
                                  : params.logits.data() + static_cast<size_t>(done - skip) * vocab;
   float* last_out = last ? fresh_logits() : nullptr;
 
@@ -280,9 +278,14 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
   exact_.cut(first);  // of which a pending one may be computed otherwise now
   if (!sparse) exact_.add(first, sequence_.tokens());
   if (all) {
-    if (done < skip)
-      std::memcpy(params.logits.data(), room.data() + static_cast<size_t>(skip - done) * vocab,
-                  static_cast<size_t>(count - skip + done) * vocab * sizeof(float));
+    if (done < skip) {
+      const float* const wanted = all_out + static_cast<size_t>(skip - done) * vocab;
+      stream.each(count - skip + done, [&](int64_t i, int) {
+        const size_t at = static_cast<size_t>(i) * vocab;
+        std::memcpy(params.logits.data() + at, wanted + at, vocab * sizeof(float));
+      });
+      throw_if_cancelled(stream);
+    }
     if (last) std::memcpy(last_out, all_out + static_cast<size_t>(count - 1) * vocab, vocab * sizeof(float));
   }
 }
