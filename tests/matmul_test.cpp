@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "tests/support/counted_stream.h"
 #include "tests/support/edged.h"
 #include "tests/support/emulated.h"
 #include "tests/support/kernel_test.h"
@@ -262,6 +263,37 @@ void results_do_not_depend_on_the_workers(void**) {
   }
 }
 
+// The products of a step of a model with 896 numbers a token and weights in q4_0: matrices of some hundred kilobytes.
+void small_matrices_make_tasks_for_many_workers(void**) {
+  std::mt19937_64 random(seed());
+  struct Product {
+    int64_t outputs, inputs;
+    int64_t least;  // tasks for 16 workers
+  };
+  for (Precision precision : {Precision::fast, Precision::int8})
+    for (int64_t rows : {1, 4})
+      for (Product product : {Product{896, 896, 14}, {4864, 896, 48}, {896, 4864, 28}}) {
+        const Case c(DType::q4_0, rows, product.outputs, product.inputs, random, precision);
+        std::vector<Edged<float>> results;
+        for (int workers : {1, 2, 16, 64}) {
+          Edged<float> out;
+          MatmulArgs args{
+              .in = c.in.data(), .rows = rows, .parts = {c.part(out, true, true)}, .part_count = 1};
+          args.precision = precision;
+          args.rows_alike = true;
+          CountedStream counted(workers);
+          cpu::matmul(counted.stream(), args);
+          results.push_back(out);
+          if (!same_bits(out, results[0]))
+            fail_because("%d outputs, %d inputs: %d workers change them", int(product.outputs),
+                         int(product.inputs), workers);
+          if (workers == 16 && counted.tasks().back() < product.least)
+            fail_because("%d rows, %d outputs, %d inputs: %d tasks for %d workers", int(rows),
+                         int(product.outputs), int(product.inputs), int(counted.tasks().back()), workers);
+        }
+      }
+}
+
 void three_parts_of_different_types_share_one_call(void**) {
   std::mt19937_64 random(seed());
   const Case q(DType::q4_k, 5, 300, 512, random);
@@ -436,6 +468,7 @@ int main() {
       cmocka_unit_test(bytes_match_their_exact_sums_at_odd_shapes),
       cmocka_unit_test(a_row_in_bytes_is_the_same_bits_in_any_company),
       cmocka_unit_test(results_do_not_depend_on_the_workers),
+      cmocka_unit_test(small_matrices_make_tasks_for_many_workers),
       cmocka_unit_test(three_parts_of_different_types_share_one_call),
       cmocka_unit_test(parts_of_different_types_take_many_rows),
       cmocka_unit_test(many_rows_and_few_agree),

@@ -13,13 +13,13 @@
 #include "kernels/cpu/byte_extension.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dot_bytes-inl.h"
+#include "kernels/cpu/output_tasks.h"
 #include "kernels/cpu/outputs-inl.h"
 #include "kernels/cpu/panel_bytes-inl.h"
 
 #ifndef WI_MATMUL_BYTES_ONCE
 #define WI_MATMUL_BYTES_ONCE
 namespace wi::cpu {
-constexpr int64_t kDirectByteRows = 2;  // so few are multiplied by weights as stored
 constexpr int64_t kByteRowBlock = 256;  // a chunk's activations fit into the second cache
 }  // namespace wi::cpu
 #endif
@@ -205,11 +205,6 @@ HWY_EXPORT(QuantizeBytes);
 
 namespace {
 
-// As in matmul_decode.
-constexpr int64_t kByteTaskBytes = 512 << 10;
-constexpr int64_t kByteTaskTiles = 32;     // outputs: whole tiles and panels of every instruction set
-constexpr int64_t kBytePanelOutputs = 64;  // of a task of many rows
-
 ByteActivations quantize(const Stream& stream, const MatmulArgs& args) {
   ByteActivations in;
   in.rows = args.rows;
@@ -226,30 +221,15 @@ ByteActivations quantize(const Stream& stream, const MatmulArgs& args) {
   return in;
 }
 
-// Outputs of one task.
-int64_t byte_task_outputs(const MatmulArgs& args, const MatmulPart& part) {
-  if (args.rows > kDirectByteRows) return kBytePanelOutputs;
-  const int64_t bytes = static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols));
-  return std::max<int64_t>(kByteTaskBytes / std::max<int64_t>(bytes, 1) / kByteTaskTiles, 1) * kByteTaskTiles;
-}
-
 }  // namespace
 
 void matmul_bytes(const Stream& stream, const MatmulArgs& args) {
   const ByteActivations in = quantize(stream, args);
-  int64_t step[3], tasks_before[4] = {};
-  for (int32_t p = 0; p < args.part_count; p++) {
-    step[p] = byte_task_outputs(args, args.parts[p]);
-    tasks_before[p + 1] = tasks_before[p] + (args.parts[p].weight.rows + step[p] - 1) / step[p];
-  }
-  stream.each(tasks_before[args.part_count], [&](int64_t task, int worker) {
-    int32_t p = 0;
-    while (task >= tasks_before[p + 1]) p++;
-    const MatmulPart& part = args.parts[p];
-    const int64_t begin = (task - tasks_before[p]) * step[p];
-    const int64_t end = std::min(begin + step[p], part.weight.rows);
+  const OutputTasks tasks(args, stream.workers);
+  stream.each(tasks.count(), [&](int64_t task, int worker) {
+    const auto [part, begin, end] = tasks[task];
     std::byte* scratch = nullptr;
-    if (args.rows > kDirectByteRows || part.weight.turned)
+    if (args.rows > kDirectRows || part.weight.turned)
       scratch = stream.worker_scratch(stream.self, worker,
                                       HWY_DYNAMIC_DISPATCH(BytePanelScratchBytes)(end - begin, in.rows));
     HWY_DYNAMIC_DISPATCH(MultiplyByteOutputs)(part, begin, end, in, stream, scratch);

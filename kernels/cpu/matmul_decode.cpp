@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dot-inl.h"
 #include "kernels/cpu/dot256-inl.h"
+#include "kernels/cpu/output_tasks.h"
 #include "kernels/cpu/outputs-inl.h"
 #include "kernels/cpu/panel-inl.h"
 #include "kernels/cpu/panel_tiles-inl.h"
@@ -20,7 +21,6 @@
 #ifndef WI_MATMUL_DECODE_ONCE
 #define WI_MATMUL_DECODE_ONCE
 namespace wi::cpu {
-constexpr int64_t kDirectRows = 2;       // so few are multiplied by weights as stored
 constexpr int64_t kPanelRowBlock = 256;  // 128 KB of a chunk's activations
 constexpr int64_t kTileLeastRows = 12;   // fewer are no faster in tiles
 }  // namespace wi::cpu
@@ -313,11 +313,6 @@ HWY_EXPORT(HasTiles);
 
 namespace {
 
-// A task reads about this much: long enough to hide its start, short enough to even out the workers.
-constexpr int64_t kTaskBytes = 512 << 10;
-constexpr int64_t kWholeTiles = 32;    // outputs: whole tiles and panels of every instruction set
-constexpr int64_t kPanelOutputs = 64;  // of a task of many rows
-
 bool is_quantised(const MatmulPart& part) { return format_of(part.weight.type).elements > 1; }
 
 bool in_panels(const MatmulArgs& args, const MatmulPart& part) {
@@ -341,28 +336,13 @@ Activations prepare(const Stream& stream, const MatmulArgs& args) {
   return in;
 }
 
-// Outputs of one task.
-int64_t task_outputs(const MatmulArgs& args, const MatmulPart& part) {
-  if (args.rows > kDirectRows && in_panels(args, part)) return kPanelOutputs;
-  const int64_t bytes = static_cast<int64_t>(row_bytes(part.weight.type, part.weight.cols));
-  return std::max<int64_t>(kTaskBytes / std::max<int64_t>(bytes, 1) / kWholeTiles, 1) * kWholeTiles;
-}
-
 }  // namespace
 
 void matmul_decode(const Stream& stream, const MatmulArgs& args) {
   const Activations in = prepare(stream, args);
-  int64_t step[3], tasks_before[4] = {};
-  for (int32_t p = 0; p < args.part_count; p++) {
-    step[p] = task_outputs(args, args.parts[p]);
-    tasks_before[p + 1] = tasks_before[p] + (args.parts[p].weight.rows + step[p] - 1) / step[p];
-  }
-  stream.each(tasks_before[args.part_count], [&](int64_t task, int worker) {
-    int32_t p = 0;
-    while (task >= tasks_before[p + 1]) p++;
-    const MatmulPart& part = args.parts[p];
-    const int64_t begin = (task - tasks_before[p]) * step[p];
-    const int64_t end = std::min(begin + step[p], part.weight.rows);
+  const OutputTasks tasks(args, stream.workers);
+  stream.each(tasks.count(), [&](int64_t task, int worker) {
+    const auto [part, begin, end] = tasks[task];
     std::byte* scratch = nullptr;
     if (in_panels(args, part))
       scratch = stream.worker_scratch(stream.self, worker,
