@@ -12,6 +12,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/unpack.h"
 #include "src/memory/workers.h"
+#include "tests/support/counted_stream.h"
 #include "tests/support/dense.h"
 #include "tests/support/edged.h"
 #include "tests/support/kernels.h"
@@ -163,6 +164,29 @@ void workers_do_not_change_a_bit(void**) {
   assert_memory_equal(first.data(), second.data(), first.size() * sizeof(float));
 }
 
+// Panels as few as a small model has: they are cut further for many workers, and no bit changes.
+void few_panels_make_tasks_for_many_workers(void**) {
+  std::mt19937_64 random(test::seed() + 6);
+  constexpr int64_t kRows = 600, kInputs = 160, kOutputs = 300;
+  const auto in = test::normal_floats(random, kRows * kInputs);
+  test::for_each_simd([&](const char*) {
+    for (Precision precision : {Precision::fast, Precision::high, Precision::f32})
+      for (DType type : {DType::f32, DType::bf16, DType::q8_0}) {
+        const Weight weight(random, type, kOutputs, kInputs);
+        std::vector<float> one;
+        for (int workers : {1, 2, 8, 32}) {
+          std::vector<float> out(kRows * kOutputs);
+          test::CountedStream counted(workers);
+          cpu::matmul_dense(counted.stream(),
+                            {in.data(), kRows, {{weight.matrix, nullptr, out.data()}}, 1, precision});
+          if (workers == 1) one = out;
+          assert_memory_equal(one.data(), out.data(), one.size() * sizeof(float));
+          if (workers >= 8) assert_true(counted.tasks().back() >= std::min(workers, 12));
+        }
+      }
+  });
+}
+
 void no_thread_appears_but_the_workers(void**) {
   std::mt19937_64 random(test::seed() + 4);
   Workers workers(2);
@@ -234,6 +258,7 @@ int main() {
       cmocka_unit_test(bias_and_accumulation_are_added),
       cmocka_unit_test(three_parts_of_different_types_share_their_input),
       cmocka_unit_test(workers_do_not_change_a_bit),
+      cmocka_unit_test(few_panels_make_tasks_for_many_workers),
       cmocka_unit_test(signal_handlers_run_on_the_threads_own_stack),
       cmocka_unit_test(cancellation_ends_a_long_product_soon),
   };
