@@ -144,7 +144,7 @@ struct Backend {
   void (*attend_chunk)(const Stream&, const AttendChunkArgs&);
   // These two are the host's, on a device's backend too. Natural log of the sum of exponentials, to f32 rounding; NaN
   // counts as -infinity. One thread.
-  double (*log_sum_exp)(const float* in, int64_t count);
+  double (*log_sum_exp)(const Stream&, const float* in, int64_t count);
   void (*dequantize)(const void* in, DType type, float* out, int64_t count);  // whole blocks
   const char* (*simd)();                                                      // instruction set in use
   const Policy* policies;

@@ -209,7 +209,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void adopt_prefix(std::span<const int32_t> ids, int64_t chunk);
   int64_t chunk_from(int64_t first, int64_t chunk) const;
   void check_length(int64_t tokens) const;  // that the model can be computed so far
-  Event prepare_event(const int32_t* accepted, SamplerScratch& scratch);
+  Event prepare_event(const int32_t* accepted, SamplerScratch& scratch, const Stream* alone);
   void commit(const Event& event) noexcept;
   void take_back_step() noexcept;
   bool pending() const { return tokens_.size() > sequence_.tokens(); }

@@ -126,7 +126,7 @@ void Session::choose(const Company& company, const int32_t* accepted, Workspace&
   workspace.sampling.resize(static_cast<size_t>(runtime.workers.threads()));
   if (alone)
     return company.each([&](Session& session, size_t i) {
-      events_out[i] = session.prepare_event(accepted, workspace.sampling[0]);
+      events_out[i] = session.prepare_event(accepted, workspace.sampling[0], nullptr);
     });
   // Whichever worker takes whichever session, after the first step nothing is allocated.
   for (const Session* session : company.sessions)
@@ -136,9 +136,10 @@ void Session::choose(const Company& company, const int32_t* accepted, Workspace&
   runtime.workers.run(nullptr, [&](const Stream& stream) {
     stream.each(static_cast<int64_t>(company.sessions.size()), [&](int64_t number, int worker) {
       const auto i = static_cast<size_t>(number);
+      const Stream alone = stream.alone(stream, worker);
+      SamplerScratch& scratch = workspace.sampling[static_cast<size_t>(worker)];
       try {
-        events_out[i] =
-            company.sessions[i]->prepare_event(accepted, workspace.sampling[static_cast<size_t>(worker)]);
+        events_out[i] = company.sessions[i]->prepare_event(accepted, scratch, &alone);
       } catch (...) {
         workspace.failures[i] = std::current_exception();
       }
@@ -307,8 +308,9 @@ float* Session::fresh_logits() {
 
 static_assert(limits::kVocab <= kMostWeighed, "every model's logits can be sampled from");
 
-// Everything about the next token that can fail; commit() then makes it the session's.
-Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch) {
+// Everything about the next token that can fail; commit() then makes it the session's. alone: of a worker; null: of a
+// thread that all workers may help.
+Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch, const Stream* alone) {
   Event event;
   next_state_ = sampler_.state();
   if (accepted) {
@@ -323,8 +325,14 @@ Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch) {
     next_state_ = choice.state;
   }
   const SamplingParams& sampling = sampler_.params();
-  const double log_sum =
-      runtime_->backend.log_sum_exp(logits_->data(), static_cast<int64_t>(logits_->size()));
+  double log_sum = 0;
+  const auto add_up = [&](const Stream& stream) {
+    log_sum = runtime_->backend.log_sum_exp(stream, logits_->data(), static_cast<int64_t>(logits_->size()));
+  };
+  if (alone)
+    add_up(*alone);
+  else
+    runtime_->workers.run(nullptr, add_up);
   event.logprob = log_probability((*logits_)[static_cast<size_t>(event.token)], log_sum);
   best_log_probabilities(*logits_, log_sum, static_cast<size_t>(sampling.top_logprobs), top_);
   event.top = top_;

@@ -1,6 +1,7 @@
 // Embedding, norms, rotations, SwiGLU and the KV conversions against plain f64 or bit-exact references.
 #include <limits>
 
+#include "tests/support/counted_stream.h"
 #include "tests/support/emulated.h"
 #include "tests/support/kernel_test.h"
 
@@ -297,6 +298,30 @@ void swiglu_matches_f64(void**) {
   });
 }
 
+// Some thousand elements: one row's SwiGLU, norms of a batch of 16.
+void many_workers_share_what_few_do_not(void**) {
+  on_every_target([] {
+    std::mt19937_64 random(seed());
+    constexpr int64_t kFfn = 4864, kRows = 16, kHidden = 896;
+    const std::vector<float> gate = random_floats(kFfn, random), up = random_floats(kFfn, random),
+                             in = random_floats(kRows * kHidden, random),
+                             weight = random_floats(kHidden, random);
+    std::vector<float> one_gate, one_norm;
+    for (int workers : {1, 2, 16}) {
+      std::vector<float> silu(gate.size()), normed(in.size());
+      CountedStream counted(workers);
+      cpu::swiglu(counted.stream(), {gate.data(), up.data(), silu.data(), kFfn});
+      cpu::rms_norm(counted.stream(),
+                    {in.data(), kHidden, weight.data(), normed.data(), kHidden, kRows, kHidden, 1e-6f});
+      assert_int_equal(counted.tasks().size(), workers > 4 ? 2 : 0);
+      for (int64_t tasks : counted.tasks()) assert_true(tasks >= 4);
+      if (workers == 1) one_gate = silu, one_norm = normed;
+      assert_true(same_bits(silu, one_gate));
+      assert_true(same_bits(normed, one_norm));
+    }
+  });
+}
+
 }  // namespace
 
 int main() {
@@ -309,6 +334,7 @@ int main() {
       cmocka_unit_test(rms_norm_matches_f64),
       cmocka_unit_test(rope_turns_both_kinds_of_pairs),
       cmocka_unit_test(swiglu_matches_f64),
+      cmocka_unit_test(many_workers_share_what_few_do_not),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

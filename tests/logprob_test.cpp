@@ -8,6 +8,7 @@
 #include <random>
 
 #include "kernels/ops.h"
+#include "tests/support/counted_stream.h"
 #include "tests/support/kernels.h"
 #include "tests/test.h"
 
@@ -16,8 +17,9 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
-double log_sum(const std::vector<float>& logits) {
-  return cpu_backend().log_sum_exp(logits.data(), static_cast<int64_t>(logits.size()));
+double log_sum(const std::vector<float>& logits, int workers = 1) {
+  const test::CountedStream counted(workers);
+  return cpu_backend().log_sum_exp(counted.stream(), logits.data(), static_cast<int64_t>(logits.size()));
 }
 
 double expected_log_sum(const std::vector<float>& logits) {
@@ -40,6 +42,22 @@ void log_sum_exp_is_that_of_f64(void**) {
       });
     }
   }
+}
+
+void log_sum_exp_is_shared_and_the_same_bits_with_any_workers(void**) {
+  std::mt19937 random(static_cast<unsigned>(test::seed()));
+  for (size_t count : {4097u, 8192u, 32769u, 151936u}) {
+    std::vector<float> logits(count);
+    for (float& logit : logits) logit = std::normal_distribution<float>(-3, 4)(random);
+    test::for_each_simd([&](const char*) {
+      const double one = log_sum(logits);
+      for (int workers : {2, 5, 32}) assert_true(log_sum(logits, workers) == one);
+    });
+  }
+  std::vector<float> logits(151936, -1);
+  test::CountedStream counted(32);
+  cpu_backend().log_sum_exp(counted.stream(), logits.data(), static_cast<int64_t>(logits.size()));
+  for (int64_t tasks : counted.tasks()) assert_true(tasks >= 32);
 }
 
 void log_sum_exp_leaves_out_what_is_no_number(void**) {
@@ -100,6 +118,7 @@ int main() {
   using namespace wi;
   const CMUnitTest tests[] = {
       cmocka_unit_test(log_sum_exp_is_that_of_f64),
+      cmocka_unit_test(log_sum_exp_is_shared_and_the_same_bits_with_any_workers),
       cmocka_unit_test(log_sum_exp_leaves_out_what_is_no_number),
       cmocka_unit_test(a_token_without_a_number_has_no_probability),
       cmocka_unit_test(the_likeliest_are_those_of_a_sort),

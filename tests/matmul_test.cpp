@@ -294,6 +294,27 @@ void small_matrices_make_tasks_for_many_workers(void**) {
       }
 }
 
+void one_rows_activations_are_shared_by_many_workers(void**) {
+  std::mt19937_64 random(seed());
+  for (Precision precision : {Precision::fast, Precision::int8})
+    for (DType type : {DType::q4_0, DType::q4_k}) {
+      const Case c(type, 1, 64, 4864, random, precision);
+      std::vector<Edged<float>> results;
+      for (int workers : {1, 2, 16}) {
+        Edged<float> out;
+        MatmulArgs args{.in = c.in.data(), .rows = 1, .parts = {c.part(out, false, false)}, .part_count = 1};
+        args.precision = precision;
+        args.rows_alike = true;
+        CountedStream counted(workers);
+        cpu::matmul(counted.stream(), args);
+        results.push_back(out);
+        assert_true(same_bits(out, results[0]));
+        assert_int_equal(counted.tasks().size(), workers > 4 ? 2 : 1);
+        if (workers > 4) assert_true(counted.tasks()[0] >= 4);
+      }
+    }
+}
+
 void three_parts_of_different_types_share_one_call(void**) {
   std::mt19937_64 random(seed());
   const Case q(DType::q4_k, 5, 300, 512, random);
@@ -469,6 +490,7 @@ int main() {
       cmocka_unit_test(a_row_in_bytes_is_the_same_bits_in_any_company),
       cmocka_unit_test(results_do_not_depend_on_the_workers),
       cmocka_unit_test(small_matrices_make_tasks_for_many_workers),
+      cmocka_unit_test(one_rows_activations_are_shared_by_many_workers),
       cmocka_unit_test(three_parts_of_different_types_share_one_call),
       cmocka_unit_test(parts_of_different_types_take_many_rows),
       cmocka_unit_test(many_rows_and_few_agree),

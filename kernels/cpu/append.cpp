@@ -2,11 +2,10 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/spread.h"
 
 namespace wi::cpu {
 namespace {
-
-constexpr int64_t kFewNumbers = 32768;  // converted in less time than a barrier takes
 
 uint32_t append_run(const AppendArgs& args, const AppendRun& run) {
   const size_t row_size = row_bytes(run.kv, args.head_dim);
@@ -29,7 +28,7 @@ void append(const Stream& stream, const AppendArgs& args) {
   int64_t rows = 0;
   for (int64_t i = 0; i < args.run_count; i++) rows += args.runs[i].rows;
   const auto run = [&](int64_t i, int) { args.largest[i] = append_run(args, args.runs[i]); };
-  if (rows * args.kv_heads * args.head_dim <= kFewNumbers) {
+  if (rows * args.kv_heads * args.head_dim <= few_elements(stream)) {
     for (int64_t i = 0; i < args.run_count; i++) run(i, 0);
   } else {
     std::fill_n(args.largest, args.run_count, 0u);  // of those that a cancelled stream leaves out

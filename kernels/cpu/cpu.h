@@ -31,7 +31,7 @@ void attend_chunk(const Stream& stream, const AttendChunkArgs& args);
 // NaN's are larger than infinity's.
 uint32_t to_kv(const float* in, DType kv, void* out, int64_t count);
 void from_kv(const void* in, DType kv, float* out, int64_t count);
-double log_sum_exp(const float* in, int64_t count);
+double log_sum_exp(const Stream& stream, const float* in, int64_t count);
 void dequantize(const void* in, DType type, float* out, int64_t count);
 // Of any matrix, turned or not. out: (cols)
 void dequantize_row(const Matrix& matrix, int64_t row, float* out);

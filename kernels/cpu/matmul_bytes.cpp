@@ -16,6 +16,7 @@
 #include "kernels/cpu/output_tasks.h"
 #include "kernels/cpu/outputs-inl.h"
 #include "kernels/cpu/panel_bytes-inl.h"
+#include "kernels/cpu/spread.h"
 
 #ifndef WI_MATMUL_BYTES_ONCE
 #define WI_MATMUL_BYTES_ONCE
@@ -177,18 +178,19 @@ HWY_INLINE void QuantizeGroup(const float* values, int group, const ByteActivati
 }
 
 template <bool kMore>
-void QuantizeRow(const float* values, const ByteActivations& in, int64_t row) {
-  for (int64_t chunk = 0; chunk < in.chunks; chunk++) {
+void QuantizeChunks(const float* values, const ByteActivations& in, int64_t row, int64_t chunk, int64_t end) {
+  for (; chunk < end; chunk++) {
     const ByteActivations to = in.from(chunk, row);
     for (int group = 0; group < in.groups(chunk); group++)
       QuantizeGroup<kMore>(values + chunk * kChunk + group * 32, group, to);
   }
 }
 
-void QuantizeBytes(const float* values, const ByteActivations& in, int64_t row) {
+// values: the row's, of which these chunks become bytes.
+void QuantizeBytes(const float* values, const ByteActivations& in, int64_t row, int64_t chunk, int64_t end) {
   if constexpr (kMayHaveMore)
-    if (has_byte_extension()) return QuantizeRow<true>(values, in, row);
-  QuantizeRow<false>(values, in, row);
+    if (has_byte_extension()) return QuantizeChunks<true>(values, in, row, chunk, end);
+  QuantizeChunks<false>(values, in, row, chunk, end);
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE
@@ -210,14 +212,9 @@ ByteActivations quantize(const Stream& stream, const MatmulArgs& args) {
   in.rows = args.rows;
   in.cols = args.parts[0].weight.cols;
   in.place(stream.shared_array<std::byte>(ByteActivations::bytes_for(in.rows, in.cols)));
-  const auto one = [&](int64_t row, int) {
-    HWY_DYNAMIC_DISPATCH(QuantizeBytes)(args.in + row * in.cols, in, row);
-  };
-  if (in.rows * in.cols <= 32768) {  // shorter than a barrier
-    for (int64_t row = 0; row < in.rows; row++) one(row, 0);
-  } else {
-    stream.each(in.rows, one);
-  }
+  each_run_of_chunks(stream, in.rows, in.cols, [&](int64_t row, int64_t chunk, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(QuantizeBytes)(args.in + row * in.cols, in, row, chunk, end);
+  });
   return in;
 }
 

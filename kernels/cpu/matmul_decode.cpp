@@ -17,6 +17,7 @@
 #include "kernels/cpu/outputs-inl.h"
 #include "kernels/cpu/panel-inl.h"
 #include "kernels/cpu/panel_tiles-inl.h"
+#include "kernels/cpu/spread.h"
 
 #ifndef WI_MATMUL_DECODE_ONCE
 #define WI_MATMUL_DECODE_ONCE
@@ -294,8 +295,8 @@ void QuantizeChunk(const Activations& in, int64_t row, int64_t chunk) {
   }
 }
 
-void QuantizeRow(const Activations& in, int64_t row) {
-  for (int64_t chunk = 0; chunk < in.chunks; chunk++) QuantizeChunk(in, row, chunk);
+void QuantizeChunks(const Activations& in, int64_t row, int64_t chunk, int64_t end) {
+  for (; chunk < end; chunk++) QuantizeChunk(in, row, chunk);
 }
 
 }  // namespace wi::cpu::HWY_NAMESPACE
@@ -308,7 +309,7 @@ namespace wi::cpu {
 
 HWY_EXPORT(MultiplyOutputs);
 HWY_EXPORT(PanelScratchBytes);
-HWY_EXPORT(QuantizeRow);
+HWY_EXPORT(QuantizeChunks);
 HWY_EXPORT(HasTiles);
 
 namespace {
@@ -328,11 +329,9 @@ Activations prepare(const Stream& stream, const MatmulArgs& args) {
   const bool in_tiles = in.rows >= kTileLeastRows && HWY_DYNAMIC_DISPATCH(HasTiles)();
   const Activations::Also also{as_stored, in_tiles};
   in.place(stream.shared_array<std::byte>(Activations::bytes_for(in.rows, in.cols, also)), also);
-  if (in.rows * in.cols <= 32768) {  // shorter than a barrier
-    for (int64_t row = 0; row < in.rows; row++) HWY_DYNAMIC_DISPATCH(QuantizeRow)(in, row);
-  } else {
-    stream.each(in.rows, [&](int64_t row, int) { HWY_DYNAMIC_DISPATCH(QuantizeRow)(in, row); });
-  }
+  each_run_of_chunks(stream, in.rows, in.cols, [&](int64_t row, int64_t chunk, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(QuantizeChunks)(in, row, chunk, end);
+  });
   return in;
 }
 

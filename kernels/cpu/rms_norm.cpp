@@ -7,6 +7,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/spread.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
@@ -50,8 +51,7 @@ void rms_norm(const Stream& stream, const RmsNormArgs& args) {
     for (int64_t row = begin; row < end; row++) HWY_DYNAMIC_DISPATCH(NormRow)
     (args.in + row * args.in_stride, args.weight, args.out + row * args.out_stride, args.cols, args.epsilon);
   };
-  const int64_t step =
-      std::max<int64_t>(1, 32768 / std::max<int64_t>(args.cols, 1));  // elements longer than a barrier
+  const int64_t step = std::max<int64_t>(1, few_elements(stream) / std::max<int64_t>(args.cols, 1));
   if (args.rows <= step) return rows(0, args.rows);
   stream.each((args.rows + step - 1) / step,
               [&](int64_t task, int) { rows(task * step, std::min(args.rows, (task + 1) * step)); });

@@ -6,6 +6,7 @@
 // After foreach_target, which defines the target.
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/spread.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
@@ -73,8 +74,7 @@ void rope(const Stream& stream, const RopeArgs& args) {
     for (int64_t row = begin; row < end; row++) HWY_DYNAMIC_DISPATCH(RotateRow)(args, row);
   };
   const int64_t width = static_cast<int64_t>(args.heads) * args.rotary;
-  const int64_t step =
-      std::max<int64_t>(1, 32768 / std::max<int64_t>(width, 1));  // elements longer than a barrier
+  const int64_t step = std::max<int64_t>(1, few_elements(stream) / std::max<int64_t>(width, 1));
   if (args.rows <= step) return rows(0, args.rows);
   stream.each((args.rows + step - 1) / step,
               [&](int64_t task, int) { rows(task * step, std::min(args.rows, (task + 1) * step)); });

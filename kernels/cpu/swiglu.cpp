@@ -6,6 +6,7 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/spread.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wi::cpu::HWY_NAMESPACE {
@@ -42,13 +43,15 @@ namespace wi::cpu {
 HWY_EXPORT(SiluRange);
 
 void swiglu(const Stream& stream, const SwigluArgs& args) {
-  constexpr int64_t kStep = 16384;  // elements that take longer than a barrier
+  // Exponentials take longer than other work, so that half as many are enough for few workers.
+  const bool many = stream.workers > kFewWorkers;
+  const int64_t few = many ? kFewElementsOfMany : kFewElements / 2, step = many ? few / 4 : few;
   const auto range = [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(SiluRange)(args.gate + begin, args.up + begin, args.out + begin, end - begin);
   };
-  if (args.count <= kStep) return range(0, args.count);
-  stream.each((args.count + kStep - 1) / kStep,
-              [&](int64_t task, int) { range(task * kStep, std::min(args.count, (task + 1) * kStep)); });
+  if (args.count <= few) return range(0, args.count);
+  stream.each((args.count + step - 1) / step,
+              [&](int64_t task, int) { range(task * step, std::min(args.count, (task + 1) * step)); });
 }
 
 }  // namespace wi::cpu

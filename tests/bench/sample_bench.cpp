@@ -1,5 +1,5 @@
-// What picking a token costs a decode step, by the size of the vocabulary and what is asked for: one thread, logits as a
-// step has just written them. One JSON object per line. What is drawn is checked against tests' plain sampler
+// What picking a token costs a decode step, by the size of the vocabulary and what is asked for: one thread, but for the
+// log-probability, logits as a step has just written them. One JSON object per line. What is drawn is checked against tests' plain sampler
 // (sampler_test).
 #include <algorithm>
 #include <chrono>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "src/memory/workers.h"
 #include "src/sampling/sampler.h"
 #include "tests/bench/help.h"
 
@@ -25,6 +26,7 @@ constexpr const char* kUsage =
     "  --vocab N      logits; without it 32000 and 128256\n"
     "  --deviation D  of logits: 3 is like a model's; with 0.5 nearly all tokens are as likely\n"
     "  --rounds N     the median of so many (301)\n"
+    "  --threads N    of the log-probability (1)\n"
     "Example: sample_bench --vocab 151936\n";
 
 struct Case {
@@ -65,7 +67,7 @@ double median_us(int rounds, Work&& work) {
   return us[static_cast<size_t>(rounds) / 2];
 }
 
-void run(size_t vocab, float deviation, int rounds) {
+void run(size_t vocab, float deviation, int rounds, int threads) {
   std::mt19937_64 random(1);
   std::normal_distribution<float> normal(0, deviation);
   std::vector<float> logits(vocab);
@@ -84,8 +86,11 @@ void run(size_t vocab, float deviation, int rounds) {
           }));
   }
   volatile double sink = 0;
+  Workers workers(threads);
   print("log-probability", median_us(rounds, [&] {
-          sink = cpu_backend().log_sum_exp(logits.data(), static_cast<int64_t>(vocab));
+          workers.run(nullptr, [&](const Stream& stream) {
+            sink = cpu_backend().log_sum_exp(stream, logits.data(), static_cast<int64_t>(vocab));
+          });
         }));
 }
 
@@ -95,7 +100,7 @@ int main(int count, char** words) {
   answer_help(count, words, kUsage);
   std::vector<size_t> vocabs = {32000, 128256};
   float deviation = 3;
-  int rounds = 301;
+  int rounds = 301, threads = 1;
   for (int i = 1; i < count; i += 2) {
     const char* const value = i + 1 < count ? words[i + 1] : "";
     const double number = std::atof(value);
@@ -105,9 +110,11 @@ int main(int count, char** words) {
       deviation = static_cast<float>(number);
     else if (!std::strcmp(words[i], "--rounds") && number >= 1)
       rounds = static_cast<int>(number);
+    else if (!std::strcmp(words[i], "--threads") && number >= 1)
+      threads = static_cast<int>(number);
     else
       return std::fprintf(stderr, "sample_bench: %s %s is not understood\n%s", words[i], value, kUsage), 1;
   }
-  for (const size_t vocab : vocabs) run(vocab, deviation, rounds);
+  for (const size_t vocab : vocabs) run(vocab, deviation, rounds, threads);
   return 0;
 }
