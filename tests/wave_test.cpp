@@ -8,6 +8,7 @@
 
 #include "lookups.h"
 #include "test.h"
+#include "tests/support/counted_stream.h"
 #include "tests/support/emulated.h"
 
 namespace {
@@ -241,6 +242,44 @@ void steps_give_the_same_bits_for_any_workers(void**) {
   }
 }
 
+// Two lookups, whose segments and heads more workers share; of a group of seven heads, so that its blocks differ.
+void few_lookups_make_tasks_for_many_workers(void**) {
+  std::vector<std::unique_ptr<Scene>> scenes;
+  for (uint64_t i = 0; i < 2; i++)
+    scenes.push_back(std::make_unique<Scene>(Keys::clustered, 7, DType::f16, PolicyParams{},
+                                             std::vector<int32_t>{3000, 2900, 2800, 600}, i));
+  for_each_simd([&](const char*) {
+    std::vector<std::vector<float>> outs, lses;
+    std::vector<LookupCounters> counters;
+    for (int workers : {1, 2, 3, 16}) {
+      std::vector<Lookup> lookups = {scenes[0]->lookup->lookup, scenes[1]->lookup->lookup};
+      LookupArgs args = scenes[0]->args();
+      args.lookups = lookups.data();
+      args.count = 2;
+      CountedStream counted(workers);
+      decode_lookups(counted.stream(), cpu::wave_policy, args);
+      for (size_t i = 0; i < 2; i++) {
+        const TestLookup& lookup = *scenes[i]->lookup;
+        if (workers == 1) {
+          outs.push_back(lookup.out);
+          lses.push_back(lookup.lse);
+          counters.push_back(lookup.counters);
+        }
+        assert_memory_equal(lookup.out.data(), outs[i].data(), outs[i].size() * sizeof(float));
+        assert_memory_equal(lookup.lse.data(), lses[i].data(), lses[i].size() * sizeof(float));
+        assert_true(lookup.counters.index_bytes_read == counters[i].index_bytes_read);
+        assert_true(lookup.counters.certified_coverage_sum == counters[i].certified_coverage_sum);
+        assert_true(lookup.counters.estimated_coverage_sum == counters[i].estimated_coverage_sum);
+        assert_int_equal(lookup.counters.coverage_count, 1);
+      }
+      // Scores, where lookups are shared; ranks; attention; estimates.
+      assert_int_equal(counted.tasks().size(), workers > 4 ? 4 : 3);
+      assert_int_equal(counted.tasks().front(), workers > 4 ? 4 : 2);
+      assert_true(workers > 2 ? counted.tasks().back() >= 4 : counted.tasks().back() == 2);
+    }
+  });
+}
+
 // Published defaults over 16K tokens, averaged over queries: how many of the 100 heaviest tokens are
 // attended exactly, and the error of the output against dense attention.
 void recall_and_error_are_bounded_on_every_kind_of_keys(void**) {
@@ -301,6 +340,7 @@ int main() {
       cmocka_unit_test(both_hold_for_every_size_of_head),
       cmocka_unit_test(huge_scores_leave_everything_finite),
       cmocka_unit_test(steps_give_the_same_bits_for_any_workers),
+      cmocka_unit_test(few_lookups_make_tasks_for_many_workers),
       cmocka_unit_test(recall_and_error_are_bounded_on_every_kind_of_keys),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -251,15 +251,17 @@ void estimate_heads(const LookupArgs& args, Lookup& lookup, const EstimateScratc
   }
 }
 
-void estimate_one(const LookupArgs& args, Lookup& lookup, const EstimateScratch& zone) {
+// Blocks of heads from `first` to before `end`.
+void estimate_some(const LookupArgs& args, Lookup& lookup, const EstimateScratch& zone, int first, int end) {
   gather_extents(lookup, zone);
-  for (int first = 0; first < args.group; first += kBlockHeads) {
+  for (; first < end; first += kBlockHeads) {
     with_type_and_width(args.kv, block_width(args.group, first), [&]<DType kKv, int kHeads>() HWY_ATTR {
       estimate_heads<kKv, kHeads>(args, lookup, zone, first);
     });
   }
 }
 
+int heads_of_block() { return kBlockHeads; }
 size_t acc_floats(const LookupArgs& args) { return kBlockHeads * padded_dim(args.head_dim); }
 
 }  // namespace
@@ -271,7 +273,8 @@ HWY_AFTER_NAMESPACE();
 namespace wi::cpu {
 namespace {
 
-HWY_EXPORT(estimate_one);
+HWY_EXPORT(estimate_some);
+HWY_EXPORT(heads_of_block);
 HWY_EXPORT(acc_floats);
 
 void open_zone(const LookupArgs& args, const Lookup& lookup, EstimateScratch& zone);
@@ -280,8 +283,14 @@ void hide_retrieved(Lookup& lookup);
 }  // namespace
 
 void wave_estimate(const Stream& stream, const LookupArgs& args) {
-  stream.each(args.count, [&](int64_t number, int worker) {
-    Lookup& lookup = args.lookups[number];
+  // Lookups that are fewer than workers are shared by blocks of heads, which have nothing in common but the zone.
+  const int32_t heads_each =
+      args.count < stream.workers ? HWY_DYNAMIC_DISPATCH(heads_of_block)() : args.group;
+  const int32_t parts = (args.group + heads_each - 1) / heads_each;
+  stream.each(int64_t{args.count} * parts, [&](int64_t task, int worker) {
+    Lookup& lookup = args.lookups[task / parts];
+    const int32_t first = static_cast<int32_t>(task % parts) * heads_each;
+    const int32_t end = std::min(first + heads_each, args.group);
     if (lookup.partition_count == 0) return;
     const auto rounded = [](size_t floats) { return (floats + 15) / 16 * 16; };
     const size_t acc = rounded(HWY_DYNAMIC_DISPATCH(acc_floats)(args));
@@ -301,10 +310,12 @@ void wave_estimate(const Stream& stream, const LookupArgs& args) {
     zone.members = reinterpret_cast<uint64_t*>(zone.kept_rows + estimated);
     std::fill_n(zone.members, words, 0);
     open_zone(args, lookup, zone);
-    hide_retrieved(lookup);
-    HWY_DYNAMIC_DISPATCH(estimate_one)(args, lookup, zone);
-    lookup.counters->index_bytes_read +=  // the zone's value means
-        lookup.estimated_count * static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
+    const bool covers = first <= lookup.coverage_head && lookup.coverage_head < end;
+    if (covers) hide_retrieved(lookup);
+    HWY_DYNAMIC_DISPATCH(estimate_some)(args, lookup, zone, first, end);
+    if (covers)                             // and so is the one who counts
+      lookup.counters->index_bytes_read +=  // the zone's value means
+          lookup.estimated_count * static_cast<int64_t>(row_bytes(args.kv, args.head_dim));
   });
 }
 

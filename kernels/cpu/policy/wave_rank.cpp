@@ -331,21 +331,29 @@ HWY_EXPORT(mass_slope);
 HWY_EXPORT(steady_lse);
 
 size_t query_floats(const LookupArgs& args) { return HWY_DYNAMIC_DISPATCH(padded_query_floats)(args); }
-void rank_partitions(const LookupArgs& args, const Lookup& lookup, const RankScratch& scratch) {
+void score_partitions(const LookupArgs& args, const Lookup& lookup, const SegmentRun& run, std::byte* query) {
   // The headers tell where everything else is: ask for all of them at once.
-  for (int32_t s = 0; s < lookup.segment_count; s++)
+  for (int32_t s = run.first; s < run.end; s++)
     for (size_t line = 0; line < sizeof(WaveHeader); line += 64)
       __builtin_prefetch(static_cast<const std::byte*>(lookup.segments[s].index) + line);
-  pack_score_query(lookup.query, args.group, args.head_dim, args.scale, scratch.query);
+  pack_score_query(lookup.query, args.group, args.head_dim, args.scale, query);
+  size_t at = run.partitions_before;
+  for (int32_t s = run.first; s < run.end; s++) {
+    if (lookup.segments[s].partitions == 0) continue;
+    const WaveIndex index = wave_view(lookup.segments[s].index);
+    const bool more = s + 1 < run.end && lookup.segments[s + 1].partitions > 0;
+    score_centroids(query, args.group, args.head_dim, index,
+                    more ? wave_view(lookup.segments[s + 1].index) : index, lookup.scores + at,
+                    static_cast<size_t>(lookup.partition_count));
+    at += static_cast<size_t>(index.clusters);
+  }
+}
+void rank_partitions(const LookupArgs& args, const Lookup& lookup, const RankScratch& scratch) {
   size_t at = 0;
   for (int32_t s = 0; s < lookup.segment_count; s++) {
     if (lookup.segments[s].partitions == 0) continue;
     const WaveIndex index = wave_view(lookup.segments[s].index);
-    const bool more = s + 1 < lookup.segment_count && lookup.segments[s + 1].partitions > 0;
-    score_centroids(scratch.query, args.group, args.head_dim, index,
-                    more ? wave_view(lookup.segments[s + 1].index) : index, lookup.scores + at,
-                    static_cast<size_t>(lookup.partition_count));
-    std::copy_n(index.sizes, index.clusters, scratch.sizes + at);  // while it is in the cache
+    std::copy_n(index.sizes, index.clusters, scratch.sizes + at);
     at += static_cast<size_t>(index.clusters);
   }
   HWY_DYNAMIC_DISPATCH(rank_one)(args, lookup, scratch);

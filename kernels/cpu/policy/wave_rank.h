@@ -16,7 +16,16 @@ struct RankScratch {
   int32_t* sizes;    // (n + kRankRoom)
 };
 
-// Fills lookup.scores, the partitions' sizes, and each partition's rank: the sum over the group of the softmax,
+// Segments [first, end) of a lookup, whose partitions before them are so many.
+struct SegmentRun {
+  int32_t first, end;
+  size_t partitions_before;
+};
+
+// Fills what the run's partitions have in lookup.scores. query: score_query_bytes() of scratch.
+void score_partitions(const LookupArgs& args, const Lookup& lookup, const SegmentRun& run, std::byte* query);
+
+// Fills the partitions' sizes and, from lookup.scores, each partition's rank: the sum over the group of the softmax,
 // over the lookup's partitions, of what its best token likely scores, q·c/√d + kWaveBestAbove · |q| · radius /
 // d; as the bits of a float in [0, kRankLimit], which compare as the ranks do (NaN counts as 0).
 void rank_partitions(const LookupArgs& args, const Lookup& lookup, const RankScratch& scratch);

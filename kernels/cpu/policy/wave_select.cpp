@@ -65,11 +65,16 @@ int64_t covering(const LookupArgs& args, const Lookup& lookup, Clusters& cluster
 void write_zones(Lookup& lookup, const Clusters& clusters, int64_t retrieved, int64_t estimated);
 int64_t bytes_ranked(const LookupArgs& args, const Lookup& lookup, const Clusters& clusters);
 
-void select_one(const Stream& stream, int worker, const LookupArgs& args, Lookup& lookup) {
+// The lookup's scores are there, or are to be filled first.
+enum class Scores { there, wanted };
+
+void select_one(const Stream& stream, int worker, const LookupArgs& args, Lookup& lookup, Scores scores) {
   lookup.retrieved_count = lookup.estimated_count = 0;
   if (lookup.partition_count == 0) return;
   const Zones& zones = lookup.zones;
   Clusters clusters = scratch_for(stream, worker, args, lookup);
+  if (scores == Scores::wanted)
+    score_partitions(args, lookup, {0, lookup.segment_count, 0}, clusters.rank.query);
   rank_partitions(args, lookup, clusters.rank);
   number_clusters(lookup, clusters);
   fill_buckets(clusters);
@@ -88,11 +93,47 @@ void select_one(const Stream& stream, int worker, const LookupArgs& args, Lookup
   count_zones(lookup, tokens, bytes_ranked(args, lookup, clusters));
 }
 
+// Into how many runs of segments a lookup is cut for its scores, a third to a half of select's time: 1, but where
+// workers are more than twice the lookups and clusters so many that packing the query for each run is little beside them.
+int32_t score_runs(const Stream& stream, const LookupArgs& args) {
+  constexpr int32_t kClustersOfRun = 256;
+  if (2 * args.count >= stream.workers) return 1;
+  int32_t most = 0;  // clusters
+  for (int32_t i = 0; i < args.count; i++) most = std::max(most, args.lookups[i].partition_count);
+  return std::clamp(most / kClustersOfRun, 1, stream.workers / args.count);
+}
+
+// Of so many runs with about as many clusters each: whole segments, each in the run that its first cluster is in.
+SegmentRun score_run(const Lookup& lookup, int32_t run, int32_t runs) {
+  const auto begin_of = [&](int64_t number) { return number * lookup.partition_count / runs; };
+  SegmentRun out = {.first = 0, .end = 0, .partitions_before = 0};
+  int64_t at = 0;
+  for (; out.first < lookup.segment_count && at < begin_of(run); out.first++)
+    at += lookup.segments[out.first].partitions;
+  out.partitions_before = static_cast<size_t>(at);
+  for (out.end = out.first; out.end < lookup.segment_count && at < begin_of(run + 1); out.end++)
+    at += lookup.segments[out.end].partitions;
+  return out;
+}
+
 }  // namespace
 
 void wave_select(const Stream& stream, const LookupArgs& args) {
-  stream.each(args.count,
-              [&](int64_t task, int worker) { select_one(stream, worker, args, args.lookups[task]); });
+  if (args.count == 0) return;
+  const int32_t runs = score_runs(stream, args);
+  if (runs > 1)
+    stream.each(int64_t{args.count} * runs, [&](int64_t task, int worker) {
+      const Lookup& lookup = args.lookups[task / runs];
+      const SegmentRun run = score_run(lookup, static_cast<int32_t>(task % runs), runs);
+      if (run.first == run.end) return;
+      std::byte* query =
+          stream.worker_scratch(stream.self, worker, score_query_bytes(args.group, args.head_dim));
+      score_partitions(args, lookup, run, query);
+    });
+  const Scores scores = runs > 1 ? Scores::there : Scores::wanted;
+  stream.each(args.count, [&](int64_t task, int worker) {
+    select_one(stream, worker, args, args.lookups[task], scores);
+  });
 }
 
 namespace {
