@@ -1,6 +1,7 @@
 // attend against softmax attention in f64: head dims, groups, runs, types, chunks, every instruction set.
 #include "lookups.h"
 #include "test.h"
+#include "tests/support/counted_stream.h"
 #include "tests/support/edged.h"
 #include "tests/support/emulated.h"
 
@@ -167,6 +168,14 @@ void attend_gives_the_same_bits_for_any_workers_and_company(void**) {
   }
 }
 
+void a_lookup_of_some_thousand_tokens_makes_tasks_for_many_workers(void**) {
+  Built built({64, 7, DType::f16, {4, 8000}, {}});
+  CountedStream counted(16);
+  cpu::attend(counted.stream(), built.args);
+  assert_int_equal(counted.tasks().size(), 1);
+  assert_int_equal(counted.tasks()[0], 8);
+}
+
 }  // namespace
 
 int main() {
@@ -179,6 +188,7 @@ int main() {
       cmocka_unit_test(attend_of_one_token_is_its_value),
       cmocka_unit_test(attend_of_nothing_is_zero_with_lse_minus_infinity),
       cmocka_unit_test(attend_gives_the_same_bits_for_any_workers_and_company),
+      cmocka_unit_test(a_lookup_of_some_thousand_tokens_makes_tasks_for_many_workers),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
