@@ -336,7 +336,7 @@ WI_API wi_status wi_device_get_info(int32_t index, wi_device_info* info_out, wi_
  *   runtime_out  out: a new handle
  * Errors: WI_E_UNSUPPORTED for what is no name of a device, and for a spill_folder beside one; WI_E_DEVICE, with the
  * reason, for one that is not there or cannot be used; WI_E_IO for a spill_folder in which no file can be made,
- * or one of a block not be written or read, as on a full disk. Thread-safe. */
+ * or on whose disk a block cannot be written or read; a full one is no error before it is needed. Thread-safe. */
 WI_API wi_status wi_runtime_create(const wi_runtime_params* params, wi_runtime** runtime_out,
                                    wi_error* error);
 WI_API wi_runtime* wi_runtime_retain(wi_runtime* runtime);

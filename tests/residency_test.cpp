@@ -673,8 +673,9 @@ void tasks_of_more_than_the_budget_run_side_by_side(void**) {
   for (uint64_t i = 0; i < kTasks; ++i) {
     std::vector<int32_t> written;
     while (written.size() < kSteps && tasks[i]->wait(-1)) {
-      for (const Event& event : tasks[i]->poll(kSteps))
+      tasks[i]->poll(kSteps, [&](size_t, const Event& event) {
         if (event.token >= 0) written.push_back(event.token);
+      });
       if (tasks[i]->ended() && tasks[i]->info().status != WI_OK) break;
     }
     assert_string_equal(tasks[i]->info().message.c_str(), "");

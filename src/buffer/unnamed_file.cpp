@@ -97,7 +97,8 @@ uint64_t direct_alignment([[maybe_unused]] int file, uint64_t untold) {
   return untold;
 }
 
-// What is wrong with the disk at the moment, if only that it is full, says nothing of that: it is thrown.
+// A disk that is full at the moment takes no block, and may have room when it is asked for: that its file system took the
+// flag has to do. What else is wrong says nothing of it: it is thrown.
 bool UnnamedFile::works(std::byte* block) {
   std::memset(block, 0, block_bytes_);
   FileRead read{{file_, block_bytes_}, 0, block_bytes_, block};
@@ -106,8 +107,10 @@ bool UnnamedFile::works(std::byte* block) {
     finish_read(read);
     if (read.done < read.bytes) throw_errno(WI_E_IO, "cannot read the spill file in " + folder_, read.error);
   } catch (const Error& error) {
-    if (error.native_code() != EINVAL && error.native_code() != EOPNOTSUPP) throw;
-    return false;
+    const int code = error.native_code();
+    const bool full = code == ENOSPC || code == EDQUOT;
+    if (!full && code != EINVAL && code != EOPNOTSUPP) throw;
+    return full;
   }
   [[maybe_unused]] const int cut = ftruncate(file_, 0);  // else it is in the place of what comes
   return true;

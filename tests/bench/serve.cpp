@@ -129,7 +129,7 @@ void serve(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const 
   }
   for (Request& request : requests) {
     while (!request.task->ended()) {
-      request.task->poll(1000);
+      request.task->poll(1000, [](size_t, const Event&) {});
       request.task->wait(100'000'000);
     }
     request.task->abandon();  // the last notification is over
