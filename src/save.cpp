@@ -139,11 +139,10 @@ std::shared_ptr<Session> Session::load(std::shared_ptr<Runtime> runtime, std::sh
     session->prompt_end_ = image.prompt_end;
     session->prompt_sealed_end_ = image.prompt_sealed_end;
   }
-  if (anew || params.policy_params.local_window != saved.policy_params.local_window)
-    session->grows_from_ = session->sealed_now();
-  else if (image.grows_from >= 0)
+  const bool goes_on = !anew && params.policy_params.local_window == saved.policy_params.local_window;
+  if (goes_on && image.grows_from >= 0)
     session->grows_from_ = {image.grows_from, image.grows_from_sealed_end};
-  else if (image.prompt_end > 0)
+  else if (goes_on && image.prompt_end > 0)
     session->grows_from_ = {image.prompt_end, image.prompt_sealed_end};
   else
     session->grows_from_ = session->sealed_now();
