@@ -316,6 +316,23 @@ void a_full_disk_leaves_the_old_file(void**) {
   assert_int_equal(std::system(("umount " + disk).c_str()), 0);
 }
 
+// One that is killed in between has given its file away already.
+void what_was_given_to_the_old_file_s_owner_is_removed_too(void**) {
+  if (geteuid() != 0) return std::printf("  files cannot be given away: skipped\n"), void();
+  constexpr uid_t kOther = 1234, kThird = 1235;
+  Folder folder;
+  const std::string path = folder.file("s");
+  save(path, "old", Temporary::unnamed);
+  assert_int_equal(chown(path.c_str(), kOther, 0), 0);
+  for (const uid_t owner : {kOther, kThird}) {
+    const std::string left = folder.file(".waveinfer-save-left");
+    spill(left, "half");
+    assert_int_equal(chown(left.c_str(), owner, 0), 0);
+    save(path, "new", Temporary::unnamed);
+    assert_int_equal(folder.entries(), owner == kOther ? 1 : 2);
+  }
+}
+
 // A child saves again and again until it is killed. The file is always whole, and the next save leaves
 // nothing but it.
 void what_killed_savers_leave_the_next_save_removes(void**) {
@@ -407,6 +424,7 @@ int main() {
       cmocka_unit_test(a_limit_on_lengths_is_an_error_and_no_signal),
       cmocka_unit_test(each_call_of_a_save_may_fail_once),
       cmocka_unit_test(a_full_disk_leaves_the_old_file),
+      cmocka_unit_test(what_was_given_to_the_old_file_s_owner_is_removed_too),
       cmocka_unit_test(what_killed_savers_leave_the_next_save_removes),
       cmocka_unit_test(a_living_savers_file_is_left_alone),
       cmocka_unit_test(what_was_left_is_removed_where_only_writers_may_lock),

@@ -20,9 +20,10 @@ int open_to_lock(int folder, const char* name) {
   return file >= 0 ? file : openat(folder, name, O_RDONLY | kFlags);
 }
 
-bool is_left(int file) {
+bool is_left(int file, uid_t given_to) {
   struct stat status {};
-  return fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() && lock(file);
+  return fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+         (status.st_uid == geteuid() || status.st_uid == given_to) && lock(file);
 }
 
 // It may have gone meanwhile, and its name be another's.
@@ -41,7 +42,7 @@ bool lock_own(int file) {
   return fstat(file, &status) == 0 && status.st_nlink > 0;
 }
 
-void remove_leftovers(int folder, const char* prefix) {
+void remove_leftovers(int folder, const char* prefix, uid_t given_to) {
   const int readable = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (readable < 0) return;
   DIR* entries = fdopendir(readable);
@@ -53,7 +54,7 @@ void remove_leftovers(int folder, const char* prefix) {
     if (std::strncmp(entry->d_name, prefix, std::strlen(prefix)) != 0) continue;
     const int file = open_to_lock(folder, entry->d_name);
     if (file < 0) continue;
-    if (is_left(file) && is_named(file, folder, entry->d_name)) unlinkat(folder, entry->d_name, 0);
+    if (is_left(file, given_to) && is_named(file, folder, entry->d_name)) unlinkat(folder, entry->d_name, 0);
     close(file);
   }
   closedir(entries);

@@ -137,7 +137,7 @@ int open_named(const std::string& folder) {
 
 int open_nameless(const std::string& folder) {
   if (const int within = open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); within >= 0) {
-    remove_leftovers(within, kPrefix);
+    remove_leftovers(within, kPrefix, geteuid());
     close(within);
   }
   int file;

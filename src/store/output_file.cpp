@@ -31,7 +31,7 @@ void sync_piece(int file, uint64_t offset, uint64_t bytes, const std::string& pa
 OutputFile::OutputFile(const std::string& path, Temporary kind) : path_(path) {
   try {
     follow(path);
-    remove_leftovers(folder_, kPrefix);
+    remove_leftovers(folder_, kPrefix, had_file_ ? owner_ : geteuid());
     const mode_t mode = had_file_ ? 0600 : 0666;
     if (kind == Temporary::unnamed) open_unnamed(mode);
     if (file_ < 0) open_named(mode);
