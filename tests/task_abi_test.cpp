@@ -503,6 +503,37 @@ void a_cancelled_task_does_not_wait_for_a_text_of_another(void**) {
   assert_true(goes_on);
 }
 
+// Against the header, as a callback and a main loop may; their texts are whoever's was last.
+void two_who_poll_at_once_get_each_event_once(void**) {
+  const std::vector<int32_t> prompt = some_tokens(64);
+  const wi_task_params params = prompt_of(prompt, length(400));
+  Session session = create_session(world->model.get());
+  Task task = submit(session.get(), &params);
+  std::atomic<bool> ended{false};
+  std::atomic<int> got{0}, ends{0};
+  const auto poll = [&] {
+    wi_error failure = sized<wi_error>();
+    std::vector<wi_event> events(8, sized<wi_event>());
+    while (!ended) {
+      uint64_t count = 0;
+      if (wi_task_poll(task.get(), events.data(), events.size(), &count, &failure) != WI_OK) break;
+      for (uint64_t i = 0; i < count; ++i) {
+        if (events[i].kind == WI_EVENT_TOKEN)
+          ++got;
+        else
+          ++ends, ended = true;
+      }
+    }
+  };
+  std::thread other(poll);
+  poll();
+  other.join();
+  auto info = sized<wi_task_info>();
+  assert_works(wi_task_get_info(task.get(), &info, error));
+  assert_int_equal(ends, 1);
+  assert_int_equal(got, info.answer_tokens);
+}
+
 void polling_never_waits(void**) {
   constexpr double kLimit = 50;
   const std::vector<int32_t> prompt = some_tokens(length(6000));
@@ -1060,6 +1091,7 @@ int main() {
       cmocka_unit_test(a_long_text_stalls_nobody_while_it_is_tokenised),
       cmocka_unit_test(a_task_is_cancelled_while_its_text_is_tokenised),
       cmocka_unit_test(a_cancelled_task_does_not_wait_for_a_text_of_another),
+      cmocka_unit_test(two_who_poll_at_once_get_each_event_once),
       cmocka_unit_test(polling_never_waits),
       cmocka_unit_test(a_poll_does_not_sleep_for_the_engine_that_it_interrupts),
       cmocka_unit_test(no_event_is_missed_whoever_waits),

@@ -1,6 +1,6 @@
 // One request that the engine works on, as its host sees it: a state, and events that wait to be fetched. The
 // engine's thread writes, any thread of the host reads. Events go through a queue of one writer and one reader, so that
-// a poll takes no lock: the host that is woken may have just taken the engine's processor, whatever that held.
+// a poll takes no lock of the engine's: the host that is woken may have just taken its processor, whatever that held.
 #pragma once
 
 #include <algorithm>
@@ -48,10 +48,11 @@ class Task {
   Task& operator=(const Task&) = delete;
 
   // ---- the host's side ----
-  // Takes up to `most` events from the front and hands them to give(place, event), one thread at a time. Their texts
-  // are valid until the next call. Returns how many there were.
+  // Takes up to `most` events from the front and hands them to give(place, event). Their texts are valid until the next
+  // call. Returns how many there were. Threads of the host's that poll at once get each event once.
   template <class Give>
   size_t poll(size_t most, Give&& give) {
+    const std::lock_guard lock(polling_);
     const uint64_t taken = taken_.load(std::memory_order_relaxed);
     returned_.store(taken, std::memory_order_release);
     const auto count =
@@ -142,6 +143,7 @@ class Task {
   Stored* spare_ = nullptr;  // room for one more
   Stored* const last_;       // the last event's, which takes no memory: a task never ends without it
   // The host's:
+  std::mutex polling_;
   Stored* read_;
   // Both sides':
   std::atomic<uint64_t> emitted_{0}, taken_{0};  // events
