@@ -136,6 +136,31 @@ static void tiny_model_opens_with_its_weights_in_place(void**) {
   assert_true(model->tokenizer->ends_generation(1) && !model->tokenizer->ends_generation(0));
 }
 
+// Which stands in the file by the model's name alone.
+static void white_space_behind_the_tokens_of_a_phi_3_is_theirs(void**) {
+  TempFolder folder;
+  GgufBuilder file = tiny_gguf();
+  auto tokens = tiny_tokens();
+  tokens[0] = "<s>";
+  file.texts("tokenizer.ggml.tokens", tokens);
+  const std::string text = "<|user|> \n the<|end|> <s>\n";
+  const auto byte = [](char c) {  // an unprintable one's place is its number's among those
+    return 3 + static_cast<int32_t>(static_cast<unsigned char>(c));
+  };
+  const int32_t the = 260;
+  for (const char* name : {"My PHI-3 mini", "phi3-small"}) {
+    file.text("general.name", name);
+    const auto model = Model::open(folder.write("phi.gguf", file.bytes()));
+    assert_true(model->tokenizer->encode(text, false, true) ==
+                (std::vector<int32_t>{2, the, 1, 0, byte('\n')}));
+    assert_int_equal(model->tokenizer->encode(text, false, false).front(), byte('<'));
+  }
+  file.text("general.name", "Phi-4 mini");
+  const auto model = Model::open(folder.write("other.gguf", file.bytes()));
+  assert_true(model->tokenizer->encode(text, false, true) ==
+              (std::vector<int32_t>{2, byte(' '), byte('\n'), byte(' '), the, 1, byte(' '), 0, byte('\n')}));
+}
+
 // -1, as converters write it; a BOS that nobody asked for and nobody has.
 static void a_file_may_say_that_it_lacks_a_token(void**) {
   TempFolder folder;
@@ -305,6 +330,7 @@ int main() {
                               cmocka_unit_test(tensors_are_found_at_any_alignment),
                               cmocka_unit_test(half_floats_are_read_exactly),
                               cmocka_unit_test(tiny_model_opens_with_its_weights_in_place),
+                              cmocka_unit_test(white_space_behind_the_tokens_of_a_phi_3_is_theirs),
                               cmocka_unit_test(a_file_may_say_that_it_lacks_a_token),
                               cmocka_unit_test(mapping_outlives_the_file_name),
                               cmocka_unit_test(split_set_opens_as_one_model),

@@ -22,7 +22,6 @@ constexpr size_t kLongestToken = size_t{64} << 10;
 
 void validate(Vocabulary& vocabulary);
 void check_id(const Vocabulary& vocabulary, const char* field, int64_t index, int32_t id);
-std::vector<AddedToken> added_by_kind(const Vocabulary& vocabulary);
 
 }  // namespace
 
@@ -36,6 +35,20 @@ std::unique_ptr<const Tokenizer> Tokenizer::create(Vocabulary vocabulary, Watch*
     default:
       return make_byte_bpe(std::move(vocabulary), watch);
   }
+}
+
+std::vector<AddedToken> added_by_kind(const Vocabulary& vocabulary) {
+  std::vector<AddedToken> added;
+  for (size_t i = 0; i < vocabulary.kinds.size(); ++i) {
+    const TokenKind kind = vocabulary.kinds[i];
+    const bool special = kind == TokenKind::control || kind == TokenKind::unknown;
+    if (!special && kind != TokenKind::user_defined) continue;
+    AddedToken token;
+    token.token = static_cast<int32_t>(i);
+    token.special = special;
+    added.push_back(token);
+  }
+  return added;
 }
 
 bool Tokenizer::ends_generation(int32_t token) const {
@@ -201,20 +214,6 @@ void validate(Vocabulary& vocabulary) {
     check(id >= 0, WI_E_FORMAT, "added[", i, "] is ", id);
     check_id(vocabulary, "added", static_cast<int64_t>(i), id);
   }
-}
-
-std::vector<AddedToken> added_by_kind(const Vocabulary& vocabulary) {
-  std::vector<AddedToken> added;
-  for (size_t i = 0; i < vocabulary.kinds.size(); ++i) {
-    const TokenKind kind = vocabulary.kinds[i];
-    const bool special = kind == TokenKind::control || kind == TokenKind::unknown;
-    if (!special && kind != TokenKind::user_defined) continue;
-    AddedToken token;
-    token.token = static_cast<int32_t>(i);
-    token.special = special;
-    added.push_back(token);
-  }
-  return added;
 }
 
 void check_id(const Vocabulary& vocabulary, const char* field, int64_t index, int32_t id) {

@@ -56,7 +56,7 @@ struct Vocabulary {
   std::vector<float> scores;        // sentencepiece
   std::vector<TokenKind> kinds;     // (tokens)
   std::vector<std::string> merges;  // both kinds of BPE: "left right", best first
-  // Nothing: every control, unknown and user-defined token, without flags.
+  // Nothing: added_by_kind().
   std::optional<std::vector<AddedToken>> added;
   int32_t bos = -1, eos = -1, unknown = -1;
   std::vector<int32_t> end_of_generation;  // every token that ends an answer (eos, <|im_end|>, <|eot_id|>, …)
@@ -68,6 +68,9 @@ struct Vocabulary {
   bool ignore_merges = false;         // llama-3: a whole word in the vocabulary is one token
   bool fuse_unknown = false;          // char_bpe: unknown characters in a row are one token
 };
+
+// Every control, unknown and user-defined token, without flags.
+std::vector<AddedToken> added_by_kind(const Vocabulary& vocabulary);
 
 class Tokenizer {
  public:

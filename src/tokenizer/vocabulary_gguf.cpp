@@ -16,6 +16,7 @@ void read_kinds(const Gguf& gguf, Vocabulary* vocabulary);
 void read_scores(const Gguf& gguf, Vocabulary* vocabulary);
 void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary);
 void know_by_text(Vocabulary* vocabulary, Watch* watch);
+void flag_by_name(std::string name, Vocabulary* vocabulary);
 std::vector<std::string> copied(const std::vector<std::string_view>& texts, Watch* watch);
 void read_chat_templates(const Gguf& gguf, VocabularyFile* file);
 
@@ -59,6 +60,7 @@ VocabularyFile vocabulary_from_gguf(const Gguf& gguf, Watch* watch) {
         gguf.where("tokenizer.ggml.bos_token_id"), " is missing, but add_bos_token is true");
   vocabulary.add_bos = vocabulary.add_bos && vocabulary.bos >= 0;
   know_by_text(&vocabulary, watch);
+  flag_by_name(std::string(gguf.find_text("general.name").value_or("")), &vocabulary);
   add_known_ends(&vocabulary, watch);
   read_chat_templates(gguf, &file);
   return file;
@@ -169,6 +171,19 @@ void know_by_text(Vocabulary* vocabulary, Watch* watch) {
     if (!end && !holds(infill, text)) continue;
     if (vocabulary->kinds[id] != TokenKind::unknown) vocabulary->kinds[id] = TokenKind::control;
     if (end) vocabulary->end_of_generation.push_back(static_cast<int32_t>(id));
+  }
+}
+
+// What tokens do to the text beside them stands in no GGUF file. Phi-3's take the white space behind them along, but for
+// the three that it had before, and llama.cpp knows them by the model's name.
+void flag_by_name(std::string name, Vocabulary* vocabulary) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  if (name.find("phi-3") == std::string::npos && name.find("phi3") == std::string::npos) return;
+  vocabulary->added = added_by_kind(*vocabulary);
+  for (AddedToken& token : *vocabulary->added) {
+    const std::string& text = vocabulary->tokens[static_cast<size_t>(token.token)];
+    token.rstrip = text != "<unk>" && text != "<s>" && text != "<|endoftext|>";
   }
 }
 
