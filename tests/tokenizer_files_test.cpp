@@ -354,6 +354,40 @@ int64_t controls(const Ids& ids) {
   return std::count_if(ids.begin(), ids.end(), [](int32_t id) { return id == 1 || id == 2; });
 }
 
+// As transformers does it: of a folder of Mistral's with so many tokens, saved before it was mended there.
+void words_of_a_mistral_are_mended_where_the_folder_asks_for_it(void**) {
+  const auto ids = [](const json& file, const json& asked, const json& config) {
+    const json companions = {{"config", config}, {"tokenizer_config", {{"fix_mistral_regex", asked}}}};
+    return Tokenizer::create(read(file, companions, 101'000))->encode("helloWorld don't", false, false);
+  };
+  json file = tokenizer_json(fixture("class-llama-byte-level")), mended = file;
+  for (json* one : {&file, &mended})
+    for (int i = 1000; i <= 101'000 - 1; ++i) (*one)["model"]["vocab"]["none " + std::to_string(i)] = i;
+  mended["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = kTekkenPattern;
+  mended["model"]["merges"].push_back("o W");
+  file["model"]["merges"].push_back("o W");
+  for (json* one : {&file, &mended}) (*one)["model"]["vocab"]["oW"] = 999;
+  const json old = {{"model_type", "mistral"}, {"transformers_version", "4.57.3"}};
+  const Ids as_stored = ids(file, false, old), wanted = ids(mended, false, old);
+  assert_true(as_stored != wanted);
+  const auto saved_by = [](const char* version) {
+    return json{{"model_type", "mistral"}, {"transformers_version", version}};
+  };
+  for (const json& config :
+       {old, json{{"model_type", "mistral"}}, saved_by("5.0.0.dev0"), saved_by("5.0.0rc1")})
+    assert_true(ids(file, true, config) == wanted);
+  for (const json& config :
+       {saved_by("5.0.0"), saved_by("5.1.0.dev0"), saved_by("10.0.0"), json{{"model_type", "llama"}}})
+    assert_true(ids(file, true, config) == as_stored);
+  assert_true(ids(file, nullptr, old) == as_stored);
+  json few = file;
+  few["model"]["vocab"] = tokenizer_json(fixture("class-llama-byte-level"))["model"]["vocab"];
+  few["model"]["vocab"]["oW"] = 999;
+  assert_true(ids(few, true, old) == as_stored);
+  file["pre_tokenizer"] = file["pre_tokenizer"]["pretokenizers"][1];
+  assert_error(WI_E_UNSUPPORTED, "fix_mistral_regex", ids(file, true, old));
+}
+
 void control_tokens_of_a_template_pass_the_normalizer(void**) {
   const auto nfc = open_normalized("nfc");
   const auto hello = Conversation().own("<s>").of_host("e\u0301te\u0301 <s>").own("</s>");
@@ -477,6 +511,7 @@ int main() {
       cmocka_unit_test(what_is_not_implemented_is_refused_by_name),
       cmocka_unit_test(names_of_tokens_reach_templates_wherever_they_stand),
       cmocka_unit_test(a_tokenizer_class_that_is_not_the_files_is_refused_by_name),
+      cmocka_unit_test(words_of_a_mistral_are_mended_where_the_folder_asks_for_it),
       cmocka_unit_test(control_tokens_of_a_template_pass_the_normalizer),
       cmocka_unit_test(no_normalizer_makes_a_control_token_of_host_text),
       cmocka_unit_test(a_normalizer_may_not_make_a_text_grow_without_end),

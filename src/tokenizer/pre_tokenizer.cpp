@@ -34,10 +34,6 @@ constexpr const char* kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kDigits3 = R"(\p{N}{1,3})";
 constexpr const char* kCjkKana = R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)";
 constexpr const char* kDeepseekV3 =
@@ -94,7 +90,7 @@ const Family* find_family(std::string_view name) {
        false,
        {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}},
       {{kGpt4o}, false, {"gpt-4o", "llama4"}},
-      {{kTekken}, true, {"tekken"}},
+      {{kTekkenPattern}, true, {"tekken"}},
       {{kDigits3, kCjkKana, kDeepseekV3}, false, {"deepseek-v3", "hunyuan-dense"}},
       {{kNewline, kDeepseekLetters, kDeepseekPunctuation, kSpacesAtEnd, kDeepseekCjk, kNumber},
        false,
@@ -108,9 +104,9 @@ const Family* find_family(std::string_view name) {
 }
 
 bool is_known(std::string_view pattern) {
-  for (const char* known :
-       {kLlama3, kQwen2, kGpt2, kGpt4o, kTekken, kDigits3, kCjkKana, kDeepseekV3, kNewline, kDeepseekLetters,
-        kDeepseekPunctuation, kSpacesAtEnd, kDeepseekCjk, kNumber, kDigit, kLetters, kPunctuation})
+  for (const char* known : {kLlama3, kQwen2, kGpt2, kGpt4o, kTekkenPattern, kDigits3, kCjkKana, kDeepseekV3,
+                            kNewline, kDeepseekLetters, kDeepseekPunctuation, kSpacesAtEnd, kDeepseekCjk,
+                            kNumber, kDigit, kLetters, kPunctuation})
     if (pattern == known) return true;
   return false;
 }

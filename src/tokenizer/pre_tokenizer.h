@@ -31,6 +31,12 @@ struct SplitStep {
   bool operator==(const SplitStep&) const = default;
 };
 
+// The words of Mistral's newer tokenizers.
+inline constexpr const char* kTekkenPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 class PreTokenizer {
  public:
   // By the name that GGUF files use ("llama-bpe", "qwen2", …). Throws WI_E_UNSUPPORTED for an unknown one.

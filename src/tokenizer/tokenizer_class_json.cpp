@@ -2,12 +2,14 @@
 // tokenizer.json and build what is done to text themselves, whatever the file says of it. What they build is
 // taken on where it differs in what such files are known to differ in; else the folder is refused by name, as it is
 // for one of those classes that is not known here. All other classes leave the file as it is. Whether BOS comes first
-// is the file's post-processor's to say, but for classes that have their own.
+// is the file's post-processor's to say, but for classes that have their own. And fix_mistral_regex, which is no class's.
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "src/error.h"
 #include "src/tokenizer/pattern_dialect.h"
+#include "src/tokenizer/pre_tokenizer.h"
 #include "src/tokenizer/vocabulary_json.h"
 
 namespace wi {
@@ -100,6 +102,12 @@ Json own_names(const std::string& name) {
   if (name == "Qwen2Tokenizer")
     return {{"unk_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}, {"pad_token", "<|endoftext|>"}};
   return Json::object();
+}
+
+// Before 5.0.0, of which there were also "5.0.0.dev0" and "5.0.0rc1".
+bool is_before_5(const std::string& version) {
+  if (version.starts_with("5.0.0")) return version.size() > 5 && !version.starts_with("5.0.0.post");
+  return std::atoi(version.c_str()) < 5;
 }
 
 class Rebuilt {
@@ -290,6 +298,24 @@ BuiltByClass apply_tokenizer_class(const TokenizerTexts& texts, const Json& root
   }
   built.names = own_names(name);
   return built;
+}
+
+void mend_mistral_words(const TokenizerTexts& texts, const Json& words, const Json& root, size_t tokens,
+                        Vocabulary* vocabulary) {
+  constexpr size_t kMostOfOthers =
+      100'000;  // as transformers tells these tokenizers from Mistral's older ones
+  const JsonFields asked(words, kConfigFile);
+  if (!asked.find_bool("fix_mistral_regex").value_or(false) || tokens <= kMostOfOthers) return;
+  const JsonTree config = parse_or_empty(texts.config, "config.json", texts.watch);
+  const JsonFields model(*config, "config.json");
+  if (model.find_text("model_type") != "mistral" ||
+      !is_before_5(model.find_text("transformers_version").value_or("")))
+    return;
+  const std::vector<const Json*> steps = tokenizer_steps(root, "pre_tokenizer", "pretokenizers");
+  check(steps.size() > 1 && JsonFields(*steps[0], kTokenizerFile).find_text("type") == "Split",
+        WI_E_UNSUPPORTED, asked.at("fix_mistral_regex"), " is true, supported where ", kTokenizerFile,
+        "'s pre_tokenizer is a sequence that begins with a Split");
+  vocabulary->splits->front() = {kTekkenPattern, Behavior::isolated, false};
 }
 
 }  // namespace wi

@@ -51,6 +51,7 @@ VocabularyFile vocabulary_from_json(const TokenizerTexts& texts, int32_t vocab) 
   }
   const JsonTree words = tokenizer_words(texts, built);
   refuse_unsupported_words(*words);
+  mend_mistral_words(texts, *words, root, ids.size(), &vocabulary);
   read_chat_templates(texts, *words, &file);
   return file;
 }

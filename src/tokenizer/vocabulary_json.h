@@ -45,6 +45,11 @@ struct BuiltByClass {
 BuiltByClass apply_tokenizer_class(const TokenizerTexts& texts, const Json& root, const JsonFields& model,
                                    Vocabulary* vocabulary);
 
+// words: tokenizer_config.json. Tokenizers of Mistral's with this many tokens were saved with another's pattern of words;
+// where the folder asks for that (fix_mistral_regex) and was saved before transformers 5, theirs takes its place.
+void mend_mistral_words(const TokenizerTexts& texts, const Json& words, const Json& root, size_t tokens,
+                        Vocabulary* vocabulary);
+
 // What names tokens, as one object: tokenizer_config.json with what special_tokens_map.json says in its place, if that
 // is read at all, over the class's own names.
 JsonTree tokenizer_words(const TokenizerTexts& texts, const BuiltByClass& built);
