@@ -55,8 +55,10 @@ NO_UTF8 = [b"\xff", b"\xc3", b"a\xc3", b"\xc3 a", b"\xe4\xb8", b"a\xe4\xb8b", b"
            b"\xf4\x90\x80\x80", b"x\xfe\xffy", b"\x80" * 40, b"\xf0\x9f\x98\x80\x80 ok"]
 
 
-def write_gguf(path, fixture, pre):
+def write_gguf(path, fixture, pre, name=None):
     writer = gguf.GGUFWriter(path, "llama")
+    if name:
+        writer.add_name(name)
     writer.add_context_length(64)
     writer.add_embedding_length(32)
     writer.add_block_count(1)
@@ -151,6 +153,8 @@ def check(name, fixture, library, folder, texts, tally):
           "of them", flush=True)
     for alias in ALIASES[name]:
         check_alias(name, alias, fixture, library, path, sound, tally)
+    if name == "sentencepiece":
+        check_phi3(fixture, library, path, texts, tally)
 
 
 def check_bos(name, ours, theirs, tally):
@@ -174,6 +178,21 @@ def check_alias(name, alias, fixture, library, path, sound, tally):
         tally.fail(f"{alias} (as {name})", repr(text), ours.tokenize(text.encode(), special=special), "llama.cpp",
                    theirs.tokenize(text.encode(), special=special))
     print(f"  {alias}: {len(sound) - len(different)} of {len(sound)} equal{'' if tally.failed == before else '  FAILED'}", flush=True)
+
+
+def check_phi3(fixture, library, path, texts, tally):
+    """Whose tokens take white space along, as the model's name has llama.cpp do: there ASCII's alone, here the model's own tokenizer's"""
+    texts = [text for text in texts if not any(c.isspace() and not c.isascii() for c in text)]
+    end = "<|endoftext|>"  # which llama.cpp wants every such file to have
+    fixture = fixture | {"tokens": fixture["tokens"][:-1] + [end], "kinds": fixture["kinds"][:-1] + [3]}
+    write_gguf(path, fixture, None, "Tiny Phi-3")
+    ours, theirs, marks = library.open(path), llama.Model(path, vocab_only=True), ["<unk>", "<s>", "</s>", "<|end|>", end]
+    cases = [(mark.join(text[at:at + 5] for at in range(0, len(text), 5)) + mark, special)
+             for text, mark in zip(texts, marks * len(texts)) for special in (False, True)]
+    different = [case for case in cases if ours.tokenize(case[0].encode(), special=case[1]) != theirs.tokenize(case[0].encode(), special=case[1])]
+    for text, special in different:
+        tally.fail("phi-3", repr(text), "special" if special else "plain")
+    print(f"  Tiny Phi-3: {len(cases) - len(different)} of {len(cases)} equal to llama.cpp", flush=True)
 
 
 def write_model(folder, vocab, config):
