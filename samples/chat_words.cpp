@@ -2,8 +2,10 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <memory>
 #include <stdexcept>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +14,11 @@ namespace sample {
 namespace {
 
 constexpr const char* kHead = "a conversation of wi_chat: %zu messages, %zu bytes\n";
+
+std::string resolved(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr), &std::free);
+  return real ? real.get() : path;
+}
 
 std::string head_of(size_t messages, size_t bytes) {
   char line[128];
@@ -47,14 +54,17 @@ std::vector<Message> messages_of(const std::string& words, const std::string& na
   return messages;
 }
 
-WordsFile::WordsFile(std::string path)
-    : path_(std::move(path)), temporary_(path_ + "." + std::to_string(getpid())) {
-  struct stat there {};
-  if (stat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
-    throw std::runtime_error(path_ + " is not a regular file");
-  unlink(temporary_.c_str());  // of a process that had this one's number
-  file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+// What it replaces keeps its place behind a link, its owner and who may read it.
+WordsFile::WordsFile(const std::string& path) : path_(resolved(path)), temporary_(path_ + ".saving") {
+  struct stat old {};
+  const bool replaces = stat(path_.c_str(), &old) == 0;
+  if (replaces && !S_ISREG(old.st_mode)) throw std::runtime_error(path_ + " is not a regular file");
+  unlink(temporary_.c_str());  // of a save that was killed
+  file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
   if (file_ < 0) fail("create");
+  if (!replaces) return;
+  const bool same_owner = fchown(file_, old.st_uid, old.st_gid) == 0;
+  fchmod(file_, old.st_mode & (same_owner ? 07777 : 0700));
 }
 
 WordsFile::~WordsFile() {

@@ -18,7 +18,7 @@ std::vector<Message> messages_of(const std::string& words, const std::string& na
 // A file that replaces the one at `path` when it is put in its place; else nothing of it is left.
 class WordsFile {
  public:
-  explicit WordsFile(std::string path);
+  explicit WordsFile(const std::string& path);
   ~WordsFile();
   WordsFile(const WordsFile&) = delete;
   WordsFile& operator=(const WordsFile&) = delete;

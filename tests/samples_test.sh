@@ -280,6 +280,21 @@ words_that_are_not_whole_are_refused() {
   refuses_to_load_cut
 }
 
+# A conversation that nobody else may read stays so, and where it is; nothing is left of a save that was killed.
+words_keep_their_mode_and_their_place() {
+  rm -rf kept && mkdir -p kept/elsewhere
+  printf '/save kept/session\n' >save_kept.txt
+  "$bin/wi_chat" --model "$model" <save_kept.txt >/dev/null 2>chat.err || broken "wi_chat failed"
+  mv kept/session.words kept/elsewhere/words
+  ln -s elsewhere/words kept/session.words
+  chmod 600 kept/session kept/elsewhere/words
+  : >kept/elsewhere/words.saving
+  { echo hello; cat save_kept.txt; } | "$bin/wi_chat" --model "$model" --max-tokens 2 >/dev/null 2>chat.err || broken "wi_chat failed"
+  [ "$(stat -c %a kept/session kept/elsewhere/words | xargs)" = '600 600' ] || broken "modes are $(stat -c '%a %n' kept/* kept/elsewhere/*)"
+  [ -L kept/session.words ] && grep -qx hello kept/elsewhere/words || broken "the link's file is not the new one"
+  [ "$(find kept -type f | wc -l)" = 2 ] || broken "there are $(find kept)"
+}
+
 refuses_to_load_cut() {
   "$bin/wi_chat" --model "$model" <load_cut.txt >/dev/null 2>stderr.txt && broken "these were loaded: $(cat cut.session.words)"
   one_line_with "cut.session.words is damaged" wi_chat
@@ -460,6 +475,7 @@ for claim in tokens_come_back_as_the_same_text \
   a_template_is_tried_before_the_conversation \
   lines_may_end_as_elsewhere_and_begin_with_a_slash \
   words_that_are_not_whole_are_refused \
+  words_keep_their_mode_and_their_place \
   a_save_that_fails_leaves_what_was_there \
   chat_stays_a_conversation_when_answers_fail \
   chat_is_ended_by_ctrl_c_only_when_it_comes_twice \
@@ -476,4 +492,4 @@ for claim in tokens_come_back_as_the_same_text \
   "$claim"
   echo "[       OK ] $claim"
 done
-echo "[  PASSED  ] 34 test(s)."
+echo "[  PASSED  ] 35 test(s)."
