@@ -818,7 +818,7 @@ typedef struct wi_memory_plan {
 enum wi_event_kind {
   WI_EVENT_TOKEN = 0,
   WI_EVENT_END = 1, /* the token ends the answer; text is what was held back: an incomplete code point, what
-                       might have become a stop string */
+                       might have become a stop string, or what is before one that the code point completes */
   /* The token completes one of the stop strings; text is what was held back before that. Since 0.2 */
   WI_EVENT_STOP = 2,
   /* Of tasks only, each without a token (token is -1) and the last event of its task; since 0.2: */

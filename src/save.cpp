@@ -44,7 +44,7 @@ auto load_named(const std::string& path, const std::function<Params(const Params
   } catch (const Error& error) {
     const bool of_file =
         error.code() == WI_E_FORMAT || error.code() == WI_E_UNSUPPORTED || error.code() == WI_E_MISMATCH;
-    if (!of_file || choosing || std::string_view(error.what()).find(path) != std::string_view::npos) throw;
+    if (!of_file || choosing || std::string_view(error.what()).starts_with(path + ": ")) throw;
     throw_error(error.code(), concat(path, ": ", error.what()), error.native_code());
   }
 }

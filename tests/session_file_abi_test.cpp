@@ -307,6 +307,16 @@ void what_is_wrong_with_a_file_is_said_with_its_path(void**) {
   refused("nonsense and more of it", WI_E_FORMAT, path + ": magic at byte 0: this is not a session file");
   refused(damaged, WI_E_FORMAT, path + ": checksum at byte ");
   refused(bytes.substr(0, bytes.size() - 1), WI_E_FORMAT, path + ": file_bytes at byte 16");
+  // Whatever words the path has in common with what is said.
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path);
+  wi_session* none = nullptr;
+  for (const char* name : {"s", "checksum", "byte"}) {
+    std::ofstream(name, std::ios::binary) << damaged;
+    assert_fails(WI_E_FORMAT, (std::string(name) + ": checksum at byte ").c_str(),
+                 wi_session_load(world->model.get(), name, nullptr, nullptr, &none, error));
+  }
+  std::filesystem::current_path(before);
   auto policy = sized<wi_policy_params>();
   policy.name = "full";
   auto params = sized<wi_session_params>();

@@ -9,7 +9,7 @@ namespace wi {
 
 void SlowPlane::refuse() const {
   fail(WI_E_FORMAT, extent->file().name(),
-       " is damaged or was changed since it was opened: keys and values do not match their checksum");
+       ": damaged, or changed since it was opened: keys and values do not match their checksum");
 }
 
 SlowKv::SlowKv(std::shared_ptr<SpillFile> file, std::shared_ptr<PageCache> cache, SpillExtent extent,

@@ -33,7 +33,7 @@ void InputFile::read(uint64_t offset, void* to, size_t bytes) {
     const ssize_t got = pread(file_, out, bytes, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_errno(WI_E_IO, "cannot read " + path_, errno);
-    check(got > 0, WI_E_FORMAT, path_, " ends at byte ", offset, ": it became shorter while it was read");
+    check(got > 0, WI_E_FORMAT, path_, ": ends at byte ", offset, ", it became shorter while it was read");
     out += got;
     offset += static_cast<uint64_t>(got);
     bytes -= static_cast<size_t>(got);
