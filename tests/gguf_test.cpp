@@ -5,6 +5,7 @@
 #include "src/files/mapped_file.h"
 #include "src/memory/workers.h"
 #include "src/model/model.h"
+#include "src/tokenizer/vocabulary.h"
 #include "support/model_files.h"
 #include "test.h"
 
@@ -161,6 +162,18 @@ static void white_space_behind_the_tokens_of_a_phi_3_is_theirs(void**) {
               (std::vector<int32_t>{2, byte(' '), byte('\n'), byte(' '), the, 1, byte(' '), 0, byte('\n')}));
 }
 
+static void a_template_that_is_named_again_is_the_same(void**) {
+  GgufBuilder file = tiny_gguf();
+  file.text("tokenizer.chat_template", "default's");
+  file.text("tokenizer.chat_template.tools", "of tools");
+  file.texts("tokenizer.chat_templates", {"tools", "default", "tools", "none", "tools"});
+  const std::string bytes = file.bytes();
+  const auto templates = vocabulary_from_gguf(Gguf::parse(as_bytes(bytes), "templates")).chat_templates;
+  assert_int_equal(templates.size(), 2);
+  assert_true(templates[0].first == "default" && templates[1].first == "tools" &&
+              templates[1].second == "of tools");
+}
+
 // -1, as converters write it; a BOS that nobody asked for and nobody has.
 static void a_file_may_say_that_it_lacks_a_token(void**) {
   TempFolder folder;
@@ -175,7 +188,19 @@ static void a_file_may_say_that_it_lacks_a_token(void**) {
   file.remove("tokenizer.ggml.bos_token_id");
   model = Model::open(folder.write("none.gguf", file.bytes()));
   assert_true(!model->tokenizer->vocabulary().add_bos);
-  file.u32("tokenizer.ggml.padding_token_id", 261);
+  // SentencePiece's have their places all the same.
+  GgufBuilder pieces = tiny_gguf();
+  pieces.text("tokenizer.ggml.model", "llama");
+  pieces.numbers("tokenizer.ggml.scores", GgufType::f32, std::vector<float>(kTinyVocab));
+  for (const char* key : {"bos", "eos", "unknown"})
+    pieces.u32(concat("tokenizer.ggml.", key, "_token_id"), UINT32_MAX);
+  const std::string bytes = pieces.bytes();
+  const Vocabulary vocabulary = vocabulary_from_gguf(Gguf::parse(as_bytes(bytes), "pieces")).vocabulary;
+  assert_true(vocabulary.bos == 1 && vocabulary.eos == 2 && vocabulary.unknown == 0 && vocabulary.add_bos);
+
+  file.u32("tokenizer.ggml.padding_token_id", 261);  // that of a table which was longer: a template's at most
+  Model::open(folder.write("none.gguf", file.bytes()));
+  file.u32("tokenizer.ggml.eot_token_id", 261);
   assert_error(WI_E_FORMAT, "is 261, must be in [0, 260]",
                Model::open(folder.write("none.gguf", file.bytes())));
 }
@@ -331,6 +356,7 @@ int main() {
                               cmocka_unit_test(half_floats_are_read_exactly),
                               cmocka_unit_test(tiny_model_opens_with_its_weights_in_place),
                               cmocka_unit_test(white_space_behind_the_tokens_of_a_phi_3_is_theirs),
+                              cmocka_unit_test(a_template_that_is_named_again_is_the_same),
                               cmocka_unit_test(a_file_may_say_that_it_lacks_a_token),
                               cmocka_unit_test(mapping_outlives_the_file_name),
                               cmocka_unit_test(split_set_opens_as_one_model),

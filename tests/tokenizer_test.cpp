@@ -271,7 +271,10 @@ void no_mark_is_joined_from_a_host_s_text(void**) {
   add_merge(bytes, "<", "t");
   const int32_t other = add_special(bytes, "<t>", TokenKind::user_defined);
   bytes.merges.push_back("<t >");
-  for (const auto& [vocabulary, id] : {std::make_pair(pieces, mark), std::make_pair(bytes, other)}) {
+  Vocabulary controls = bytes;  // where an ordinary word was made one
+  controls.kinds[static_cast<size_t>(other)] = TokenKind::control;
+  for (const auto& [vocabulary, id] :
+       {std::make_pair(pieces, mark), std::make_pair(bytes, other), std::make_pair(controls, other)}) {
     const auto tokenizer = Tokenizer::create(vocabulary);
     const std::string text = "<t>a<t>";
     const TextRange host = {3, text.size()};
@@ -326,6 +329,9 @@ void create_refuses_what_does_not_fit(void**) {
   assert_error(WI_E_FORMAT, "lacks byte 65", with([](V& v) { v.tokens[65] = "?A"; })());
   assert_error(WI_E_FORMAT, "special token of 2000 bytes",
                with([](V& v) { add_special(v, std::string(2000, 'x')); })());
+  assert_error(WI_E_UNSUPPORTED, "have 5000000 bytes, at most 4194304", with([](V& v) {
+                 for (int i = 0; i < 5000; ++i) add_special(v, std::string(1000, 'x'));
+               })());
   assert_error(WI_E_FORMAT, "does not compile", with([](V& v) { v.splits = splits("a)"); })());
   assert_error(WI_E_FORMAT, "scores is empty", {
     V v = small_sentencepiece();

@@ -107,6 +107,7 @@ ByteBpe::ByteBpe(Vocabulary moved, Watch* watch) : Bpe(std::move(moved), watch) 
       words_.insert(piece(static_cast<int32_t>(i), true), static_cast<int32_t>(i));
   }
   merges_ = read_merges(*this, watch);
+  withhold(merges_.specials);
 }
 
 std::unique_ptr<TokenizerBase::Encoder> ByteBpe::make_encoder(size_t text_bytes, Withheld withheld,

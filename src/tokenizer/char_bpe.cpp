@@ -99,6 +99,7 @@ CharBpe::CharBpe(Vocabulary moved, Watch* watch) : Bpe(std::move(moved), watch) 
   whole_words_ = vocabulary().ignore_merges;
   read_tokens(watch);
   merges_ = read_merges(*this, watch);
+  withhold(merges_.specials);
   check_fallback();
   cuts_ = !vocabulary().ignore_merges && spaces_begin_words(watch);
 }

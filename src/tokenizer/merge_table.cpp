@@ -1,5 +1,6 @@
 #include "src/tokenizer/merge_table.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "src/error.h"
@@ -26,7 +27,10 @@ MergeTable read_merges(const Tokenizer& tokenizer, Watch* watch) {
     check(right_id >= 0, WI_E_FORMAT, "merges[", i, "] names \"", right, "\", which tokens lacks");
     check(joined >= 0, WI_E_FORMAT, "merges[", i, "] makes \"", left, right, "\", which tokens lacks");
     table.insert(left_id, right_id, {static_cast<uint32_t>(i), joined});
+    if (tokenizer.vocabulary().kinds[static_cast<size_t>(joined)] == TokenKind::control)
+      table.specials.push_back(joined);
   }
+  std::sort(table.specials.begin(), table.specials.end());
   return table;
 }
 

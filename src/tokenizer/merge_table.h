@@ -29,6 +29,8 @@ class MergeTable {
   }
   Merge find(int32_t left, int32_t right) const { return slots_[position(key(left, right))].merge; }
 
+  std::vector<int32_t> specials;  // control tokens that merges make, ascending
+
  private:
   static constexpr uint64_t kFree = UINT64_MAX;
   struct Slot {

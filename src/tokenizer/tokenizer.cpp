@@ -19,6 +19,8 @@ namespace {
 
 // Those of real models have some hundreds.
 constexpr size_t kLongestToken = size_t{64} << 10;
+// All those that are looked for in text, together; searches keep some fifty times that. Models of speech have 1 MB.
+constexpr size_t kMostAddedBytes = size_t{4} << 20;
 
 void validate(Vocabulary& vocabulary);
 void check_id(const Vocabulary& vocabulary, const char* field, int64_t index, int32_t id);
@@ -81,7 +83,10 @@ std::vector<int32_t> TokenizerBase::encode_beside(std::string_view text, std::sp
                                                   std::string_view literals) const {
   Poll poll(nullptr);
   const std::vector<int32_t> marks = marks_.find(literals, poll);
-  return encode_parts(text, false, {true, plain, 0, marks}, poll);
+  std::vector<int32_t> bound;
+  std::merge(marks.begin(), marks.end(), joined_specials_.begin(), joined_specials_.end(),
+             std::back_inserter(bound));
+  return encode_parts(text, false, {true, plain, 0, bound}, poll);
 }
 
 // As the library tokenizers goes about it: tokens of the text as it is come first, what lies between them is
@@ -209,11 +214,15 @@ void validate(Vocabulary& vocabulary) {
     check_id(vocabulary, "end_of_generation", static_cast<int64_t>(i), vocabulary.end_of_generation[i]);
   }
   if (!vocabulary.added) vocabulary.added = added_by_kind(vocabulary);
+  size_t bytes = 0;
   for (size_t i = 0; i < vocabulary.added->size(); ++i) {
     const int32_t id = (*vocabulary.added)[i].token;
     check(id >= 0, WI_E_FORMAT, "added[", i, "] is ", id);
     check_id(vocabulary, "added", static_cast<int64_t>(i), id);
+    bytes += vocabulary.tokens[static_cast<size_t>(id)].size();
   }
+  check(bytes <= kMostAddedBytes, WI_E_UNSUPPORTED, "control tokens and added ones have ", bytes,
+        " bytes, at most ", kMostAddedBytes, " are supported");
 }
 
 void check_id(const Vocabulary& vocabulary, const char* field, int64_t index, int32_t id) {

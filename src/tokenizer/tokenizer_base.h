@@ -37,7 +37,8 @@ class TokenizerBase : public Tokenizer {
     virtual ~Encoder() = default;
     virtual void append(std::string_view text, std::vector<int32_t>& ids) = 0;
   };
-  // Tokens that nothing is joined to, ascending: a template's marks, which parts of a host's text may spell.
+  // Tokens that nothing is joined to, ascending: a template's marks and control tokens, which parts of a host's text may
+  // spell.
   using Withheld = std::span<const int32_t>;
   static bool holds(Withheld tokens, int32_t token) {
     return !tokens.empty() && std::binary_search(tokens.begin(), tokens.end(), token);
@@ -55,6 +56,8 @@ class TokenizerBase : public Tokenizer {
   int32_t unknown_for(unsigned char byte) const;
   // Called by the constructor of the model for every token, in order.
   void add_piece(std::string_view bytes);
+  // Likewise, once: control tokens that text would be joined to, ascending.
+  void withhold(std::vector<int32_t> specials) { joined_specials_ = std::move(specials); }
 
  private:
   std::vector<int32_t> encode_parts(std::string_view text, bool add_bos, const ControlTokens& control,
@@ -66,6 +69,7 @@ class TokenizerBase : public Tokenizer {
   Normalizer normalizer_, rewrites_;
   SpecialTokens specials_, normalized_specials_;
   TemplateMarks marks_;
+  std::vector<int32_t> joined_specials_;
   std::string piece_bytes_;
   std::vector<size_t> piece_offsets_{0};  // (tokens + 1)
 };

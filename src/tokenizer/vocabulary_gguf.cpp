@@ -1,9 +1,11 @@
 // The tokenizer of a GGUF file: the arrays tokenizer.ggml.*, checked against each other.
 #include <algorithm>
 #include <optional>
+#include <unordered_set>
 
 #include "src/error.h"
 #include "src/files/gguf.h"
+#include "src/text_hash.h"
 #include "src/tokenizer/pre_tokenizer.h"
 #include "src/tokenizer/vocabulary.h"
 
@@ -18,7 +20,7 @@ void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary);
 void know_by_text(Vocabulary* vocabulary, Watch* watch);
 void flag_by_name(std::string name, Vocabulary* vocabulary);
 std::vector<std::string> copied(const std::vector<std::string_view>& texts, Watch* watch);
-void read_chat_templates(const Gguf& gguf, VocabularyFile* file);
+void read_chat_templates(const Gguf& gguf, VocabularyFile* file, Watch* watch);
 
 }  // namespace
 
@@ -57,12 +59,13 @@ VocabularyFile vocabulary_from_gguf(const Gguf& gguf, Watch* watch) {
   vocabulary.add_bos = stated.value_or(vocabulary.add_bos);
   read_special_ids(gguf, &vocabulary);
   check(!stated.value_or(false) || vocabulary.bos >= 0, WI_E_FORMAT,
-        gguf.where("tokenizer.ggml.bos_token_id"), " is missing, but add_bos_token is true");
+        gguf.where("tokenizer.ggml.bos_token_id"),
+        gguf.find("tokenizer.ggml.bos_token_id") ? " is -1" : " is missing", ", but add_bos_token is true");
   vocabulary.add_bos = vocabulary.add_bos && vocabulary.bos >= 0;
   know_by_text(&vocabulary, watch);
   flag_by_name(std::string(gguf.find_text("general.name").value_or("")), &vocabulary);
   add_known_ends(&vocabulary, watch);
-  read_chat_templates(gguf, &file);
+  read_chat_templates(gguf, &file, watch);
   return file;
 }
 
@@ -129,12 +132,12 @@ void read_scores(const Gguf& gguf, Vocabulary* vocabulary) {
   vocabulary->scores = gguf.floats("tokenizer.ggml.scores");
 }
 
-// SentencePiece files may leave out what is 1, 2 and 0 in nearly all of them.
+// SentencePiece files may leave out what is 1, 2 and 0 in nearly all of them, or say -1 and mean that, as llama.cpp has it.
 void read_special_ids(const Gguf& gguf, Vocabulary* vocabulary) {
   const bool sentencepiece =
       vocabulary->model == Vocabulary::Model::sentencepiece && vocabulary->tokens.size() > 2;
   const auto id = [&](const char* key, int32_t otherwise) {
-    return gguf.find(key) ? find_token(gguf, key, *vocabulary).value_or(-1) : otherwise;
+    return gguf.find(key) ? find_token(gguf, key, *vocabulary).value_or(otherwise) : otherwise;
   };
   vocabulary->bos = id("tokenizer.ggml.bos_token_id", sentencepiece ? 1 : -1);
   vocabulary->eos = id("tokenizer.ggml.eos_token_id", sentencepiece ? 2 : -1);
@@ -188,22 +191,28 @@ void flag_by_name(std::string name, Vocabulary* vocabulary) {
 }
 
 // tokenizer.chat_template is the default, tokenizer.chat_template.NAME another one.
-void read_chat_templates(const Gguf& gguf, VocabularyFile* file) {
+void read_chat_templates(const Gguf& gguf, VocabularyFile* file, Watch* watch) {
   const std::string key = "tokenizer.chat_template";
   if (const auto text = gguf.find_text(key.c_str()); text && !text->empty())
     file->chat_templates.emplace_back("default", *text);
   std::vector<std::string_view> names;
-  if (gguf.find("tokenizer.chat_templates")) names = gguf.texts("tokenizer.chat_templates");
+  if (gguf.find("tokenizer.chat_templates")) names = gguf.texts("tokenizer.chat_templates", watch);
+  std::unordered_set<std::string_view, TextHash> seen = {"default"};
   for (const std::string_view name : names) {
-    const auto text = gguf.find_text(concat(key, '.', name).c_str());
-    if (text && name != "default") file->chat_templates.emplace_back(name, *text);
+    tick(watch);
+    if (!seen.insert(name).second) continue;
+    if (const auto text = gguf.find_text(concat(key, '.', name).c_str()))
+      file->chat_templates.emplace_back(name, *text);
   }
   const Vocabulary& vocabulary = file->vocabulary;
   const auto add = [&](const char* name, int32_t id) {
     if (id >= 0) file->special_texts.emplace_back(name, vocabulary.tokens[static_cast<size_t>(id)]);
   };
+  // Beyond the tokens where a converter did not take the model's own padding along.
   const auto add_key = [&](const char* name, const char* id_key) {
-    add(name, find_token(gguf, id_key, vocabulary).value_or(-1));
+    const auto id = gguf.find_integer(id_key, INT64_MIN, INT64_MAX);
+    if (id && *id >= 0 && *id < static_cast<int64_t>(vocabulary.tokens.size()))
+      add(name, static_cast<int32_t>(*id));
   };
   add("bos_token", vocabulary.bos);
   add("eos_token", vocabulary.eos);
