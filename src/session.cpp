@@ -477,12 +477,15 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
 SealedAt Session::sealed_now() const { return {sequence_.tokens(), sequence_.sealed_end()}; }
 
 // Up to where the sequence was sealed when it had so many tokens, as far as that is known: behind a prompt units are
-// sealed at fixed tokens.
+// sealed at fixed tokens, by the step that then computes the next one.
 int64_t Session::sealed_at(int64_t tokens) const {
-  if (tokens >= grows_from_.tokens)
-    return sealed_while_decoding(params_.policy_params, grows_from_.sealed_end, tokens);
+  const auto since = [&](const SealedAt& at) {
+    if (tokens == at.tokens) return at.sealed_end;
+    return sealed_while_decoding(params_.policy_params, at.sealed_end, tokens - 1);
+  };
+  if (tokens >= grows_from_.tokens) return since(grows_from_);
   if (!prompt_logits_ || tokens < prompt_end_) return kSealedUnknown;
-  return sealed_while_decoding(params_.policy_params, prompt_sealed_end_, tokens);
+  return since({prompt_end_, prompt_sealed_end_});
 }
 
 // The last token that is left becomes pending: the next call computes its logits anew. At the end of a prompt

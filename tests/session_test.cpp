@@ -423,6 +423,42 @@ void a_cut_brings_back_what_other_parameters_made(void**) {
 
 // A step settles what is sealed: a prompt that comes after it leaves that as it is. One that is not made does not, nor one
 // of a batch that another session's failure ends.
+// Its next token is still to be computed, and what that step seals is not sealed yet: a prompt that comes then finds it
+// as it was, too.
+void a_cut_seals_no_more_than_was_sealed(void**) {
+  auto rt = runtime();
+  SessionParams params = session_params(rt, "wave");
+  params.policy_params.segment_tokens = 512;
+  params.policy_params.decode_segment_tokens = 64;
+  params.policy_params.local_window = 128;
+  params.prefix_reuse = false;
+  for (const bool narrower : {false, true}) {
+    auto session = Session::create(rt, model(), params);
+    session->prefill(prompt(700), {}, nullptr);
+    if (narrower) {  // which has units to catch up with
+      SessionParams other = params;
+      other.policy_params.local_window = 16;
+      session = session->fork_as(other, nullptr);
+    }
+    std::vector<std::shared_ptr<Session>> then;
+    for (int i = 0; i < 500; ++i) {
+      session->accept(i * 37 % 100, nullptr);
+      then.push_back(session->fork());
+    }
+    for (size_t i = 0; i < then.size(); ++i) {
+      const auto cut = session->fork();
+      cut->truncate(701 + static_cast<int64_t>(i));
+      assert_int_equal(cut->stats().segments, then[i]->stats().segments);
+      if (i % 21 != 0 && cut->stats().segments == then[i > 0 ? i - 1 : i]->stats().segments) continue;
+      const auto as_then = then[i]->fork();
+      cut->prefill(prompt(600), {}, nullptr);
+      as_then->prefill(prompt(600), {}, nullptr);
+      assert_int_equal(cut->stats().segments, as_then->stats().segments);
+      assert_true(max_difference(logits_of(*cut), logits_of(*as_then)) == 0);
+    }
+  }
+}
+
 void a_step_that_fails_settles_nothing(void**) {
   auto rt = runtime();
   auto params = session_params(rt, "wave");
@@ -907,6 +943,7 @@ int main() {
       cmocka_unit_test(truncate_into_a_segment_goes_back_exactly),
       cmocka_unit_test(a_cut_brings_back_the_bits_that_were_there),
       cmocka_unit_test(a_cut_brings_back_what_other_parameters_made),
+      cmocka_unit_test(a_cut_seals_no_more_than_was_sealed),
       cmocka_unit_test(a_step_that_fails_settles_nothing),
       cmocka_unit_test(a_session_ends_where_the_model_is_not_computed_any_more),
       cmocka_unit_test(nearly_equal_models_share_nothing),
