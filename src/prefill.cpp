@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "src/cancel.h"
 
@@ -21,7 +22,7 @@ void finish(const Step& step, const Sequence& sequence);
 }  // namespace
 
 void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_t> tokens,
-                   PrefillLogits wanted, float* logits_out) {
+                   PrefillLogits wanted, float* logits_out, int64_t unwanted) {
   const Stream queued = given.work.on_device(given.stream);
   const Workspace::Running running(given.work);
   const Step step{given.backend, queued, given.model, given.work, given.buffer, given.rows_alike};
@@ -30,10 +31,28 @@ void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_
     const auto count = static_cast<size_t>(piece_of(left));
     const PrefillLogits of_piece =
         wanted == PrefillLogits::last && done + count < tokens.size() ? PrefillLogits::none : wanted;
-    run_piece(step, sequence, sequence.tokens() + static_cast<int64_t>(done), tokens.subspan(done, count),
-              of_piece, logits_out);
+    const int64_t position = sequence.tokens() + static_cast<int64_t>(done);
+    const std::span<const int32_t> piece = tokens.subspan(done, count);
     done += count;
-    if (wanted == PrefillLogits::all) logits_out += count * static_cast<size_t>(step.model.config.vocab);
+    if (wanted != PrefillLogits::all) {
+      run_piece(step, sequence, position, piece, of_piece, logits_out);
+      continue;
+    }
+    const size_t vocab = static_cast<size_t>(step.model.config.vocab);
+    const int64_t left_out = std::min(static_cast<int64_t>(count), unwanted);
+    UnsetFloats room;
+    float* const out = left_out > 0 ? room.at_least(count * vocab) : logits_out;
+    run_piece(step, sequence, position, piece, of_piece, out);
+    const int64_t kept = static_cast<int64_t>(count) - left_out;
+    if (left_out > 0) {
+      given.stream.each(kept, [&](int64_t i, int) {
+        std::memcpy(logits_out + static_cast<size_t>(i) * vocab,
+                    out + static_cast<size_t>(left_out + i) * vocab, vocab * sizeof(float));
+      });
+      throw_if_cancelled(given.stream);
+    }
+    logits_out += static_cast<size_t>(kept) * vocab;
+    unwanted -= left_out;
   }
 }
 

@@ -11,9 +11,9 @@ namespace wi {
 enum class PrefillLogits { none, last, all };
 
 // Writes the chunk's keys and values after sequence.tokens(), where room is reserved; commits nothing.
-// logits_out: (1, vocab) for last, (tokens, vocab) for all.
+// logits_out: (1, vocab) for last, (tokens - unwanted, vocab) for all, of which the first ones are nobody's.
 void prefill_chunk(const Step& step, Sequence& sequence, std::span<const int32_t> tokens,
-                   PrefillLogits wanted, float* logits_out);
+                   PrefillLogits wanted, float* logits_out, int64_t unwanted = 0);
 
 // Tokens per chunk: enough that reading (and dequantising) the weights is a few percent of the products. The first
 // chunk of all has the sink besides, so that the following ones begin where segments may end.

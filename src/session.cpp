@@ -239,10 +239,9 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
   const bool all = !params.logits.empty();
   auto workspace = runtime_->workspace();
   const Step step{runtime_->backend, stream, *model_, *workspace, runtime_->buffer.get()};
-  UnsetFloats room;  // the pending token's row is not the caller's
-  float* all_out = !all          ? nullptr
-                   : done < skip ? room.at_least(static_cast<size_t>(count) * vocab)
-                                 : params.logits.data() + static_cast<size_t>(done - skip) * vocab;
+  const int64_t unwanted = std::max<int64_t>(skip - done, 0);  // the pending token's row is not the caller's
+  float* const all_out =
+      all ? params.logits.data() + static_cast<size_t>(done + unwanted - skip) * vocab : nullptr;
   float* last_out = last ? fresh_logits() : nullptr;
 
   sequence_.reserve(count);
@@ -251,8 +250,11 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
     sequence_.bring_back_tail();
     std::vector<Row> rows;
     std::vector<StepStats> row_stats(ids.size());
+    std::vector<float> room(all ? static_cast<size_t>(unwanted) * vocab : 0);
     for (int64_t i = 0; i < count; ++i) {
-      float* out = all ? all_out + static_cast<size_t>(i) * vocab : i + 1 == count ? last_out : nullptr;
+      float* const row_of_all = i < unwanted ? room.data() + static_cast<size_t>(i) * vocab
+                                             : all_out + static_cast<size_t>(i - unwanted) * vocab;
+      float* const out = all ? row_of_all : i + 1 == count ? last_out : nullptr;
       Row& row = rows.emplace_back();
       row.sequence = &sequence_;
       row.position = sequence_.tokens() + i;
@@ -271,23 +273,14 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
                   all    ? PrefillLogits::all
                   : last ? PrefillLogits::last
                          : PrefillLogits::none,
-                  all ? all_out : last_out);
+                  all ? all_out : last_out, unwanted);
   }
   sequence_.commit(count);
   const int64_t first = sequence_.tokens() - count;
   exact_.cut(first);  // of which a pending one may be computed otherwise now
   if (!sparse) exact_.add(first, sequence_.tokens());
-  if (all) {
-    if (done < skip) {
-      const float* const wanted = all_out + static_cast<size_t>(skip - done) * vocab;
-      stream.each(count - skip + done, [&](int64_t i, int) {
-        const size_t at = static_cast<size_t>(i) * vocab;
-        std::memcpy(params.logits.data() + at, wanted + at, vocab * sizeof(float));
-      });
-      throw_if_cancelled(stream);
-    }
-    if (last) std::memcpy(last_out, all_out + static_cast<size_t>(count - 1) * vocab, vocab * sizeof(float));
-  }
+  if (all && last)
+    std::memcpy(last_out, all_out + static_cast<size_t>(count - unwanted - 1) * vocab, vocab * sizeof(float));
 }
 
 void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill, const CancelToken* cancel) {

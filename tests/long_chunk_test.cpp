@@ -115,18 +115,19 @@ void a_long_chunk_is_computed_in_pieces(void**) {
   backend.embed = embed_seen;
   backend.matmul = matmul_seen;
   backend.attend_chunk = attend_chunk_seen;
-  const auto read = [&](const std::vector<int64_t>& chunks, PrefillLogits wanted) {
+  const auto read = [&](const std::vector<int64_t>& chunks, PrefillLogits wanted, int64_t unwanted = 0) {
     Sequence sequence(runtime()->pool, kv_shape_of(*model, DType::f16), 0);
     sequence.reserve(kRows);
     Workspace work;
-    std::vector<float> logits(wanted == PrefillLogits::all ? ids.size() * vocab : vocab);
+    std::vector<float> logits(
+        wanted == PrefillLogits::all ? (ids.size() - static_cast<size_t>(unwanted)) * vocab : vocab);
     seen = {};
     runtime()->workers.run(nullptr, [&](const Stream& stream) {
       float* out = logits.data();
       size_t done = 0;
       for (int64_t chunk : chunks) {
         const std::span<const int32_t> some(ids.data() + done, static_cast<size_t>(chunk));
-        prefill_chunk({backend, stream, *model, work}, sequence, some, wanted, out);
+        prefill_chunk({backend, stream, *model, work}, sequence, some, wanted, out, unwanted);
         sequence.commit(chunk);
         done += some.size();
         if (wanted == PrefillLogits::all) out += some.size() * vocab;
@@ -142,6 +143,9 @@ void a_long_chunk_is_computed_in_pieces(void**) {
     const std::vector<float> whole = read({kRows}, wanted);
     assert_int_equal(seen.most_rows, kPiece);
     assert_true(test::same_bits(whole, read({kPiece, kRows - kPiece}, wanted)));
+    if (wanted == PrefillLogits::last) continue;
+    const std::vector<float> without_first(whole.begin() + static_cast<std::ptrdiff_t>(vocab), whole.end());
+    assert_true(test::same_bits(without_first, read({kRows}, wanted, 1)));
   }
   read({kPiece + 255}, PrefillLogits::last);
   assert_int_equal(seen.most_rows, kPiece + 255);
