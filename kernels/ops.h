@@ -143,7 +143,7 @@ struct Backend {
   void (*attend)(const Stream&, const LookupArgs&);  // exact over steady and runs: writes out and lse
   void (*attend_chunk)(const Stream&, const AttendChunkArgs&);
   // These two are the host's, on a device's backend too. Natural log of the sum of exponentials, to f32 rounding; NaN
-  // counts as -infinity. One thread.
+  // counts as -infinity. The same bits from any number of workers.
   double (*log_sum_exp)(const Stream&, const float* in, int64_t count);
   void (*dequantize)(const void* in, DType type, float* out, int64_t count);  // whole blocks
   const char* (*simd)();                                                      // instruction set in use

@@ -309,7 +309,7 @@ float* Session::fresh_logits() {
 static_assert(limits::kVocab <= kMostWeighed, "every model's logits can be sampled from");
 
 // Everything about the next token that can fail; commit() then makes it the session's. alone: of a worker; null: of a
-// thread that all workers may help.
+// thread that all workers may help, behind a step.
 Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch, const Stream* alone) {
   Event event;
   next_state_ = sampler_.state();
@@ -329,10 +329,13 @@ Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch, c
   const auto add_up = [&](const Stream& stream) {
     log_sum = runtime_->backend.log_sum_exp(stream, logits_->data(), static_cast<int64_t>(logits_->size()));
   };
+  // Behind a step the other workers are there; to wake them takes as long as the sum.
+  const bool stepped = sequence_.tokens() != tokens_before_;
   if (alone)
     add_up(*alone);
   else
-    runtime_->workers.run(nullptr, add_up);
+    runtime_->workers.run(nullptr,
+                          [&](const Stream& stream) { add_up(stepped ? stream : stream.alone(stream, 0)); });
   event.logprob = log_probability((*logits_)[static_cast<size_t>(event.token)], log_sum);
   best_log_probabilities(*logits_, log_sum, static_cast<size_t>(sampling.top_logprobs), top_);
   event.top = top_;

@@ -11,8 +11,9 @@ namespace wi {
 class UnnamedFile {
  public:
   // Without a name from the start (O_TMPFILE); where the file system has no such files, it has one for the
-  // instant until that is removed, by the next one in the folder if this process is killed then. direct false: through the page cache in any case. Throws WI_E_IO, which
-  // names the folder and the reason, also where a block cannot be written or read now, as on a full disk.
+  // instant until that is removed, by the next one in the folder if this process is killed then. direct false: through
+  // the page cache in any case. Throws WI_E_IO, which names the folder and the reason, also where a block cannot be
+  // written or read now; not where the disk is full, which is no error before there is something to write.
   UnnamedFile(const std::string& folder, bool direct);
   UnnamedFile(const UnnamedFile&) = delete;
   UnnamedFile& operator=(const UnnamedFile&) = delete;

@@ -177,7 +177,9 @@ void OutputFile::put_in_place() {
     owner_ = target.st_uid;
     group_ = target.st_gid;
   }
+  flush();
   if (had_file_) {
+    // Given away when nothing is left to write: killed from here on, its file is not this user's to remove any more.
     // A group that cannot be kept must not get what the old group could do.
     struct stat own {};
     mode_t mode = mode_;
@@ -186,16 +188,20 @@ void OutputFile::put_in_place() {
         own.st_gid != group_ && fchown(file_, static_cast<uid_t>(-1), group_) != 0)
       mode = (mode & ~mode_t{070}) | (mode & mode_t{07}) << 3;
     if (fchmod(file_, mode) != 0) throw_errno(WI_E_IO, "cannot write " + path_, errno);
+    flush();
   }
-  int synced;
-  while ((synced = fsync(file_)) != 0 && errno == EINTR) {
-  }
-  if (synced != 0) throw_errno(WI_E_IO, "cannot flush " + path_, errno);
   if (!there && !temporary_[0] && link_as(name_.c_str())) return;
   if (!temporary_[0]) link_temporary();
   if (renameat(folder_, temporary_, folder_, name_.c_str()) != 0)
     throw_errno(WI_E_IO, "cannot rename onto " + path_, errno);
   temporary_[0] = 0;
+}
+
+void OutputFile::flush() {
+  int synced;
+  while ((synced = fsync(file_)) != 0 && errno == EINTR) {
+  }
+  if (synced != 0) throw_errno(WI_E_IO, "cannot flush " + path_, errno);
 }
 
 void OutputFile::close_all() noexcept {

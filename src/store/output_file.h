@@ -36,6 +36,7 @@ class OutputFile final : public ByteSink {
   bool link_as(const char* name) const;
   void link_temporary();
   void put_in_place();
+  void flush();
   void close_all() noexcept;
 
   std::string path_;  // as given, for messages
