@@ -151,7 +151,7 @@ struct Lookup {
   // (group, partition_count) q·c/√d, lookup order: segments, then partitions. Estimate may spoil them.
   float* scores = nullptr;
   // retrieve writes these: the retrieved partitions as runs in the fast tier; room for run_room, at least
-  // partition_count
+  // partition_count. Of lookups that read all segments (LookupArgs): null, and run_count is segment_count.
   KvRun* runs = nullptr;
   int32_t run_room = 0, run_count = 0;
   // output: normalised attention and its LSE (natural log) per query head of the group
@@ -168,6 +168,9 @@ struct LookupArgs {
   int32_t head_dim;
   DType kv;
   float scale;  // 1/√head_dim, applied to every q·k
+  // Of a device: each segment is read as a whole and where it lies, by attend, which takes it from the lookup's list;
+  // select and retrieve have nothing to do.
+  bool all_segments = false;
   // Of the largest lookup, for devices, which cut their work up before they see it; none changes a bit.
   int64_t usual_tokens = 0;  // attended exactly, about
   int32_t most_partitions = 0, most_segments = 0;
@@ -194,6 +197,9 @@ struct Policy {
   // Whether a lookup's stages have more in common than a lookup has parts: one worker then does them all, while
   // its cache has what select wrote and estimate reads.
   bool depth_first = false;
+  // Of a device: whether select picks every segment, each of which is one partition, so that it need not be asked where
+  // all of them are in the device's own memory.
+  bool selects_all = false;
   // Upper bounds for one head of a segment of this many tokens.
   int32_t (*most_partitions)(const PolicyParams& params, int32_t tokens);
   size_t (*index_capacity)(const PolicyParams& params, int32_t tokens, int32_t head_dim, DType kv);

@@ -273,7 +273,8 @@ void a_plan_has_as_many_blocks_as_run_at_a_time(void**) {
                         {DType::f32, 256, 4, kMost, 2},  {DType::f32, 256, 4, kLess, 1},
                         {DType::f32, 128, 1, kLess, 3},  {DType::f32, 128, 1, 99 << 10, 2}};
   for (const Case& one : cases) {
-    const LookupArgs args{nullptr, 1, one.group, one.head_dim, one.kv, 1, 6 * cuda::kLeastChunk};
+    LookupArgs args{nullptr, 1, one.group, one.head_dim, one.kv, 1};
+    args.usual_tokens = 6 * cuda::kLeastChunk;
     assert_int_equal(cuda::attend_blocks(args, 1, one.shared_bytes), one.blocks);
   }
 }

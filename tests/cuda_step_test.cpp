@@ -132,6 +132,109 @@ void a_layer_of_a_step_with_a_cache_is_its_kernels_alone(void**) {
   }
 }
 
+// The same device, whose `full` is asked what it reads of segments.
+const Backend& backend_that_asks() {
+  static BackendOnDevice both(cuda::backend());
+  const_cast<Policy*>(find_policy(both.backend, "full"))->selects_all = false;
+  return both.backend;
+}
+
+// Of `full` every segment is read where it lies: of a layer's kernels none selects and none retrieves. Where some of it is
+// in pinned memory retrieve is asked, which counts what is.
+void a_layer_under_full_selects_and_retrieves_nothing(void**) {
+  struct Case {
+    float fast_share;
+    const Backend& backend;
+    uint64_t kernels;
+  };
+  constexpr uint64_t kKernels = 9, kSelects = 1, kRetrieves = 1;
+  const Case cases[] = {{0, cuda_backend(), kKernels},
+                        {0, backend_that_asks(), kKernels + kSelects + kRetrieves},
+                        {0.3f, cuda_backend(), kKernels + kSelects + kRetrieves}};
+  for (const Case& one : cases) {
+    uint64_t calls[2];
+    for (const int32_t layers : {2, 3}) {
+      cuda_emulation::reset(test::seed());
+      cuda_emulation::allow_capture(false);
+      World device(one.backend,
+                   {.policy = "full", .fast_share = one.fast_share, .slab_bytes = 256, .layers = layers});
+      const auto session = device.session();
+      session->prefill(prompt(300), {}, nullptr);
+      assert_true(session->stats().segments > 0);
+      leave_the_device(device, *session);
+      calls[layers - 2] = steps_of(*session, 4).calls.back();
+    }
+    assert_int_equal(calls[1] - calls[0], one.kernels * cuda_emulation::kCallsOfLaunch);
+  }
+}
+
+// Nor under `wave` while nothing is sealed, which is estimated neither.
+void a_layer_without_segments_selects_and_retrieves_nothing(void**) {
+  for (const char* const policy : {"full", "wave"}) {
+    uint64_t calls[2];
+    for (const int32_t layers : {2, 3}) {
+      cuda_emulation::reset(test::seed());
+      cuda_emulation::allow_capture(false);
+      World device(cuda_backend(), {.policy = policy, .layers = layers});
+      const auto session = device.session();
+      session->prefill(prompt(20), {}, nullptr);
+      calls[layers - 2] = steps_of(*session, 4).calls.back();
+      assert_int_equal(session->stats().segments, 0);
+    }
+    assert_int_equal(calls[1] - calls[0], 9 * cuda_emulation::kCallsOfLaunch);
+  }
+}
+
+// With and without graphs, of a batch of several lengths that seal segments, with keys and values in pinned memory or
+// none: the bits and the counts of a backend that is asked.
+void full_says_the_same_without_being_asked(void**) {
+  needs_padding_cleared();
+  for (const float share : {0.0f, 0.3f}) {
+    struct Said {
+      std::vector<int32_t> tokens;
+      std::vector<std::vector<float>> logits;
+      std::vector<uint64_t> counts;
+      bool operator==(const Said&) const = default;
+    };
+    const auto life = [&](const Backend& backend, bool graphs) {
+      cuda_emulation::reset(test::seed());
+      cuda_emulation::allow_capture(graphs);
+      World device(backend, {.policy = "full", .fast_share = share});
+      const auto one = device.session(), other = device.session();
+      one->prefill(prompt(300), {}, nullptr);
+      other->prefill(prompt(150, 1), {}, nullptr);
+      const auto fork = one->fork();
+      fork->truncate(200);
+      fork->accept(7, nullptr);
+      Session* const all[] = {one.get(), other.get(), fork.get()};
+      Said said;
+      said.tokens = steps_of(*one, 8).tokens;
+      const uint64_t before = cuda_emulation::graph_launches();
+      for (int i = 0; i < 70; ++i) {  // seals a segment of each
+        Event events[3];
+        Session::decode_batch(all, nullptr, events);
+        for (const Event& event : events) said.tokens.push_back(event.token);
+      }
+      if (share == 0) assert_int_equal(cuda_emulation::graph_launches() > before, graphs);
+      for (Session* const each : all) {
+        said.logits.push_back(logits_of(*each));
+        const wi_session_stats stats = each->stats();
+        assert_true(stats.retrieved_tokens > 0);
+        for (const uint64_t count :
+             {stats.retrieved_tokens, stats.kv_bytes_read, stats.buffer_hits + stats.buffer_misses,
+              stats.estimated_clusters, stats.dropped_clusters})
+          said.counts.push_back(count);
+        if (share == 0) assert_int_equal(stats.buffer_misses, 0);
+      }
+      assert_string_equal(cuda_emulation::report().c_str(), "");
+      return said;
+    };
+    const Said wanted = life(backend_that_asks(), false);
+    assert_true(life(cuda_backend(), false) == wanted);
+    assert_true(life(cuda_backend(), true) == wanted);
+  }
+}
+
 // Sessions of a batch whose tails get a block in this step or that: what lies behind the lists of one stays where it is.
 void a_tail_that_gets_a_block_needs_no_other_graph(void**) {
   needs_padding_cleared();
@@ -434,6 +537,9 @@ int main() {
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_layers, reset),
       cmocka_unit_test_setup(another_layer_of_a_step_is_its_kernels_alone, reset),
       cmocka_unit_test_setup(a_layer_of_a_step_with_a_cache_is_its_kernels_alone, reset),
+      cmocka_unit_test_setup(a_layer_under_full_selects_and_retrieves_nothing, reset),
+      cmocka_unit_test_setup(a_layer_without_segments_selects_and_retrieves_nothing, reset),
+      cmocka_unit_test_setup(full_says_the_same_without_being_asked, reset),
       cmocka_unit_test_setup(a_tail_that_gets_a_block_needs_no_other_graph, reset),
       cmocka_unit_test_setup(calls_of_a_step_are_as_many_for_any_sessions, reset),
       cmocka_unit_test_setup(refused_graphs_change_no_bit, reset),

@@ -42,6 +42,7 @@ BackendOnDevice::BackendOnDevice(const Backend& device) : backend(device) {
     if (!here) continue;
     Policy both = *here;
     both.depth_first = false;
+    both.selects_all = there.selects_all;
     both.select = there.select;
     both.estimate = there.estimate;
     both.index_planes = there.index_planes;

@@ -34,8 +34,11 @@ struct AttendLaunch {
   int32_t stages;  // of attend.cu's tiles in shared memory; 0: half of one, first its keys, then its values
 };
 
-__device__ __forceinline__ const KvRun& run_of(const Lookup& lookup, int32_t number) {
-  return number < lookup.steady_count ? lookup.steady[number] : lookup.runs[number - lookup.steady_count];
+__device__ __forceinline__ KvRun run_of(const Lookup& lookup, int32_t number) {
+  if (number < lookup.steady_count) return lookup.steady[number];
+  if (lookup.runs) return lookup.runs[number - lookup.steady_count];
+  const SegmentView& segment = lookup.segments[number - lookup.steady_count];
+  return {segment.keys, segment.values, segment.tokens};
 }
 
 // ---- where tokens are
@@ -98,7 +101,7 @@ class TokenRows {
     for (int i = 0; i < kRunsOfThread; i++) {
       tokens[i] = 0;
       if (first + mine + i >= lookup_.steady_count + lookup_.run_count) continue;
-      const KvRun& run = run_of(lookup_, first + mine + i);
+      const KvRun run = run_of(lookup_, first + mine + i);
       tokens[i] = static_cast<int32_t>(run.tokens);
       window_.keys[mine + i] = static_cast<const std::byte*>(run.keys);
       window_.values[mine + i] = static_cast<const std::byte*>(run.values);
@@ -139,9 +142,13 @@ __device__ __forceinline__ int32_t tokens_of(const Lookup& lookup, int32_t* sums
 }
 
 __device__ __forceinline__ void count_attended(const Lookup& lookup, int32_t tokens) {
-  if (blockIdx.x == 0 && blockIdx.z == 0 && threadIdx.x == 0)
-    atomicAdd(reinterpret_cast<unsigned long long*>(&lookup.counters->attended_tokens),
-              static_cast<unsigned long long>(tokens));
+  if (blockIdx.x != 0 || blockIdx.z != 0 || threadIdx.x != 0) return;
+  LookupCounters& counters = *lookup.counters;
+  atomicAdd(reinterpret_cast<unsigned long long*>(&counters.attended_tokens),
+            static_cast<unsigned long long>(tokens));
+  if (lookup.runs) return;  // what was picked, select has counted
+  counters.retrieved += lookup.segment_count;
+  counters.retrieved_tokens += lookup.indexed_tokens;
 }
 
 // ---- partial results

@@ -124,7 +124,13 @@ static AttendWorkspace attend_workspace_of(DeviceQueue& queue, const LookupArgs&
           attend_blocks(args, queue.processors(), queue.shared_bytes()), queue.shared_bytes()};
 }
 
+// Where nothing is sealed, or a window hides it; or where what is read is known without looking.
+static bool nothing_to_select(const LookupArgs& args) {
+  return args.all_segments || args.most_partitions == 0;
+}
+
 static void retrieve(const Stream& stream, const LookupArgs& args) {
+  if (nothing_to_select(args)) return;
   enqueue(stream, [&](DeviceQueue& queue) {
     return args.hot ? retrieve_hot(queue.stream, args, *args.hot) : retrieve(queue.stream, args);
   });
@@ -138,6 +144,7 @@ static void attend(const Stream& stream, const LookupArgs& args) {
 }
 
 static void select_everything(const Stream& stream, const LookupArgs& args) {
+  if (nothing_to_select(args)) return;
   enqueue(stream, [&](DeviceQueue& queue) { return full_select(queue.stream, args); });
 }
 
@@ -148,6 +155,7 @@ static WaveSelectWorkspace select_workspace_of(DeviceQueue& queue, const LookupA
 }
 
 static void select_clusters(const Stream& stream, const LookupArgs& args) {
+  if (nothing_to_select(args)) return;
   enqueue(stream, [&](DeviceQueue& queue) {
     const WaveSelectWorkspace workspace = select_workspace_of(queue, args);
     if (queue.failed()) return cudaSuccess;
@@ -157,6 +165,7 @@ static void select_clusters(const Stream& stream, const LookupArgs& args) {
 }
 
 static void estimate_clusters(const Stream& stream, const LookupArgs& args) {
+  if (nothing_to_select(args)) return;
   enqueue(stream, [&](DeviceQueue& queue) {
     const WaveSelectWorkspace clusters = select_workspace_of(queue, args);
     const AttendWorkspace workspace = attend_workspace_of(queue, args);
@@ -318,6 +327,7 @@ static constexpr Policy wave_policy() {
 }
 static constexpr Policy full_policy() {
   Policy row = policy("full", select_everything);
+  row.selects_all = true;
   row.index_planes = lay_out_planes;
   row.index_workspace = no_workspace;
   return row;

@@ -135,6 +135,7 @@ Attention::Needs Attention::plan(int32_t layer, size_t first) {
     pass.pinned = pass.pinned || (!windowed && row.sequence->pinned_segments() > 0);
     ++pass.count;
   }
+  pass.args.all_segments = queue_ && head_row.policy->selects_all && !pass.slow && !pass.pinned;
   return needs;
 }
 
@@ -185,7 +186,10 @@ void Attention::fill(LaidOut& pass, const Lists& all, KvRun*& steady) {
       steady += steady_room(layer, row);
       lookup->retrieved = all.retrieved + at;
       lookup->estimated = all.estimated + at;
-      lookup->runs = all.runs + runs_at;
+      if (args.all_segments)
+        lookup->run_count = lookup->segment_count;
+      else
+        lookup->runs = all.runs + runs_at;
       lookup->run_room = run_room(row, static_cast<int32_t>(own));
       lookup->scores = all.scores + at * static_cast<size_t>(group_);
       at += own;
