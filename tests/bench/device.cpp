@@ -1,13 +1,16 @@
 #include "tests/bench/device.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <dlfcn.h>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "src/error.h"
+#include "src/stats.h"
 #include "src/store/byte_stream.h"
 
 namespace wi::bench {
@@ -74,7 +77,67 @@ class Pipe final : public ByteSink, public ByteSource {
   bool closed_ = false;
 };
 
+// Of a queue that is in a step which it tells the device of in one call.
+thread_local const DeviceQueue* in_one_call = nullptr;
+std::atomic<uint64_t> steps_told{0}, told_ns{0};
+const DeviceTable* watched_table = nullptr;
+
+void begin_step(DeviceQueue* queue) {
+  in_one_call = queue;
+  watched_table->begin_step(queue);
+}
+// What no graph holds comes: the rest of the step goes as it comes.
+template <auto kOperation>
+void goes_on_without(DeviceQueue* queue) {
+  in_one_call = nullptr;
+  (watched_table->*kOperation)(queue);
+}
+bool finish(DeviceQueue* queue, DeviceError* error) {
+  if (std::exchange(in_one_call, nullptr) != queue) return watched_table->finish(queue, error);
+  uint64_t ns = 0;
+  bool done = false;
+  {
+    StageTimer timer(ns);
+    done = watched_table->finish(queue, error);
+  }
+  told_ns += ns;
+  ++steps_told;
+  return done;
+}
+
 }  // namespace
+
+const Backend* watched(const Backend* backend, bool graphs) {
+  static DeviceTable table;
+  static Backend other;
+  if (!backend) return nullptr;
+  watched_table = backend->device;
+  table = *backend->device;
+  table.begin_step = graphs ? begin_step : [](DeviceQueue*) {};
+  table.order_hot_pages = [](DeviceQueue* queue, const HotPages& pages) {
+    in_one_call = nullptr;
+    watched_table->order_hot_pages(queue, pages);
+  };
+  table.fetch_after = goes_on_without<&DeviceTable::fetch_after>;
+  table.await_fetched = goes_on_without<&DeviceTable::await_fetched>;
+  table.finish = finish;
+  other = *backend;
+  other.device = &table;
+  return &other;
+}
+
+ToldAtOnce told_at_once() { return {steps_told, told_ns}; }
+
+uint64_t step_weight_bytes(const Model& model) {
+  const auto bytes = [](const Matrix& matrix) {
+    return row_bytes(matrix.type, matrix.cols) * static_cast<size_t>(matrix.rows);
+  };
+  uint64_t sum = bytes(model.weights.output);
+  for (const LayerWeights& layer : model.weights.layers)
+    for (const Matrix& matrix : {layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down})
+      sum += bytes(matrix);
+  return sum;
+}
 
 std::shared_ptr<Session> copy_to(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                  Session& from, float fast_share) {

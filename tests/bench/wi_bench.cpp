@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "src/devices.h"
+#include "src/memory/topology.h"
 #include "src/model/device_weights.h"
 #include "src/session.h"
 #include "tests/bench/device.h"
@@ -34,12 +35,14 @@ struct Options {
   std::vector<int64_t> contexts = {1024};
   std::vector<int64_t> batches = {1};  // growing; kMostThatFit at the end
   int64_t steps = 20, repeats = 1;
+  int64_t layers = 0;  // of a shape; 0: as it has them
   int64_t append = 0;  // of the context, read by a prefill of their own
   int32_t threads = 0;
   uint64_t seed = 1;
   bool check = true, turns = false, serve = false, read_ahead = true, graphs = true;
-  float kv_fast = 0;      // > 0: that share of the cache in memory, the rest in a file in spill
-  int64_t kv_budget = 0;  // > 0: that many bytes
+  float kv_fast = 0;          // > 0: that share of the cache in memory, the rest in a file in spill
+  int64_t kv_budget = 0;      // > 0: that many bytes
+  int64_t pinned_budget = 0;  // likewise, of a device's slow tier
   std::string spill = "/var/tmp", manager = "lru";
   std::string saved;  // a folder: save there, and load in place
   std::string command;
@@ -51,7 +54,7 @@ constexpr int64_t kMostThatFit = 1024;
 const char* const kUsage =
     "usage: wi_bench [--model FILE [--load mapped|copied] |\n"
     "                 --shape llama-1b|llama-8b|llama-8b-cache|qwen3-0.6b|small|tiny [--load made|copied]]\n"
-    "                [--weights f32|f16|bf16|q8_0|q4_0|q4_k]\n"
+    "                [--layers N] [--weights f32|f16|bf16|q8_0|q4_0|q4_k]\n"
     "                [--policy P[,P…]] [--device cpu|cuda:N] [--context N[,N…]] [--batch B[,B…]|max]\n"
     "                [--steps N] [--repeat R]\n"
     "                [--threads N]\n"
@@ -60,7 +63,7 @@ const char* const kUsage =
     "                [--no-check] [--turns] [--no-graphs]\n"
     "                [--kv-fast SHARE | --kv-budget MB  [--spill FOLDER] [--manager lru|bucketed] "
     "[--no-read-ahead]]\n"
-    "                [--saved FOLDER]\n"
+    "                [--pinned-budget MB] [--saved FOLDER]\n"
     "                [--serve [--requests N] [--rate PER_SECOND] [--long TOKENS] [--mix FILE]]\n"
     "--device: where the model, keys and values are. With --fill synthetic they are made by the processor "
     "and "
@@ -69,7 +72,10 @@ const char* const kUsage =
     "line "
     "with\n"
     "\"refused\".\n"
-    "--batch: sessions at once; max, alone or at the end of a list: as many as fit.\n"
+    "--batch: sessions at once; max, alone or at the end of a list: as many as fit, of a policy that reads "
+    "all\n"
+    "of them into a device's own memory.\n"
+    "--layers: of a shape, so many instead of all.\n"
     "--append: the context's last N tokens are a prefill of their own, with --fill synthetic the one whose "
     "time is\n"
     "given.\n"
@@ -84,7 +90,9 @@ const char* const kUsage =
     "is\n"
     "the same as with all of them in memory, and gives that one's times too.\n"
     "--kv-budget: so many MB for keys, values, indexes and scratch, the rest in a file.\n"
-    "With a device these two are of its memory, and the rest is in pinned memory.\n"
+    "With a device these two are of its memory, and the rest is in pinned memory: at most --pinned-budget, "
+    "or\n"
+    "what sessions leave of the host's while they are made.\n"
     "--no-graphs: a device's steps launch by launch, not each by one call.\n"
     "--no-read-ahead: a prompt reads its past from the file when it wants it, not while it attends.\n"
     "--saved: saves each session into the folder (the file goes afterwards), loads it in a runtime whose "
@@ -106,6 +114,7 @@ void check_results(const std::shared_ptr<Runtime>& runtime, const std::shared_pt
 struct Batch {
   std::vector<std::shared_ptr<Session>> sessions;
   std::shared_ptr<Session> made;                   // what those of a device are copies of
+  uint64_t bytes_before = 0;                       // of the budget for keys and values, in use without them
   wi_session_stats filled{};                       // of the first
   uint64_t slow_wait_ns = 0, slow_read_bytes = 0;  // of the last one's prefill
 };
@@ -119,11 +128,17 @@ void measure_all(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<
                  const Options& options, const std::string& policy, int64_t context);
 void say_refused(const Options& options, const std::string& policy, int64_t context, int64_t batch,
                  const char* why);
-// Decodes, prints a line, and takes the tokens back. Returns those of the timed steps.
+// Decodes and prints a line. Returns the tokens of the timed steps.
 std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const Model& model,
                              const Options& options, const std::string& policy, int64_t context);
-wi_session_stats time_steps(const std::vector<Session*>& together, std::vector<double>& step_ms,
-                            std::vector<int32_t>* tokens = nullptr);
+// What was decoded goes.
+void take_back(const Batch& batch, int64_t context);
+struct BeforeSteps {
+  wi_session_stats stats{};  // of the first session
+  ToldAtOnce told;
+};
+BeforeSteps time_steps(const std::vector<Session*>& together, std::vector<double>& step_ms,
+                       std::vector<int32_t>* tokens = nullptr);
 void take_turns(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                 const Options& options);
 void save_and_load(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
@@ -171,6 +186,37 @@ SpillStats slow_reads(const Runtime& runtime) {
   return runtime.buffer ? runtime.buffer->stats().file : SpillStats{};
 }
 
+test::ModelShape shape_of(const Options& options) {
+  test::ModelShape shape = test::shape_named(options.shape);
+  if (options.layers) shape.layers = static_cast<int32_t>(options.layers);
+  return shape;
+}
+
+// Of the host's memory, what a session of so many tokens takes while it is made there: keys, values, an index, and room
+// for making it.
+uint64_t made_bytes(int64_t tokens, int64_t layers, int64_t kv_heads, int64_t head_dim, DType kv) {
+  constexpr uint64_t kScratch = uint64_t{2} << 30;
+  const uint64_t keys_and_values =
+      static_cast<uint64_t>(tokens * layers * kv_heads) * 2 * row_bytes(kv, head_dim);
+  return keys_and_values + keys_and_values / 8 + kScratch;
+}
+
+// Where a device's sessions are made by the host what they leave of its memory is what may be pinned: a machine that runs
+// out of memory says nothing any more. 0: as usual.
+uint64_t pinned_budget(const Options& options) {
+  if (options.pinned_budget) return static_cast<uint64_t>(options.pinned_budget);
+  if (options.fill != "synthetic" || !options.model.empty()) return 0;
+  const test::ModelShape shape = shape_of(options);
+  const uint64_t memory = read_topology().memory_bytes / 10 * 9;
+  uint64_t most = 0;
+  for (const int64_t context : options.contexts) {
+    const uint64_t bytes =
+        made_bytes(context, shape.layers, shape.kv_heads, shape.head_dim, test::dtype_named(options.kv));
+    if (bytes <= memory) most = std::max(most, bytes);  // or it is refused
+  }
+  return std::max(memory - most, uint64_t{64} << 20);
+}
+
 // Reads nothing of the model's weights.
 std::shared_ptr<Session> made_by_the_host(const std::shared_ptr<const Model>& model, const SessionParams& as,
                                           const std::vector<int32_t>& ids, uint64_t seed) {
@@ -203,6 +249,11 @@ std::shared_ptr<Session> filled(const std::shared_ptr<Runtime>& runtime,
   std::shared_ptr<Session> session;
   if (options.fill == "synthetic" && runtime->device) {
     std::shared_ptr<Session> own, &source = made ? *made : own;
+    const uint64_t bytes = made_bytes(context, model.config.layers, model.config.kv_heads,
+                                      model.config.head_dim, params.kv),
+                   memory = runtime->topology.memory_bytes / 10 * 9;
+    check(source || bytes <= memory, WI_E_MEMORY, "a session of ", context, " tokens in ", options.kv,
+          " is made in the host's memory: ", bytes, " bytes, of which there are ", memory);
     if (!source) source = made_by_the_host(its_model, params, {past.begin(), past.end()}, seed);
     session = copy_to(runtime, its_model, *source, params.kv_fast_share);
   } else {
@@ -265,26 +316,15 @@ int main(int argc, char** argv) {
   return 0;
 }
 
-// A device's backend that is told of no steps; null: the host's own processor.
-const Backend* launching_one_by_one(const Backend* backend) {
-  static DeviceTable table;
-  static Backend other;
-  if (!backend) return nullptr;
-  table = *backend->device;
-  table.begin_step = [](DeviceQueue*) {};
-  other = *backend;
-  other.device = &table;
-  return &other;
-}
-
 int run(const Options& given) {
   Options options = given;
   RuntimeParams params;
   const DeviceChoice device = find_device(options.device);
-  params.backend = options.graphs ? device.backend : launching_one_by_one(device.backend);
+  params.backend = watched(device.backend, options.graphs);
   params.device = device.index;
   params.threads = options.threads;
   params.kv_budget_bytes = static_cast<uint64_t>(options.kv_budget);
+  if (device.backend) params.spill_bytes = pinned_budget(options);
   // A device's slow tier is pinned memory, which it has anyhow.
   if ((options.kv_fast > 0 || options.kv_budget > 0) && options.saved.empty() && !device.backend) {
     params.spill_folder = options.spill;
@@ -302,8 +342,8 @@ int run(const Options& given) {
   if (options.policies.empty()) return 0;
   const auto model =
       options.model.empty()
-          ? test::random_model(test::shape_named(options.shape), test::dtype_named(options.weights),
-                               options.seed, precision_named(options.precision), options.load == "copied")
+          ? test::random_model(shape_of(options), test::dtype_named(options.weights), options.seed,
+                               precision_named(options.precision), options.load == "copied")
           : Model::open(options.model, {}, precision_named(options.precision),
                         options.load == "copied" ? runtime->weights_pool.get() : nullptr);
   if (runtime->device) {
@@ -379,6 +419,7 @@ void take_turns(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<c
       batch = make_batch(runtime, model, options, policy, context);
     }
     measure(batch, *runtime, *model, options, policy, context);
+    take_back(batch, context);
   }
 }
 
@@ -463,19 +504,29 @@ Batch make_batch(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<
   return batch;
 }
 
+bool is_full(const Error& error) { return error.code() == WI_E_BUDGET || error.code() == WI_E_MEMORY; }
+
+// In a device's own memory, if it is as large as those that are there are on average: what reads all of itself over the bus
+// in every step is no use to be had of a larger batch.
+bool has_room_for_another(const Batch& batch, const Runtime& runtime) {
+  if (!runtime.device || batch.sessions.empty()) return true;
+  const uint64_t used = runtime.pool->used(), own = used - std::min(used, batch.bytes_before);
+  return used + own / batch.sessions.size() <= runtime.pool->budget();
+}
+
 void grow(Batch& batch, int64_t count, const std::shared_ptr<Runtime>& runtime,
           const std::shared_ptr<const Model>& model, const Options& options, const std::string& policy,
           int64_t context) {
   const SessionParams params = session_params(*runtime, policy, options);
   SpillStats before;
+  if (batch.sessions.empty()) batch.bytes_before = runtime->pool->used();
   while (static_cast<int64_t>(batch.sessions.size()) < count) {
+    if (count == kMostThatFit && params.policy->selects_all && !has_room_for_another(batch, *runtime)) break;
     const uint64_t seed = options.seed + batch.sessions.size();
     try {
       batch.sessions.push_back(filled(runtime, model, params, options, context, seed, &before, &batch.made));
     } catch (const Error& error) {
-      const bool full = error.code() == WI_E_BUDGET || error.code() == WI_E_MEMORY;
-      if (count != kMostThatFit || !full || batch.sessions.size() < 2) throw;
-      batch.sessions.pop_back();  // steps want room, too
+      if (count != kMostThatFit || !is_full(error) || batch.sessions.empty()) throw;
       break;
     }
     const SpillStats after = slow_reads(*runtime);
@@ -493,6 +544,26 @@ void say_refused(const Options& options, const std::string& policy, int64_t cont
             << std::endl;
 }
 
+void take_back(const Batch& batch, int64_t context) {
+  for (const auto& session : batch.sessions) session->truncate(context);
+}
+
+// Steps want room, too: one session less for each time that there is none, as long as there are more than `had`.
+std::vector<int32_t> measure_those_that_fit(Batch& batch, size_t had, const Runtime& runtime,
+                                            const Model& model, const Options& options,
+                                            const std::string& policy, int64_t context) {
+  for (bool again = false; batch.sessions.size() > had; again = true) {
+    try {
+      if (again) take_back(batch, context);
+      return measure(batch, runtime, model, options, policy, context);
+    } catch (const Error& error) {
+      if (!is_full(error) || batch.sessions.size() < 2) throw;
+    }
+    batch.sessions.pop_back();
+  }
+  return {};  // of as many as that the times are known
+}
+
 void measure_all(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<const Model>& model,
                  const Options& options, const std::string& policy, int64_t context) {
   Options in_memory = options;  // or, with a budget, as far as that goes
@@ -502,9 +573,12 @@ void measure_all(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<
   for (const int64_t count : options.batches) {
     const size_t had = batch.sessions.size();
     try {
+      take_back(batch, context);
       grow(batch, count, runtime, model, in_memory, policy, context);
       if (had && batch.sessions.size() == had) continue;  // no more fit
-      expected = measure(batch, *runtime, *model, in_memory, policy, context);
+      expected = count == kMostThatFit
+                     ? measure_those_that_fit(batch, had, *runtime, *model, in_memory, policy, context)
+                     : measure(batch, *runtime, *model, in_memory, policy, context);
     } catch (const Error& error) {
       const bool may =
           error.code() == WI_E_BUDGET || error.code() == WI_E_MEMORY || error.code() == WI_E_UNSUPPORTED;
@@ -520,14 +594,14 @@ void measure_all(const std::shared_ptr<Runtime>& runtime, const std::shared_ptr<
         WI_E_INTERNAL, policy, " at ", context, " tokens: other tokens than with everything in memory");
 }
 
-// Decodes, and keeps each step's time where it is less than the one noted. Returns what the first session's
-// statistics were before the first of them.
-wi_session_stats time_steps(const std::vector<Session*>& together, std::vector<double>& step_ms,
-                            std::vector<int32_t>* tokens) {
+// Decodes, and keeps each step's time where it is less than the one noted. Returns what was counted before the first of
+// them.
+BeforeSteps time_steps(const std::vector<Session*>& together, std::vector<double>& step_ms,
+                       std::vector<int32_t>* tokens) {
   std::vector<Event> events(together.size());
   constexpr int kWarmUp = 3;
   for (int i = 0; i < kWarmUp; ++i) Session::decode_batch(together, nullptr, events.data());
-  const wi_session_stats before = together[0]->stats();
+  const BeforeSteps before{together[0]->stats(), told_at_once()};
   for (double& ms : step_ms) {
     uint64_t ns = 0;
     {
@@ -556,7 +630,8 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
   }
   std::vector<int32_t> tokens;
   const WaveBufferStats slow_before = runtime.buffer ? runtime.buffer->stats() : WaveBufferStats{};
-  const wi_session_stats before = time_steps(together, step_ms, &tokens);
+  const auto [before, told_before] = time_steps(together, step_ms, &tokens);
+  const ToldAtOnce told = told_at_once();
   const WaveBufferStats slow_after = runtime.buffer ? runtime.buffer->stats() : WaveBufferStats{};
   const wi_session_stats after = sessions[0]->stats();
   const double steps = static_cast<double>(options.steps);
@@ -595,11 +670,21 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
        << (looked_up
                ? static_cast<double>(after.buffer_hits - before.buffer_hits) / static_cast<double>(looked_up)
                : 1.0)
+       << ",\"retrieved_bytes_per_token\":"
+       << static_cast<double>(after.retrieved_tokens - before.retrieved_tokens) * 2 *
+              static_cast<double>(row_bytes(sessions[0]->sequence().shape().dtype,
+                                            sessions[0]->sequence().shape().head_dim)) /
+              steps
+       << ",\"layers\":" << model.config.layers << ",\"weight_bytes_read\":" << step_weight_bytes(model)
        << ",\"peak_rss_bytes\":" << peak_rss_bytes()
        << ",\"peak_device_bytes\":" << (runtime.device ? device_bytes_taken(runtime) : 0)
        << ",\"attend_ms\":" << attend << ",\"prefill_ms\":" << static_cast<double>(filled.prefill_ns) * 1e-6
        << ",\"kv\":\"" << options.kv << "\",\"fill\":\"" << options.fill << "\",\"load\":\"" << options.load
        << "\",\"precision\":\"" << options.precision << "\",\"simd\":\"" << runtime.backend.simd() << "\"";
+  // Outside of the device, of steps that it was told of in one call each: of others it does one part while it is told of
+  // the next.
+  if (options.repeats == 1 && told.steps - told_before.steps == static_cast<uint64_t>(options.steps))
+    line << ",\"host_ms\":" << (total_ms - static_cast<double>(told.ns - told_before.ns) * 1e-6) / steps;
   if (runtime.device)
     line << ",\"device_name\":" << quoted(runtime.device->description.product) << ",\"device_target\":\""
          << runtime.device->description.target << "\",\"driver\":" << quoted(driver_version());
@@ -621,7 +706,6 @@ std::vector<int32_t> measure(const Batch& batch, const Runtime& runtime, const M
          << ",\"prefill_slow_read_bytes\":" << batch.slow_read_bytes;
   }
   std::cout << line.str() << "}" << std::endl;
-  for (Session* session : together) session->truncate(context);
   return tokens;
 }
 
@@ -729,6 +813,10 @@ Options parse(int argc, char** argv) {
       options.document = value;
     else if (name == "--kv-budget")
       options.kv_budget = number(name, value, 1, INT64_MAX >> 20) << 20;
+    else if (name == "--pinned-budget")
+      options.pinned_budget = number(name, value, 1, INT64_MAX >> 20) << 20;
+    else if (name == "--layers")
+      options.layers = number(name, value, 1, 1024);
     else if (name == "--spill")
       options.spill = value;
     else if (name == "--saved")
@@ -751,6 +839,8 @@ Options parse(int argc, char** argv) {
   }
   check(options.kv_fast == 0 || options.kv_budget == 0, WI_E_ARGUMENT,
         "--kv-fast and --kv-budget exclude each other");
+  check(options.layers == 0 || options.model.empty(), WI_E_ARGUMENT,
+        "--layers: a --model has the layers that it has");
   check(options.device == "cpu" || options.saved.empty(), WI_E_UNSUPPORTED,
         "--saved: sessions of a device are not loaded in place");
   check(options.kv_fast == 0 || options.batches.size() == 1, WI_E_ARGUMENT, "--kv-fast wants one --batch");
