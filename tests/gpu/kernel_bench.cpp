@@ -1,6 +1,7 @@
 // gpu_test kernel_bench: each kernel alone, at the sizes of an 8B model's layer, against its own limit: the bytes
 // that it has to read over what a copy within the device's memory moves, or its products. One JSON object a line;
-// no result is checked here, the tests do that. With WI_QUICK=1 sizes are small, to see it run.
+// no result is checked here, the tests do that. With WI_QUICK=1 sizes are small, to see it run; with WI_COPIES=1 copies are
+// all that is measured: what the device's memory and the bus carry.
 #include <algorithm>
 #include <chrono>
 #include <ctime>
@@ -8,6 +9,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/policy/wave.h"
+#include "kernels/cuda/policy/wave_build.h"
 #include "tests/lookups.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/kernel_test.h"
@@ -229,22 +231,28 @@ class Contexts {
     const auto select = [&] { return cuda::wave_select(stream_, args_, clusters_); };
     assert_cuda(score());
     const double index_bytes = counted(&LookupCounters::index_bytes_read, select);
+    const double partitions = clusters_.most_partitions,
+                 retrieved = counted(&LookupCounters::retrieved, select);
     measure(stream_, "wave_score", shape, index_bytes, 0, score);
-    measure(stream_, "wave_select", shape, 0, 0, select);
-    measure(stream_, "retrieve", shape, 0, 0, [&] { return cuda::retrieve(stream_, args_); });
+    // Each score once.
+    measure(stream_, "wave_select", shape, partitions * kGroup * sizeof(float) * count, 0, select);
+    measure(stream_, "retrieve", shape,
+            retrieved * (sizeof(PartitionRef) + 2 * sizeof(int32_t) + sizeof(KvRun)), 0,
+            [&] { return cuda::retrieve(stream_, args_); });
     args_.usual_tokens = tokens_ / 50;
     chunks_.blocks = blocks();
     const auto attend = [&] { return cuda::attend(stream_, args_, chunks_); };
     const double attended = counted(&LookupCounters::attended_tokens, attend);
     measure(stream_, "attend, wave", shape, row * attended, 0, attend);
-    measure(stream_, "wave_estimate", shape, 0, 0,
-            [&] { return cuda::wave_estimate(stream_, args_, clusters_, chunks_); });
+    const auto estimate = [&] { return cuda::wave_estimate(stream_, args_, clusters_, chunks_); };
+    const double means = counted(&LookupCounters::index_bytes_read, estimate);
+    measure(stream_, "wave_estimate", shape, means, 0, estimate);
     measure(stream_, "wave, all of it", shape, index_bytes + row * attended, 0, [&] {
       cudaError_t error = score();
       if (error == cudaSuccess) error = select();
       if (error == cudaSuccess) error = cuda::retrieve(stream_, args_);
       if (error == cudaSuccess) error = attend();
-      return error == cudaSuccess ? cuda::wave_estimate(stream_, args_, clusters_, chunks_) : error;
+      return error == cudaSuccess ? estimate() : error;
     });
   }
 
@@ -298,6 +306,49 @@ void lookups(DeviceStream& stream) {
     contexts.run(text("%lld tokens, batch %d, %d heads of %d, f16", static_cast<long long>(one.tokens),
                       one.batch, kHeads, kGroup));
   }
+}
+
+// Of a segment of one layer. Its limits: keys once for each iteration, then keys and values from here to there; and the
+// products of each key with all centroids.
+void index_build(DeviceStream& stream) {
+  const int32_t tokens = quick() ? 300 : 8192;
+  PolicyParams params;
+  if (quick()) params.kmeans_iterations = 2;
+  cuda::WaveIndexArgs args = cuda::wave_index_args(params, tokens, kDim, DType::f16);
+  args.count = kHeads;
+  const size_t half = row_bytes(DType::f16, kDim) * size(tokens), each = args.layout.bytes,
+               index = cpu::wave_policy.index_capacity(params, tokens, kDim, DType::f16);
+  const DeviceArray<std::byte> workspace(stream, kHeads * each);
+  std::mt19937_64 random(13);
+  std::vector<DeviceArray<std::byte>> memory;
+  std::vector<DeviceArray<int32_t>> places;
+  std::vector<cuda::WavePlane> planes;
+  for (size_t i = 0; i < kHeads; ++i) {
+    for (size_t of = 0; of < 2; ++of) {
+      const AlignedBytes rows =
+          to_kv(draw(of ? Keys::uniform : Keys::clustered, tokens, kDim, random), DType::f16);
+      assert_cuda(cudaMemcpyAsync(workspace.data() + i * each + of * half, rows.data(), half,
+                                  cudaMemcpyHostToDevice, stream));
+      stream.finish();
+    }
+    std::byte* out[3];
+    for (size_t of = 0; of < 3; ++of) {
+      memory.emplace_back(stream, std::vector<std::byte>(of < 2 ? half : index));
+      out[of] = memory.back();
+    }
+    places.emplace_back(stream, size(tokens));
+    planes.push_back({out[0], out[1], places.back(), out[2]});
+  }
+  const DeviceArray<cuda::WavePlane> list(stream, planes);
+  const DeviceArray<IndexResult> results(stream, size(kHeads));
+  args.planes = list;
+  args.results = results;
+  args.workspace = workspace.data();
+  const double rounds = params.kmeans_iterations, planes_bytes = kHeads * static_cast<double>(half);
+  measure(stream, "index build", text("%d tokens, %d heads, f16", tokens, kHeads),
+          planes_bytes * (rounds + 4),
+          rounds * 2.0 * kDim * kHeads * static_cast<double>(tokens) * args.centroids,
+          [&] { return cuda::wave_index(stream, args); });
 }
 
 void chunks(DeviceStream& stream) {
@@ -363,7 +414,9 @@ int main() {
   cuda_emulation::reset(1);
   DeviceStream stream;
   copies(stream);
+  if (std::getenv("WI_COPIES")) return 0;
   lookups(stream);
+  index_build(stream);
   products(stream);
   chunks(stream);
   small_ones(stream);
