@@ -46,12 +46,16 @@ steps_run_in_order_and_none_stops_the_next() {
   local names
   names=$(sed -n 's/^{"step":"\([^"]*\)","status":"\([^"]*\)".*/\1: \2/p' "$work/quick/results.jsonl" | grep -v 'sanitizer\|memcheck')
   [ "$names" = "device: passed
+bandwidth: skipped
 sessions, few tokens: passed
 kernels: twins: skipped
 kernels: elementwise: skipped
 kernels, alone: skipped
 decode, few tokens: passed
 decode in host memory: passed
+decode, as many as fit: passed
+reading, few tokens: passed
+what no host has room for: passed
 what is refused: passed
 what takes too long: out of time
 what is stopped within a line: out of time" ] || broken "$names"
@@ -62,15 +66,30 @@ results_are_lines_of_json_and_a_table() {
 import json, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
 measured = [line for line in lines if "tokens_per_second" in line]
-assert [(line["context"], line["policy"], line["batch"]) for line in measured] == [
-    (context, policy, batch) for context in (300, 600) for policy in ("full", "wave") for batch in (1, 2)] + 2 * [(3000, "wave", 1)], measured
-assert [line["slow_bytes"] > 0 for line in measured[-2:]] == [False, True], measured
-assert measured[-1]["slow_tier"] == "pinned", measured
+few, in_host_memory, largest, read = measured[:8], measured[8:10], measured[10:14], measured[14:]
+assert [(line["context"], line["policy"], line["batch"]) for line in few] == [
+    (context, policy, batch) for context in (300, 600) for policy in ("full", "wave") for batch in (1, 2)], measured
+assert [(line["context"], line["policy"], line["batch"]) for line in in_host_memory] == 2 * [(3000, "wave", 1)], measured
+assert [line["slow_bytes"] > 0 for line in in_host_memory] == [False, True], measured
+assert in_host_memory[-1]["slow_tier"] == "pinned", measured
+# Of full as many as the device has room for; of wave more.
+assert [(line["context"], line["policy"], line["batch"] > 1) for line in largest] == [
+    (2000, policy, more) for policy in ("full", "wave") for more in (False, True)], measured
+assert [line["slow_bytes"] > 0 for line in largest] == [False, False, False, True], measured
+assert largest[3]["batch"] > largest[1]["batch"], measured
+assert [(line["context"], line["policy"], line["layers"], line["fill"]) for line in read] == [
+    (300, policy, 1, "prefill") for policy in ("full", "wave")], measured
+for line in few:
+    assert 0 < line["host_ms"] < line["ms_per_token_max"] and line["weight_bytes_read"] > 0, line
+    assert line["policy"] == "wave" or line["retrieved_bytes_per_token"] <= line["kv_bytes_read_per_token"], line
 for line in measured:
     assert line["device"] == "cuda:0" and line["device_name"] == "Emulated" and line["date"] and line["command"], line
-assert [line["policy"] for line in lines if "refused" in line] == ["streaming"], lines
+refused = [(line["policy"], line["refused"]) for line in lines if "refused" in line]
+assert [policy for policy, _ in refused] == ["full", "wave", "streaming"], refused
+assert all(" is made in the host's memory: " in why for _, why in refused[:2]), refused
 END
   grep -qE '^ +600 tokens: full [0-9.]+ tokens/s .*, wave / full [0-9.]+$' "$work/quick/table.txt" || broken "$(cat "$work/quick/table.txt")"
+  grep -qE '^ +300 tokens read: full [0-9]+ tokens/s, wave [0-9]+ tokens/s, which takes -?[0-9.]+ % longer$' "$work/quick/table.txt" || broken "$(cat "$work/quick/table.txt")"
   cmp -s "$work/said" "$work/quick/table.txt" || broken "what is printed is not the table"
 }
 
