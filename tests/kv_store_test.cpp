@@ -160,7 +160,7 @@ void attention_may_go_where_its_queries_are(void**) {
 }
 
 // Two KV heads: two workers take one each, through all stages; seven do one stage after the other together.
-void lanes_give_the_same_bits_one_by_one_and_all_at_once(void**) {
+void lookups_give_the_same_bits_one_by_one_and_all_at_once(void**) {
   const Data data(3000);
   for (const char* policy : {"wave", "blocks", "full"}) {
     const std::vector<float> query = normals(kQueryWidth, 5);
@@ -366,7 +366,7 @@ int main() {
       cmocka_unit_test(attend_equals_softmax_over_what_was_appended),
       cmocka_unit_test(attention_may_go_where_its_queries_are),
       cmocka_unit_test(small_budgets_stay_near_and_read_less),
-      cmocka_unit_test(lanes_give_the_same_bits_one_by_one_and_all_at_once),
+      cmocka_unit_test(lookups_give_the_same_bits_one_by_one_and_all_at_once),
       cmocka_unit_test(layers_may_run_ahead_of_each_other),
       cmocka_unit_test(a_group_may_be_of_any_size),
       cmocka_unit_test(a_fork_between_layers_goes_on_where_it_was),

@@ -32,7 +32,7 @@ void Scheduler::admit(uint64_t now_ns, const std::function<bool(Id)>& fits,
     const Waiting task = queue_[at];
     if (!fits(task.id)) return;
     const double weight = std::exp2(task.priority);
-    running_.push_back({task.id, weight, weight, lane(false).clock, false});
+    running_.push_back({task.id, weight, weight, phase(false).clock, false});
     weigh(false);
     queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
     admitted(task.id);
@@ -59,7 +59,7 @@ void Scheduler::start_writing(Id id) {
   Running* task = find(id);
   if (!task || task->writing) return;
   task->writing = true;
-  task->clock = lane(true).clock;
+  task->clock = phase(true).clock;
   ++writers_;
   weigh(false);
   weigh(true);
@@ -88,7 +88,7 @@ void Scheduler::next_batch(size_t most, std::vector<Id>* batch) {
   for (Running& task : running_)
     if (task.writing) writers.push_back(&task);
   if (!left_out_)  // nobody was until now, and nobody owes anybody anything
-    for (Running* task : writers) task->clock = lane(true).clock;
+    for (Running* task : writers) task->clock = phase(true).clock;
   left_out_ = writers.size() > most;
   if (left_out_) {
     std::stable_sort(writers.begin(), writers.end(), [](auto* a, auto* b) { return a->clock < b->clock; });
@@ -98,13 +98,13 @@ void Scheduler::next_batch(size_t most, std::vector<Id>* batch) {
   for (const Running* task : writers) batch->push_back(task->id);
 }
 
-// A lane's clock is where newcomers start: where all its tasks would be if each had its share at every moment, or the
+// A phase's clock is where newcomers start: where all its tasks would be if each had its share at every moment, or the
 // one furthest behind is if that is later. Earlier, they would have everything to themselves until they had caught up,
 // and one after another for ever; later, they would wait for the others to.
 void Scheduler::charge(Id id, uint64_t ns) {
   Running* task = find(id);
   if (!task) return;
-  Lane& of = lane(task->writing);
+  Phase& of = phase(task->writing);
   task->clock += static_cast<double>(ns) / task->weight;
   double least = task->clock;
   for (const Running& other : running_)
@@ -112,10 +112,10 @@ void Scheduler::charge(Id id, uint64_t ns) {
   of.clock = std::max(of.clock + static_cast<double>(ns) / of.weight, least);
 }
 
-// Who is in a lane has changed, and with it perhaps what the lightest count as. What a task has had too much or too
+// Who is in a phase has changed, and with it perhaps what the lightest count as. What a task has had too much or too
 // little of is time, which stays the same.
 void Scheduler::weigh(bool writing) {
-  Lane& of = lane(writing);
+  Phase& of = phase(writing);
   double heaviest = 0;
   for (const Running& task : running_)
     if (task.writing == writing) heaviest = std::max(heaviest, task.own_weight);

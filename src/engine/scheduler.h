@@ -63,14 +63,14 @@ class Scheduler {
     double clock;
     bool writing;
   };
-  // Readers or writers, who share with their like.
-  struct Lane {
+  // A task reads or writes, and shares with its like.
+  struct Phase {
     double clock = 0;
     double weight = 0;  // of all its tasks
   };
   size_t first(uint64_t now_ns) const;
   Running* find(Id id);
-  Lane& lane(bool writing) { return lanes_[writing ? 1 : 0]; }
+  Phase& phase(bool writing) { return phases_[writing ? 1 : 0]; }
   void weigh(bool writing);
 
   std::vector<Waiting> queue_;    // in order of submission
@@ -78,7 +78,7 @@ class Scheduler {
   std::vector<Running*> choice_;  // next_batch()'s
   size_t writers_ = 0;
   bool left_out_ = false;  // some writer, of the last batch
-  std::array<Lane, 2> lanes_{};
+  std::array<Phase, 2> phases_{};
 };
 
 }  // namespace wi
