@@ -3,12 +3,13 @@
 // that is exact; with more, one may read while another's kernel runs.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <sys/mman.h>
-#include <unistd.h>
 #include <utility>
 
 #include "kernels/ops.h"
@@ -28,17 +29,29 @@ class GuardedMemory final : public Memory {
 
   std::byte* allocate(uint64_t bytes, HostPages) override {
     const std::lock_guard lock(mutex);
-    void* const mapped = mmap(nullptr, whole_pages(bytes), openings ? PROT_READ | PROT_WRITE : PROT_NONE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) return nullptr;
-    auto* const data = static_cast<std::byte*>(mapped);
-    pieces[data] = whole_pages(bytes);
+    if (!begin && !reserve()) return nullptr;
+    const size_t size = whole(kUnit, bytes);
+    const auto hole = std::find_if(holes.begin(), holes.end(), [&](auto& one) { return one.second >= size; });
+    if (hole == holes.end()) return nullptr;
+    std::byte* const data = hole->first;
+    if (hole->second > size) holes[data + size] = hole->second - size;
+    holes.erase(data);
+    const size_t end = whole(kHugePage, static_cast<uint64_t>(data - begin) + size);
+    if (end > used && openings) mprotect(begin + used, end - used, PROT_READ | PROT_WRITE);
+    used = std::max(used, end);
     return data;
   }
   void free(std::byte* data, uint64_t bytes) noexcept override {
     const std::lock_guard lock(mutex);
-    pieces.erase(data);
-    munmap(data, whole_pages(bytes));
+    auto hole = holes.emplace(data, whole(kUnit, bytes)).first;
+    const auto join_next = [](auto first) {
+      const auto next = std::next(first);
+      if (next == holes.end() || first->first + first->second != next->first) return;
+      first->second += next->second;
+      holes.erase(next);
+    };
+    join_next(hole);
+    if (hole != holes.begin()) join_next(std::prev(hole));
   }
   void copy(std::span<const CopyPiece> copies) override {
     const Opening open;
@@ -54,20 +67,27 @@ class GuardedMemory final : public Memory {
     const std::lock_guard lock(mutex);
     const bool was_open = openings > 0;
     openings += more;
-    if (was_open == (openings > 0)) return;
-    for (auto piece = pieces.begin(); piece != pieces.end();) {
-      std::byte *const begin = piece->first, *end = begin;
-      for (; piece != pieces.end() && piece->first == end; ++piece) end += piece->second;
-      mprotect(begin, static_cast<size_t>(end - begin), openings ? PROT_READ | PROT_WRITE : PROT_NONE);
-    }
+    if (was_open != (openings > 0)) mprotect(begin, used, openings ? PROT_READ | PROT_WRITE : PROT_NONE);
   }
-  static size_t whole_pages(uint64_t bytes) {
-    const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-    return static_cast<size_t>((bytes + page - 1) / page * page);
+  static bool reserve() {
+    void* const mapped =
+        mmap(nullptr, kBytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) return false;
+    begin = reinterpret_cast<std::byte*>(whole(kHugePage, reinterpret_cast<uintptr_t>(mapped)));
+    holes[begin] = kBytes;
+    madvise(begin, kBytes, MADV_HUGEPAGE);
+    return true;
+  }
+  static size_t whole(uint64_t unit, uint64_t bytes) {
+    return static_cast<size_t>((bytes + unit - 1) / unit * unit);
   }
   static inline std::mutex mutex;
   static inline int openings = 0;
-  static inline std::map<std::byte*, size_t> pieces;
+  // Pieces of one mapping, in huge pages where there are any: it is opened and closed for each kernel that runs.
+  static constexpr size_t kUnit = 64, kHugePage = size_t{1} << 21, kBytes = size_t{1} << 31;
+  static inline std::byte* begin = nullptr;
+  static inline size_t used = 0;                     // of it, from the beginning on
+  static inline std::map<std::byte*, size_t> holes;  // bytes from there on; no two of them side by side
 };
 
 namespace guarded {
