@@ -7,6 +7,7 @@
 #include "tests/support/emulated.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
+#include "tests/support/runtime.h"
 
 using namespace wi;
 
@@ -36,7 +37,7 @@ void compare(DType type, Precision precision) {
   RuntimeParams runtime_params;
   runtime_params.threads = 2;
   runtime_params.kv_budget_bytes = uint64_t{1} << 30;
-  auto runtime = Runtime::create(runtime_params);
+  auto runtime = test::create_runtime(runtime_params);
   test::ModelShape shape;
   shape.name = "batch";
   shape.layers = test::emulated_or(2, 3);
@@ -100,7 +101,7 @@ void nor_do_they_depend_on_it_at_other_precisions(void**) {
 
 // What a query's zones may take is a number of its lookup, not a reason for a pass of its own.
 void sessions_with_other_parameters_share_a_pass(void**) {
-  auto runtime = Runtime::create({});
+  auto runtime = test::create_runtime({});
   const auto model = test::random_model(test::shape_named("tiny"), DType::f32, test::seed());
   const SessionParams params = session_params(runtime, "wave");
   auto session = Session::create(runtime, model, params);

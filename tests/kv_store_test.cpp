@@ -170,7 +170,7 @@ void lookups_give_the_same_bits_one_by_one_and_all_at_once(void**) {
       RuntimeParams params;
       params.threads = threads;
       params.kv_budget_bytes = uint64_t{1} << 28;
-      KvStore store(Runtime::create(params), store_params(policy, 0.1f));
+      KvStore store(test::create_runtime(params), store_params(policy, 0.1f));
       data.append(store, 0, 3000);
       store.seal();
       outs.emplace_back(kQueryWidth + kKvHeads * kGroup);
@@ -328,7 +328,7 @@ void lists_of_what_is_not_sealed_are_bounded(void**) {
   store_of.query_heads = 4;
   RuntimeParams params;
   params.threads = 2;
-  const auto own = Runtime::create(params);
+  const auto own = test::create_runtime(params);
   KvStore store(own, store_of);
   const std::vector<float> zeros(kTokens * 4 * 16);
   store.append(0, kTokens, zeros.data(), zeros.data());
@@ -343,7 +343,7 @@ void a_failed_append_gives_its_room_back(void**) {
   RuntimeParams small;
   KvStoreParams params = store_params("wave", 1);
   small.kv_budget_bytes = 300 * params.shape.token_bytes();
-  const auto limited = Runtime::create(small);
+  const auto limited = test::create_runtime(small);
   Data data(1000);
   KvStore store(limited, params), other(limited, params);
   data.append(store, 0, 100);

@@ -12,6 +12,7 @@
 #include "test.h"
 #include "tests/support/emulated.h"
 #include "tests/support/policies.h"
+#include "tests/support/runtime.h"
 
 namespace wi {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 SessionParams params_of(const char* policy, int32_t segment_tokens, int32_t decode_segment_tokens,
                         int32_t window, DType kv) {
   SessionParams params;
-  params.policy = find_policy(cpu_backend(), policy);
+  params.policy = find_policy(test::runtime()->backend, policy);
   assert_non_null(params.policy);
   params.policy_params.segment_tokens = segment_tokens;
   params.policy_params.decode_segment_tokens = decode_segment_tokens;
@@ -37,7 +38,7 @@ std::shared_ptr<Runtime> small_runtime(uint64_t kv_budget_bytes = 0) {
   RuntimeParams params;
   params.threads = 1;
   params.kv_budget_bytes = kv_budget_bytes;
-  return Runtime::create(params);
+  return test::create_runtime(params);
 }
 
 std::vector<int32_t> some_tokens(uint64_t count) {
@@ -119,9 +120,9 @@ void with_a_slow_tier_only_the_fast_part_must_fit(void**) {
     runtime_params.kv_budget_bytes = budget;
     const SessionParams params = params_of(policy, 1024, 256, 64, DType::f16);
     const uint64_t in_memory =
-        plan_memory(*Runtime::create(runtime_params), *small_model(), params, 1).max_tokens;
+        plan_memory(*test::create_runtime(runtime_params), *small_model(), params, 1).max_tokens;
     runtime_params.spill_folder = folder.path;
-    const auto runtime = Runtime::create(runtime_params);
+    const auto runtime = test::create_runtime(runtime_params);
     const uint64_t tokens = plan_memory(*runtime, *small_model(), params, 1).max_tokens;
     const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, tokens);
     std::printf("%s: %llu tokens in memory, %llu with a file, %llu of %llu bytes at once\n", policy,
@@ -147,7 +148,7 @@ void what_the_slow_tier_has_no_room_for_must_fit_too(void**) {
   runtime_params.kv_budget_bytes = test::emulated_or(uint64_t{1}, uint64_t{2}) << 20;
   runtime_params.spill_folder = folder.path;
   const auto most_tokens = [&](const SessionParams& params) {
-    return plan_memory(*Runtime::create(runtime_params), *small_model(), params, 1).max_tokens;
+    return plan_memory(*test::create_runtime(runtime_params), *small_model(), params, 1).max_tokens;
   };
   const char* const policies[] = {"wave", "full"};
   for (const char* policy : std::span(policies).first(test::emulated_or(1u, 2u))) {
@@ -158,7 +159,7 @@ void what_the_slow_tier_has_no_room_for_must_fit_too(void**) {
       const uint64_t unlimited = most_tokens(params);
       for (const uint64_t spill_bytes : {uint64_t{64} << 10, uint64_t{1} << 20}) {
         runtime_params.spill_bytes = spill_bytes;
-        const auto runtime = Runtime::create(runtime_params);
+        const auto runtime = test::create_runtime(runtime_params);
         const auto plan = [&](uint64_t tokens) {
           return plan_memory(*runtime, *small_model(), params, tokens);
         };
@@ -175,7 +176,7 @@ void what_the_slow_tier_has_no_room_for_must_fit_too(void**) {
         session->logits(nullptr);
       }
       // The last of them.
-      const auto runtime = Runtime::create(runtime_params);
+      const auto runtime = test::create_runtime(runtime_params);
       const uint64_t more = 3 * most_tokens(params) / 2;
       assert_int_equal(plan_memory(*runtime, *small_model(), params, more).fits, 0);
       const auto session = Session::create(runtime, small_model(), params);
@@ -235,7 +236,7 @@ void scratch_holds_what_is_read_of_the_slow_tier(void**) {
     runtime_params.threads = 2;
     runtime_params.kv_budget_bytes = uint64_t{40} << 20;
     runtime_params.spill_folder = folder.path;
-    const auto runtime = Runtime::create(runtime_params);
+    const auto runtime = test::create_runtime(runtime_params);
     SessionParams params = params_of(policy, 8192, 1024, 64, DType::f16);
     params.kv_fast_share = 0.01f;
     params.sparse_read_tokens = 16;
@@ -317,11 +318,12 @@ class PlannedLife {
       sequence_.places(layer, sequence_.tokens(), count, 0, runs);
     for (const AppendRun& run : runs)
       for (int32_t head = 0; head < shape_.kv_heads; ++head)
-        for (void* to : {run.keys, run.values})
-          for (int64_t i = 0; i < run.rows * shape_.head_dim; ++i)
-            reinterpret_cast<float*>(static_cast<std::byte*>(to) +
-                                     static_cast<size_t>(head) * run.head_stride)[i] =
-                static_cast<float>(random_() % 1000) / 500 - 1;
+        for (std::byte* to : {run.keys, run.values}) {
+          std::vector<float> numbers(static_cast<size_t>(run.rows * shape_.head_dim));
+          for (float& number : numbers) number = static_cast<float>(random_() % 1000) / 500 - 1;
+          runtime_->kv_pools.pages->memory().copy(to + static_cast<size_t>(head) * run.head_stride,
+                                                  numbers.data(), numbers.size() * sizeof(float));
+        }
     sequence_.commit(count);
   }
   void append(int64_t count, uint64_t before_bytes) {

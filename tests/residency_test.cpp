@@ -51,7 +51,7 @@ struct World {
     params.spill_bytes = spill_bytes;
     params.slab_bytes = kSlab;
     params.kv_memory = std::move(memory);
-    runtime = Runtime::create(params);
+    runtime = test::create_runtime(params);
     model = test::random_model(shape(), DType::f32, test::seed());
   }
   SessionParams params(const char* policy = "wave") const {

@@ -15,6 +15,7 @@
 #include "tests/support/folder.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
+#include "tests/support/runtime.h"
 #include "tests/support/session_bytes.h"
 
 using namespace wi;
@@ -42,7 +43,7 @@ std::shared_ptr<Runtime> make_runtime(const std::string& spill_folder, uint64_t 
   params.spill_folder = spill_folder;
   params.spill_bytes = spill_bytes;
   params.slab_bytes = size_t{64} << 10;
-  return Runtime::create(params);
+  return test::create_runtime(params);
 }
 
 // A runtime with everything in memory, and one with a slow tier, which loads in place.

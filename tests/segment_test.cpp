@@ -114,7 +114,7 @@ struct Keys {
   std::vector<float> numbers[kLayers];
 };
 
-Sequence empty_sequence() { return Sequence(runtime()->pool, {kLayers, kHeads, kDim, DType::f16}, 0); }
+Sequence empty_sequence() { return Sequence(runtime()->kv_pools, {kLayers, kHeads, kDim, DType::f16}, 0); }
 
 void seal_prompt_now(Sequence& sequence, const char* policy, int64_t final_tokens) {
   const PolicyParams params = small_segments();
@@ -388,7 +388,7 @@ void segments_made_while_decoding_change_no_token(void**) {
   for (int threads : {1, 2, 5}) {
     RuntimeParams params;
     params.threads = threads;
-    const auto own = Runtime::create(params);
+    const auto own = test::create_runtime(params);
     const auto session = Session::create(own, model(), session_params(false));
     session->prefill(ids, {}, nullptr);
     const int32_t segments = session->stats().segments;

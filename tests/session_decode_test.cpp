@@ -12,6 +12,7 @@
 #include "src/session.h"
 #include "tests/support/emulated.h"
 #include "tests/support/random_model.h"
+#include "tests/support/runtime.h"
 #include "tests/test.h"
 
 // Refuses this thread's n-th allocation from now on, once.
@@ -37,7 +38,7 @@ namespace {
 std::shared_ptr<Runtime> runtime() {
   RuntimeParams params;
   params.threads = 2;
-  return Runtime::create(params);
+  return test::create_runtime(params);
 }
 
 std::shared_ptr<const Model> model() {

@@ -13,6 +13,7 @@
 #include "tests/support/emulated.h"
 #include "tests/support/folder.h"
 #include "tests/support/random_model.h"
+#include "tests/support/runtime.h"
 #include "tests/test.h"
 
 using namespace wi;
@@ -23,7 +24,7 @@ std::shared_ptr<Runtime> runtime(uint64_t budget_bytes = uint64_t{1} << 30) {
   RuntimeParams params;
   params.threads = 2;
   params.kv_budget_bytes = budget_bytes;
-  return Runtime::create(params);
+  return test::create_runtime(params);
 }
 
 std::shared_ptr<const Model> model() {
@@ -190,7 +191,7 @@ void identical_runs_give_identical_tokens(void**) {
   for (int threads : {2, 2, 1}) {
     RuntimeParams rp;
     rp.threads = threads;
-    auto rt = Runtime::create(rp);
+    auto rt = test::create_runtime(rp);
     auto session = Session::create(rt, model(), session_params(rt, "wave"));
     session->prefill(ids, {}, nullptr);
     answers.push_back(decode_tokens(*session, 40));

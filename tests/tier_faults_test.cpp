@@ -814,8 +814,9 @@ void a_past_that_leaves_while_it_is_read_is_where_it_was(void**) {
     std::vector<std::byte> bytes;
     for (const KvRun& run : runs) {
       assert_non_null(run.keys);
-      const auto* const keys = static_cast<const std::byte*>(run.keys);
-      bytes.insert(bytes.end(), keys, keys + static_cast<size_t>(run.tokens) * sequence.shape().head_bytes());
+      const size_t count = static_cast<size_t>(run.tokens) * sequence.shape().head_bytes();
+      bytes.resize(bytes.size() + count);
+      world.runtime->kv_pools.pages->memory().copy(bytes.data() + bytes.size() - count, run.keys, count);
     }
     return bytes;
   };

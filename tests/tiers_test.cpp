@@ -14,6 +14,7 @@
 #include "tests/support/kernel_test.h"
 #include "tests/support/policies.h"
 #include "tests/support/random_model.h"
+#include "tests/support/runtime.h"
 #include "tests/support/session_bytes.h"
 
 using namespace wi;
@@ -43,7 +44,7 @@ struct World {
     if (slow) params.spill_folder = folder.path;
     params.buffer_manager = manager;
     params.slab_bytes = size_t{64} << 10;
-    runtime = Runtime::create(params);
+    runtime = test::create_runtime(params);
     model = test::random_model(shape(windows), DType::f32, test::seed());
   }
   SessionParams params(const char* policy, float share) const {
@@ -445,7 +446,7 @@ void a_folder_that_is_not_there_is_named(void**) {
   params.spill_folder = "/nowhere/at/all";
   wi_status status = WI_OK;
   try {
-    Runtime::create(params);
+    test::create_runtime(params);
   } catch (const Error& error) {
     status = error.code();
     assert_non_null(std::strstr(error.what(), "/nowhere/at/all"));
@@ -492,7 +493,7 @@ void a_full_slow_tier_is_a_status(void**) {
   params.spill_folder = folder.path;
   World world(false);
   params.spill_bytes = kPrompt * kv_shape_of(*world.model, DType::f16).token_bytes() / 4;
-  world.runtime = Runtime::create(params);
+  world.runtime = test::create_runtime(params);
   auto session = world.session("wave", 0.1f);
   const std::vector<int32_t> ids = prompt(kPrompt);
   session->prefill({ids.data(), 400}, {}, nullptr);

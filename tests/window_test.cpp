@@ -288,7 +288,7 @@ void a_file_with_tokens_out_of_order_is_refused(void**) {
   SessionFile file(from, FileKind::session, runtime()->backend, nullptr);
   KvShape shape = session->sequence().shape();
   shape.windows = std::make_shared<const Windows>(Windows{0, 100});
-  Sequence to(runtime()->pool, shape, 0);
+  Sequence to(runtime()->kv_pools, shape, 0);
   runtime()->workers.run(nullptr, [&](const Stream& stream) {
     assert_error(WI_E_FORMAT, "are not in their order", file.read_sequence(to, stream, {}));
   });

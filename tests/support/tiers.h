@@ -12,6 +12,7 @@
 #include "src/store/byte_stream.h"
 #include "tests/support/folder.h"
 #include "tests/support/random_model.h"
+#include "tests/support/runtime.h"
 #include "tests/test.h"
 
 namespace wi::test {
@@ -29,7 +30,7 @@ struct Tiers {
 struct TiersWorld {
   explicit TiersWorld(const Tiers& tiers = {}) : TiersWorld(tiers, make_model()) {}
   TiersWorld(const Tiers& tiers, std::shared_ptr<const Model> of)
-      : model(std::move(of)), runtime(Runtime::create(runtime_params(tiers))) {}
+      : model(std::move(of)), runtime(create_runtime(runtime_params(tiers))) {}
   RuntimeParams runtime_params(const Tiers& tiers) const {
     RuntimeParams params;
     params.threads = tiers.threads;
