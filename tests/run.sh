@@ -14,9 +14,9 @@
 # What tests ask of their environment: WI_TEST_SEED, which each of them prints, for the same random numbers again;
 # WI_TEST_ALL=1: every allocation and every call of the system is refused once, where a few by chance are
 # (refused_memory_abi_test, refused_life_abi_test, tier_memory_test, tier_faults_test, read_ahead_test, spill_file_test);
-# WI_TEST_SECONDS: that tier_faults_test lets sessions evict each other, 2, and lives_abi_test lets them live, 5;
-# WI_TEST_MEMORY=guarded: keys and values are in memory that only kernels and copies can read, as in all tests with the
-# label guarded (support/runtime.h).
+# WI_TEST_SECONDS: that tier_faults_test lets sessions evict each other, 2 or under TSan 120, and lives_abi_test lets
+# them live, 5; WI_TEST_MEMORY=guarded: keys and values are in memory that only kernels and copies can read, as in all
+# tests with the label guarded (support/runtime.h).
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$top/samples/setup.sh"
