@@ -18,4 +18,13 @@ inline std::unique_lock<std::mutex> lock_patiently(std::mutex& mutex, const std:
   return lock;
 }
 
+// For at most so long; not locked: it took longer.
+inline std::unique_lock<std::mutex> lock_within(std::mutex& mutex, std::chrono::nanoseconds most) {
+  const auto end = std::chrono::steady_clock::now() + most;
+  std::unique_lock lock(mutex, std::defer_lock);
+  while (!lock.try_lock() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return lock;
+}
+
 }  // namespace wi

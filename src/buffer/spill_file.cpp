@@ -192,17 +192,41 @@ void SpillFile::write(const SpillExtent& extent, uint64_t offset, const void* da
     const std::unique_lock lock = lock_patiently(writing_, poll);
     write_blocks(at, from, bytes, extent.offset_ + extent.bytes_, poll);
   } else {
-    if (poll) poll();
-    file_.write(at, from, bytes);
-    // Pages are forgotten once they are on the disk.
-    constexpr unsigned kWait =
-        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    if (sync_file_range(file_.number(), static_cast<off_t>(at), static_cast<off_t>(bytes), kWait) != 0 &&
-        (errno == EIO || errno == ENOSPC || errno == EDQUOT))
-      throw_errno(WI_E_IO, "cannot write to the spill file in " + file_.folder(), errno);
-    forget(at, bytes);
+    for (uint64_t done = 0; done < bytes; done += kBufferBytes) {
+      if (poll) poll();
+      write_and_forget(at + done, from + done, std::min(kBufferBytes, bytes - done));
+    }
   }
   written_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+uint64_t SpillFile::write_some(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes,
+                               std::chrono::nanoseconds most_wait) {
+  check_process();
+  assert(extent.file_.get() == this && offset <= extent.bytes_ && bytes <= extent.bytes_ - offset);
+  const uint64_t at = extent.offset_ + offset;
+  const auto* from = static_cast<const std::byte*>(data);
+  uint64_t some = std::min(bytes, kBufferBytes);
+  if (file_.direct()) {
+    const std::unique_lock lock = lock_within(writing_, most_wait);
+    if (!lock) return 0;
+    some = std::min(bytes, kBufferBytes - at % file_.block_bytes());
+    write_blocks(at, from, some, extent.offset_ + extent.bytes_, {});
+  } else {
+    write_and_forget(at, from, some);
+  }
+  written_bytes_.fetch_add(some, std::memory_order_relaxed);
+  return some;
+}
+
+// Through the page cache: pages are forgotten once they are on the disk.
+void SpillFile::write_and_forget(uint64_t at, const std::byte* data, uint64_t bytes) {
+  file_.write(at, data, bytes);
+  constexpr unsigned kWait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  if (sync_file_range(file_.number(), static_cast<off_t>(at), static_cast<off_t>(bytes), kWait) != 0 &&
+      (errno == EIO || errno == ENOSPC || errno == EDQUOT))
+    throw_errno(WI_E_IO, "cannot write to the spill file in " + file_.folder(), errno);
+  forget(at, bytes);
 }
 
 // Through the aligned buffer. A block that is written in part is read first, except for its part behind the

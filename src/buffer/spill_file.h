@@ -126,6 +126,9 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   // throw to give up, with the same result.
   void write(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes,
              const std::function<void()>& poll = {});
+  // The first of them that one write takes, and how many those are; 0: others write, for longer than that.
+  uint64_t write_some(const SpillExtent& extent, uint64_t offset, const void* data, uint64_t bytes,
+                      std::chrono::nanoseconds most_wait);
 
   // Sum of extents, in whole blocks. Waits for nobody.
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
@@ -157,6 +160,7 @@ class SpillFile final : public SlowFile, public std::enable_shared_from_this<Spi
   void return_to_disk(uint64_t offset, uint64_t bytes) noexcept;
   void punch(uint64_t offset, uint64_t bytes) noexcept;
   void punch_missing() noexcept;
+  void write_and_forget(uint64_t at, const std::byte* data, uint64_t bytes);
   void write_blocks(uint64_t at, const std::byte* data, uint64_t bytes, uint64_t extent_end,
                     const std::function<void()>& poll);
   void write_zeros(uint64_t offset, uint64_t bytes, const std::function<void()>& poll);

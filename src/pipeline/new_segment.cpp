@@ -74,6 +74,8 @@ class Planes {
     int64_t plane = -1;  // none
     int32_t piece = 0;   // the next of it
     std::byte* layout = nullptr;
+    bool packed = false;  // on its way to the slow tier
+    size_t written = 0;   // bytes of it
     IndexArgs args{};
     std::unique_ptr<std::byte, Free> state;  // what its pieces leave for the next
   };
@@ -187,6 +189,8 @@ bool Planes::next_plane(Place& place) {
 void Planes::begin(Place& place) {
   const int number = number_of(place);
   place.piece = 0;
+  place.packed = false;
+  place.written = 0;
   place.layout = straight_ ? straight_->layout(number) : source_.layout_room(number);
   place.args = room_.args(segment_, static_cast<size_t>(place.plane),
                           source_.runs(layer_of(place.plane), head_of(place.plane), number,
@@ -199,8 +203,13 @@ void Planes::begin(Place& place) {
   if (!place.state) throw std::bad_alloc();
 }
 
-// A piece, or all of a plane that has none.
+// A piece, or all of a plane that has none; then of what of it is to be written.
 void Planes::work_at(Place& place, int worker) {
+  if (place.packed) {
+    if (straight_->write_some(static_cast<size_t>(place.plane), number_of(place), place.written))
+      place.plane = -1;
+    return;
+  }
   const Policy& policy = policy_of(place.plane);
   if (!whole_ && policy.pieces) {
     const IndexResult result = policy.pieces->run(place.args, place.state.get(), place.piece);
@@ -217,10 +226,12 @@ void Planes::work_at(Place& place, int worker) {
 void Planes::end(Place& place, const IndexResult& result) {
   const auto plane = static_cast<size_t>(place.plane);
   room_.set_result(plane, result);
-  if (straight_)
-    straight_->write(context_.stream, plane, number_of(place), context_.policy, place.args.index, result);
-  else if (place.layout)
-    IndexRoom::place(segment_, plane, place.layout);
+  if (straight_) {
+    straight_->pack(number_of(place), context_.policy, place.args.index, result);
+    place.packed = true;
+    return;
+  }
+  if (place.layout) IndexRoom::place(segment_, plane, place.layout);
   place.plane = -1;
 }
 

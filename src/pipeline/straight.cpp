@@ -1,6 +1,7 @@
 #include "src/pipeline/straight.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -39,13 +40,19 @@ StraightPlanes::StraightPlanes(const Stream& stream, WaveBuffer& buffer, HostPoo
       extent_(buffer.file()->reserve(planes_of(shape) * plane_bytes_, "a new segment",
                                      [&] { throw_if_cancelled(stream); })) {}
 
-void StraightPlanes::write(const Stream& stream, size_t plane, int32_t place, const Policy& policy,
-                           const void* index, const IndexResult& result) const {
+void StraightPlanes::pack(int32_t place, const Policy& policy, const void* index,
+                          const IndexResult& result) const {
   std::vector<int32_t> offsets(static_cast<size_t>(result.partitions) + 1);
   partition_offsets(policy, index, result.partitions, tokens_, offsets.data());
   pack_plane({offsets.data(), result.partitions}, row_bytes_, layout(place), spare(place));
-  buffer_.file()->write(extent_, plane * plane_bytes_, spare(place), plane_bytes_,
-                        [&] { throw_if_cancelled(stream); });
+}
+
+// Those who make the other planes have the disk in between, and whoever is to come between looks whether it is time.
+bool StraightPlanes::write_some(size_t plane, int32_t place, size_t& done) const {
+  constexpr std::chrono::milliseconds kMostWait{10};
+  done += buffer_.file()->write_some(extent_, plane * plane_bytes_ + done, spare(place) + done,
+                                     plane_bytes_ - done, kMostWait);
+  return done == plane_bytes_;
 }
 
 void StraightPlanes::attach_to(Segment& segment) { segment.attach_slow(buffer_, std::move(extent_), {}); }

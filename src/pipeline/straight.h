@@ -30,9 +30,10 @@ class StraightPlanes {
     return room_.data() + 2 * static_cast<size_t>(place) * plane_bytes_;
   }
   std::byte* spare(int32_t place) const { return layout(place) + plane_bytes_; }
-  // A plane that is made. Throws WI_E_IO or WI_E_CANCELLED.
-  void write(const Stream& stream, size_t plane, int32_t place, const Policy& policy, const void* index,
-             const IndexResult& result) const;
+  // Of a plane that is made: packed once, then written bit by bit, `done` bytes so far. True: all of it is. Others may
+  // have the disk for so long that none is written. Throws WI_E_IO.
+  void pack(int32_t place, const Policy& policy, const void* index, const IndexResult& result) const;
+  bool write_some(size_t plane, int32_t place, size_t& done) const;
   // All planes are written, and the segment has its index.
   void attach_to(Segment& segment);
 
