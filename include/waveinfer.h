@@ -75,9 +75,9 @@
  *   callback during the calls that sample, or on the engine's thread in a task; only the log's may come from
  *   elsewhere, and until its log_release. They must not throw or unwind, and must not use the object that the
  *   call is on, except for its statistics.
- * Cancellation. A wi_cancel that fires makes the calls it was given to return WI_E_CANCELLED: within 100
- *   ms in a prefill, within one layer in a decode step. One that has fired before ends a call at once,
- *   whatever there is to do. The object is as it was before the call. NULL: cannot be cancelled.
+ * Cancellation. A wi_cancel that fires makes the calls it was given to return WI_E_CANCELLED: within 100 ms in a
+ *   prefill, within one layer in a decode step, or once a disk has ended the read or write that it is at. One that has
+ *   fired before ends a call at once, whatever there is to do. The object is as it was before it. NULL: never cancelled.
  * Text is a pointer and a length in bytes, UTF-8 by intent; bytes that are none are taken as they are.
  *   What comes back as an event never splits a code point. Paths and names are NUL-terminated.
  * Sizes. A call that fills an array takes a capacity in elements and sets *count_out (or *length_out) to
@@ -860,9 +860,9 @@ typedef struct wi_prefill_params {
   uint32_t struct_size;
   /* Tokens computed at once, in pieces of 8192 where they are more; at most 1048576. 0: chosen by the library */
   int32_t chunk_tokens;
-  /* NULL, or: tokens done, tokens in this call. After each chunk, and at least every 250 ms within one, with the same
-   * numbers again (where a device takes longer for two layers, so seldom); but not while keys and values leave the
-   * fast tier before one. While its text is tokenised: 0, and the text's bytes. */
+  /* NULL, or: tokens done, tokens in this call. After each chunk, and at least every 250 ms within them and while keys
+   * and values leave the fast tier, with the same numbers again (where a device takes longer for two layers, or a disk
+   * for what some heads have of a segment, so seldom). While its text is tokenised: 0, and the text's bytes. */
   wi_progress_callback progress;
   void* progress_user; /* its first argument */
   /* NULL, or out: logits of every token of this call, (tokens, vocab). Unspecified after a failure */

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/error.h"
+#include "src/memory/beside.h"
 
 namespace wi {
 namespace {
@@ -167,6 +168,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
   WaveBuffer& buffer = *self.buffer_;
   refused = nullptr;
   Waiting waiting(self);
+  Clock::duration moving{};  // what takes segments away is no waiting, nor are others' turns meanwhile
   for (int round = 0;; ++round) {
     const auto waited = Clock::now() - wish.patience.since;
     Changes changes(*this);
@@ -226,10 +228,13 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
       changes.on_its_way = refused ? frees : on_its_way > 0;
       changes.coming_back = changes.on_its_way || (!refused && others_go_on());
     }
-    carry_out(changes, buffer, poll, refused);
+    const Clock::time_point begin = Clock::now();
+    carry_out(changes, buffer, poll, wish.patience.pause, refused);
+    moving += Clock::now() - begin;
     if (!changes.missing && (round > 0 || !refused)) return true;
     if (round > 1) {
-      const bool enough_waited = !wish.patience.may_wait || !changes.coming_back || waited > kMostWait;
+      const bool enough_waited =
+          !wish.patience.may_wait || !changes.coming_back || waited > kMostWait + moving;
       if (changes.within_budget && (enough_waited || waited > kOthersClaims)) return true;
       if (enough_waited) return false;
       waiting.set(!changes.on_its_way);
@@ -242,8 +247,8 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
 }
 
 // What is needed now, before this returns; the rest beside the next steps. What the slow tier refuses stays, and its
-// room is not to be had.
-void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll,
+// room is not to be had. Whoever has a turn meanwhile may read a segment that is on its way, or want it gone as well.
+void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, const Poll* pause,
                           std::exception_ptr& refused) {
   for (auto& segment : changes.later) {
     if (demote_later(segment, buffer))
@@ -251,7 +256,23 @@ void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll
     else
       changes.now.push_back(std::move(segment));
   }
-  for (auto& segment : changes.now) {
+  if (changes.now.empty()) return;
+  const auto demote = [&](const Poll& given_up) {
+    const auto poll_beside = [&] {
+      given_up();
+      if (poll) poll();
+    };
+    demote_now(changes.now, buffer, poll_beside, {}, refused);
+  };
+  if (pause && run_beside(buffer.own_threads(), demote, *pause)) return;
+  demote_now(changes.now, buffer, poll, pause ? *pause : Poll(), refused);
+}
+
+// between: called when nothing is held. Either may be empty.
+void Residency::demote_now(Chosen& segments, WaveBuffer& buffer, const Poll& poll, const Poll& between,
+                           std::exception_ptr& refused) {
+  for (auto& segment : segments) {
+    if (between) between();
     const auto poll_here = [&] {
       check_wanted(segment);
       if (poll) poll();

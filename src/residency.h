@@ -41,7 +41,7 @@ class Residency {
 
  public:
   using Segments = std::span<const std::shared_ptr<const Segment>>;
-  using Poll = std::function<void()>;  // throws to give up
+  using Poll = std::function<void()>;  // throws to give up; any thread
 
   explicit Residency(std::shared_ptr<HostPool> pool) : pool_(std::move(pool)) {}
   Residency(const Residency&) = delete;
@@ -51,7 +51,9 @@ class Residency {
   struct Patience {
     bool may_wait = true;  // for steps of others to end: this thread is in the middle of none
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();  // that its call waits
-    const Poll* pause = nullptr;  // called meanwhile, when this thread holds nothing; throws to give up
+    // Called meanwhile, and while segments leave, on this thread, which holds nothing then; throws to give up. Null:
+    // nobody wants a turn.
+    const Poll* pause = nullptr;
   };
   // What a session tells between two steps.
   struct Wish {
@@ -127,7 +129,10 @@ class Residency {
   struct CatchingUp;
 
   bool make_room(Member& self, const Wish& wish, const Poll& poll, std::exception_ptr& refused);
-  void carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, std::exception_ptr& refused);
+  void carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, const Poll* pause,
+                 std::exception_ptr& refused);
+  void demote_now(Chosen& segments, WaveBuffer& buffer, const Poll& poll, const Poll& between,
+                  std::exception_ptr& refused);
   bool demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer);
   void settle(const Segment& segment) noexcept;  // somebody's undertaking has ended
 

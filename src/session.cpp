@@ -123,8 +123,11 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
   check_length(tokens_.size() + static_cast<int64_t>(tokens.size()));
   uint64_t elapsed_ns = 0;
   const bool fresh = tokens_.size() == 0;
+  TimelyProgress progress(params.progress, params.progress_user);
+  progress.set(0, tokens.size());
+  Breaks* const breaks = progress ? &progress : params.breaks;
   spill_before(use, std::min<int64_t>(prefill_chunk_tokens(model_->config), static_cast<int64_t>(ids.size())),
-               cancel);
+               cancel, breaks);
   const TokenLog tokens_before = tokens_;
   const Sequence before = sequence_;
   const ExactTokens::Mark exact_before = exact_.mark();
@@ -159,24 +162,23 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
       throw_if_cancelled(flag_of(cancel));
       tokens_.append(more.first(std::min(kPiece, more.size())));
     }
-    TimelyProgress progress(params.progress, params.progress_user);
     progress.set(reused - skip, tokens.size());
     runtime_->workers.run(flag_of(cancel), [&](const Stream& uninterrupted) {
-      const InterruptibleStream interruptible(uninterrupted, progress ? &progress : params.breaks);
+      const InterruptibleStream interruptible(uninterrupted, breaks);
       const Stream& stream = interruptible.stream();
       for (int64_t done = reused; done < total;) {
         const int64_t first = sequence_.tokens(), whole_chunk = chunk_from(first, chunk);
         const int64_t count = std::min(whole_chunk, total - done);
         const bool last = done + count == total;
-        use.rest(count, SealWhen::prefilling, cancel, &stream);
+        use.rest(count, SealWhen::prefilling, cancel, breaks);
         // What will be sealed after it is, as far as it is there, before it: as who takes it over has it.
-        if (count > params_.sparse_read_tokens) seal_read(use, stream, final_tokens, count, cancel);
+        if (count > params_.sparse_read_tokens) seal_read(use, stream, final_tokens, count, cancel, breaks);
         const bool alike = alike_end_ == first && count == whole_chunk && !reads_sparsely(sequence_, count);
         run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, stream);
         done += count;
         alike_end_ = alike ? sequence_.tokens() : -1;
         progress.set(done - skip, tokens.size());
-        seal_read(use, stream, final_tokens, 0, cancel);
+        seal_read(use, stream, final_tokens, 0, cancel, breaks);
         progress.tell();
       }
     });
@@ -378,14 +380,14 @@ void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_token
 
 // Before and after a chunk. The room for it was made before, and others may have needed it more while that lasted.
 void Session::seal_read(Use& use, const Stream& stream, int64_t final_tokens, int64_t coming,
-                        const CancelToken* cancel) {
+                        const CancelToken* cancel, Breaks* breaks) {
   try {
     return seal_tail(SealWhen::prefilling, stream, final_tokens, coming);
   } catch (const Error& error) {
     const bool full = error.code() == WI_E_BUDGET || (refused_ && error.code() == WI_E_IO);
     if (!resident_ || !full) throw;
   }
-  use.rest(coming, SealWhen::prefilling, cancel, &stream);
+  use.rest(coming, SealWhen::prefilling, cancel, breaks);
   // It may be too small for an old segment, and not for the new one.
   if (refused_ && least_making(sequence_, 0, SealWhen::prefilling) != Making::whole)
     making_ = Making::straight;

@@ -182,8 +182,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Making least_making(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const;
   Making first_making(const Sequence& sequence, int64_t coming_tokens, SealWhen when) const;
   bool could_hold(const Sequence& sequence, uint64_t coming_bytes) const;
-  void spill_tail(Sequence& sequence, const std::atomic<bool>* cancel);
-  void spill_before(Use& use, int64_t coming_tokens, const CancelToken* cancel);
+  void spill_tail(Sequence& sequence, const std::atomic<bool>* cancel, const Residency::Poll* pause);
+  void spill_before(Use& use, int64_t coming_tokens, const CancelToken* cancel, Breaks* breaks);
   bool reads_sparsely(const Sequence& sequence, int64_t count) const {
     return count <= params_.sparse_read_tokens && sequence.indexed_tokens() > 0;
   }
@@ -205,7 +205,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens, int64_t coming = 0,
                  Queue* queue = nullptr);
   void seal_read(Use& use, const Stream& stream, int64_t final_tokens, int64_t coming,
-                 const CancelToken* cancel);
+                 const CancelToken* cancel, Breaks* breaks = nullptr);
   void adopt_prefix(std::span<const int32_t> ids, int64_t chunk);
   int64_t chunk_from(int64_t first, int64_t chunk) const;
   void check_length(int64_t tokens) const;  // that the model can be computed so far

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/memory/beside.h"
 #include "src/memory_plan.h"
 #include "src/pipeline/straight.h"
 #include "src/session_use.h"
@@ -68,7 +69,7 @@ void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when
   uint64_t sealing = 0;
   for (int tries = 2;;) {
     refused_ = nullptr;
-    if (making_ == Making::spilled) spill_tail(sequence, cancel);
+    if (making_ == Making::spilled) spill_tail(sequence, cancel, patience.pause);
     sealing = sealing_bytes(sequence, coming_tokens, when, making_);
     const bool is_least = making_ == least;
     Residency::Patience own = patience;
@@ -117,13 +118,19 @@ bool Session::could_hold(const Sequence& sequence, uint64_t coming_bytes) const 
   return held + coming_bytes <= std::min<uint64_t>(most, fast_limit_);
 }
 
-// All but those that may be recent ones still when the prompt has been read. What is refused stays where it is.
-void Session::spill_tail(Sequence& sequence, const std::atomic<bool>* cancel) {
+// All but those that may be recent ones still when the prompt has been read. What is refused stays where it is. pause:
+// as Patience has it.
+void Session::spill_tail(Sequence& sequence, const std::atomic<bool>* cancel, const Residency::Poll* pause) {
   const PolicyParams& params = params_.policy_params;
-  try {
+  const auto spill = [&](const Residency::Poll& given_up) {
     sequence.spill_tail(runtime_->buffer->file(),
-                        sequence.tokens() - params.local_window - params.decode_segment_tokens,
-                        [&] { throw_if_cancelled(cancel); });
+                        sequence.tokens() - params.local_window - params.decode_segment_tokens, [&] {
+                          if (given_up) given_up();
+                          throw_if_cancelled(cancel);
+                        });
+  };
+  try {
+    if (!pause || !run_beside(*runtime_->own_threads, spill, *pause)) spill({});
   } catch (const Error& error) {
     if (error.code() != WI_E_BUDGET && error.code() != WI_E_IO) throw;
     refused_ = std::current_exception();
@@ -131,13 +138,14 @@ void Session::spill_tail(Sequence& sequence, const std::atomic<bool>* cancel) {
 }
 
 // Before a prompt goes on: what the session goes back to if that fails is a copy, and would keep blocks in memory.
-void Session::spill_before(Use& use, int64_t coming_tokens, const CancelToken* cancel) {
+void Session::spill_before(Use& use, int64_t coming_tokens, const CancelToken* cancel, Breaks* breaks) {
   if (!resident_ || sequence_.tail_tokens() <= params_.policy_params.decode_segment_tokens) return;
+  const Residency::Poll pause = Use::pause_for(breaks);
   use.between([&](bool) {
     const Making least = least_making(sequence_, coming_tokens, SealWhen::prefilling);
     if (least == Making::spilled &&
         (making_ == least || first_making(sequence_, coming_tokens, SealWhen::prefilling) == least))
-      spill_tail(sequence_, flag_of(cancel));
+      spill_tail(sequence_, flag_of(cancel), breaks ? &pause : nullptr);
   });
 }
 

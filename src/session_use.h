@@ -26,11 +26,8 @@ class Session::Use {
 
   // Between two steps of a long call: what no step needs may leave the fast tier, to make room for so many
   // tokens more. breaks: of the call that waits for it; null: there are none.
-  void rest(int64_t coming_tokens, SealWhen when, const CancelToken* cancel, const Stream* breaks = nullptr) {
-    const Residency::Poll pause = [&] {
-      const Middle of_this_call;
-      take_break(*breaks);
-    };
+  void rest(int64_t coming_tokens, SealWhen when, const CancelToken* cancel, Breaks* breaks = nullptr) {
+    const Residency::Poll pause = pause_for(breaks);
     between([&](bool may_wait) {
       // All of a batch wait no longer than one of them may.
       Residency::Patience patience;
@@ -57,6 +54,13 @@ class Session::Use {
     stop_reading();
     work(reading_here_ == 0);
     begin_reading();
+  }
+  // While this call reads nothing, and waits. breaks: as in rest().
+  static Residency::Poll pause_for(Breaks* breaks) {
+    return [breaks] {
+      const Middle of_this_call;
+      breaks->take();
+    };
   }
   static bool reading_here() { return reading_here_ > 0; }
 

@@ -70,6 +70,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   uint64_t frame_bytes_for(uint64_t slow_bytes) const {
     return slow_bytes + slow_bytes / 4 + 4 * slab_bytes_;
   }
+  const OwnThreads& own_threads() const { return *own_threads_; }
   // Frames for one size of pages; throws std::bad_alloc.
   std::shared_ptr<PageCache> cache_of(size_t page_bytes);
   std::shared_ptr<HotPageCache> hot_pages(size_t page_bytes);  // the same of what is pinned
