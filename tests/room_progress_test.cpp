@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "src/cancel.h"
+#include "src/memory/breaks.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/tiers.h"
@@ -211,6 +212,45 @@ void a_callback_that_takes_its_time_keeps_no_other_thread_from_room(void**) {
   assert_true(logits_of(*newcomer) == logits_of(*expected));
 }
 
+// As the engine's other tasks do, on the thread that reads the prompt.
+void others_have_their_turns_while_segments_leave(void**) {
+  constexpr int kSteps = 5;
+  const auto step = [](Session& session, int32_t token, std::vector<float>& all) {
+    session.accept(token, nullptr);
+    const std::vector<float> logits = logits_of(session);
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  std::vector<float> wanted;
+  {
+    const TiersWorld fast({.slow = false});
+    const Family family(fast);
+    for (int i = 0; i < kSteps; ++i) step(*family.origin, i, wanted);
+  }
+  const TiersWorld world;
+  const Family family(world);
+  const auto session = family.greedy();
+  std::vector<float> got;
+  const std::shared_ptr<const Segment> leaves_last = session->sequence().segments().back();
+  struct Others final : Breaks {
+    std::function<void()> turn;
+    bool due() override { return false; }
+    void take() override { turn(); }
+  } others;
+  int turns = 0;
+  others.turn = [&] {
+    if (leaves_last->is_slow()) return;
+    if (turns++ < kSteps) step(*family.origin, turns - 1, got);
+  };
+  PrefillParams params;
+  params.breaks = &others;
+  slow_writes();
+  session->prefill(family.more, params, nullptr);
+  disarm();
+  assert_true(turns >= kSteps);
+  assert_true(got == wanted);
+  assert_true(logits_of(*session) == wanted_logits());
+}
+
 // ---- A tail's blocks, and segments that go straight to the disk ----
 
 constexpr int32_t kSegment = 2048, kChunk = 128;
@@ -293,6 +333,7 @@ int main() {
       cmocka_unit_test(a_host_ends_its_prompt_while_segments_leave),
       cmocka_unit_test(a_callback_may_use_sessions_that_share_what_leaves),
       cmocka_unit_test(a_callback_that_takes_its_time_keeps_no_other_thread_from_room),
+      cmocka_unit_test(others_have_their_turns_while_segments_leave),
       cmocka_unit_test(a_host_hears_of_its_prompt_while_its_own_tokens_leave),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
