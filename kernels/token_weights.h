@@ -12,6 +12,7 @@ constexpr int64_t kLogitBlock = 256;
 constexpr int kWeightBits = 41;
 constexpr uint64_t kBestWeight = uint64_t{1} << kWeightBits;
 constexpr int64_t kMostWeighed = int64_t{1} << (63 - kWeightBits);  // logits, whose weights have a sum
+constexpr float kWeighsNothing = -31;  // (logit - best) / temperature from which on weights are 0
 
 constexpr int64_t logit_blocks(int64_t count) { return (count + kLogitBlock - 1) / kLogitBlock; }
 
@@ -25,5 +26,19 @@ void token_weights(const float* logits, int64_t count, float best, float tempera
 // sums (logit_blocks(count)): of each block's weights. bests: best_of_blocks().
 void weights_of_blocks(const float* logits, int64_t count, const float* bests, float best, float temperature,
                        uint64_t* sums);
+
+// Of a sum of weights, rounded up: at least 1.
+constexpr uint64_t weight_share(float share, uint64_t sum) {
+  const double wanted = static_cast<double>(share) * static_cast<double>(sum);
+  uint64_t whole = static_cast<uint64_t>(wanted);
+  if (static_cast<double>(whole) < wanted) ++whole;
+  return whole < 1 ? 1 : whole > sum ? sum : whole;
+}
+
+// A whole number below `most`, each as likely to 2^-64.
+constexpr uint64_t draw_below(uint64_t most, uint64_t random) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<uint64_t>(static_cast<Wide>(random) * most >> 64);
+}
 
 }  // namespace wi

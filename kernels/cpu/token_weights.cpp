@@ -20,9 +20,8 @@ using HalfFloats = hn::Rebind<float, Doubles>;  // as many as doubles
 using Floats = hn::ScalableTag<float>;
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-constexpr float kNothing = -31;  // of (logit - best) / temperature; below it all weights are 0
 
-// kBestWeight · e^x of x in [kNothing, 0], rounded.
+// kBestWeight · e^x of x in [kWeighsNothing, 0], rounded.
 HWY_INLINE hn::Vec<Words> WeightsOf(hn::Vec<HalfFloats> x) {
   const Doubles d;
   const Words du;
@@ -48,10 +47,10 @@ HWY_INLINE hn::Vec<Words> WeightsOf(hn::Vec<HalfFloats> x) {
   return hn::Sub(hn::BitCast(du, rounded), hn::BitCast(du, hn::Set(d, 0x1p52)));
 }
 
-// (logit - best) / temperature in [kNothing, 0], whatever the logit.
+// (logit - best) / temperature in [kWeighsNothing, 0], whatever the logit.
 HWY_INLINE hn::Vec<HalfFloats> Below(hn::Vec<HalfFloats> logit, float best, float temperature) {
   const HalfFloats d;
-  const auto highest = hn::Set(d, best), least = hn::Set(d, kNothing);
+  const auto highest = hn::Set(d, best), least = hn::Set(d, kWeighsNothing);
   const auto x = hn::Div(hn::Sub(logit, highest), hn::Set(d, temperature));
   const auto bounded = hn::IfThenElse(hn::Gt(x, least), x, least);  // NaN is not greater
   return hn::IfThenZeroElse(hn::Eq(logit, highest), bounded);
@@ -98,7 +97,7 @@ void SumOfBlocks(const float* logits, int64_t count, const float* bests, float b
                  uint64_t* sums) {
   for (int64_t first = 0; first < count; first += kLogitBlock, bests++, sums++) {
     const int64_t here = count - first < kLogitBlock ? count - first : kLogitBlock;
-    const bool none = *bests != best && !((*bests - best) / temperature > kNothing);
+    const bool none = *bests != best && !((*bests - best) / temperature > kWeighsNothing);
     *sums = none ? 0 : SumOfBlock(logits + first, here, best, temperature);
   }
 }

@@ -148,12 +148,6 @@ int32_t first_that_is(float best, Logits logits, const SamplerScratch& scratch) 
 
 // ---- drawing ----
 
-// A whole number below `most`, each as likely to 2^-64.
-uint64_t below(uint64_t most, uint64_t random) {
-  __extension__ using Wide = unsigned __int128;
-  return static_cast<uint64_t>(static_cast<Wide>(random) * most >> 64);
-}
-
 uint64_t sum_of(std::span<const uint64_t> weights) {
   uint64_t sum = 0;
   for (const uint64_t weight : weights) sum += weight;
@@ -176,7 +170,7 @@ void sum_blocks(Logits logits, float best, float temperature, SamplerScratch& sc
 int32_t draw_from_all(Logits logits, float best, float temperature, uint64_t random,
                       SamplerScratch& scratch) {
   sum_blocks(logits, best, temperature, scratch);
-  uint64_t left = below(sum_of(scratch.sums), random);
+  uint64_t left = draw_below(sum_of(scratch.sums), random);
   const size_t block = place_of(scratch.sums, left);
   const Logits of = block_of(logits, block);
   uint64_t weights[kLogitBlock];
@@ -185,7 +179,7 @@ int32_t draw_from_all(Logits logits, float best, float temperature, uint64_t ran
 }
 
 int32_t draw_from_candidates(uint64_t random, const SamplerScratch& scratch) {
-  uint64_t left = below(sum_of(scratch.weights), random);
+  uint64_t left = draw_below(sum_of(scratch.weights), random);
   return scratch.tokens[place_of(scratch.weights, left)];
 }
 
@@ -329,15 +323,9 @@ void keep_best(Of unit, uint64_t wanted, SamplerScratch& scratch) {
   });
 }
 
-// Of a sum of weights, rounded up: at least 1.
-uint64_t share_of(float share, uint64_t sum) {
-  const double wanted = std::ceil(static_cast<double>(share) * static_cast<double>(sum));
-  return std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, sum);
-}
-
 void take_candidates(Logits logits, float best, const SamplingParams& params, SamplerScratch& scratch) {
   scratch.tokens.clear(), scratch.token_logits.clear(), scratch.weights.clear();
-  const uint64_t lightest = share_of(params.min_p, kBestWeight);
+  const uint64_t lightest = weight_share(params.min_p, kBestWeight);
   const auto k = static_cast<size_t>(params.top_k);
   uint64_t sum = 0;  // of what top_p is a share of
   if (k > 0 && k < logits.size()) {
@@ -355,11 +343,11 @@ void take_candidates(Logits logits, float best, const SamplingParams& params, Sa
       sum = sum_of(scratch.weights);
     } else {  // all that weigh no more than this are together less than what top_p leaves out
       sum = sum_of(scratch.sums);
-      const uint64_t light = (sum - share_of(params.top_p, sum)) / logits.size();
+      const uint64_t light = (sum - weight_share(params.top_p, sum)) / logits.size();
       take_heavy(light + 1, logits, best, params.temperature, scratch);
     }
   }
-  if (params.top_p < 1) keep_best(Of::weights, share_of(params.top_p, sum), scratch);
+  if (params.top_p < 1) keep_best(Of::weights, weight_share(params.top_p, sum), scratch);
 }
 
 // splitmix64: its whole state is one word, which a session saves.
