@@ -46,6 +46,7 @@ struct DeviceWork {
   int64_t rows = 0, inputs = 0, outputs = 0;
   DType weights = DType::f16;
   bool rows_alike = false;
+  int64_t vocab = 0;  // of rows whose tokens are picked; 0: of none
   int32_t lookups = 0, group = 1, head_dim = 0, most_partitions = 0;  // lookups: 0: none
 };
 

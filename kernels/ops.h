@@ -7,6 +7,7 @@
 
 #include "kernels/device.h"
 #include "kernels/policy.h"
+#include "kernels/token_weights.h"
 #include "kernels/types.h"
 
 namespace wi {
@@ -129,6 +130,14 @@ struct AttendChunkArgs {
   float* state = nullptr;
 };
 
+// The next token of each row, by a device that has the logits.
+struct SampleArgs {
+  const float* logits;  // (rows, vocab)
+  int64_t rows, vocab;
+  const SamplingRow* by;  // (rows) in the device's memory
+  SampledRow* out;        // (rows) a list of the host's
+};
+
 struct Backend {
   const char* name;
   void (*embed)(const Stream&, const EmbedArgs&);
@@ -142,6 +151,7 @@ struct Backend {
   void (*retrieve)(const Stream&, const LookupArgs&);
   void (*attend)(const Stream&, const LookupArgs&);  // exact over steady and runs: writes out and lse
   void (*attend_chunk)(const Stream&, const AttendChunkArgs&);
+  void (*sample)(const Stream&, const SampleArgs&);  // null: the host does, in whose memory the logits are
   // These two are the host's, on a device's backend too. Natural log of the sum of exponentials, to f32 rounding; NaN
   // counts as -infinity. The same bits from any number of workers.
   double (*log_sum_exp)(const Stream&, const float* in, int64_t count);

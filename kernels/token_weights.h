@@ -41,4 +41,22 @@ constexpr uint64_t draw_below(uint64_t most, uint64_t random) {
   return static_cast<uint64_t>(static_cast<Wide>(random) * most >> 64);
 }
 
+// ---- where a device picks
+
+// By what it picks a row's token: the one that src/sampling/sampler.h picks from the same logits.
+struct SamplingRow {
+  int32_t picks = 0;      // 0: the host does, for it has more to say than this
+  float temperature = 0;  // 0: the best token
+  int32_t top_k = 0;      // 0: all
+  float top_p = 1;
+  uint64_t lightest = 1;  // weight that min_p leaves
+  uint64_t random = 0;    // of which the token is drawn
+};
+
+struct SampledRow {
+  int32_t token = -1;  // -1: it was not asked for one, or there is none
+  float best = 0;      // logit
+  uint64_t sum = 0;    // of weights at temperature 1
+};
+
 }  // namespace wi

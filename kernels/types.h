@@ -100,7 +100,7 @@ struct Stream {
   int workers = 1;
   const std::atomic<bool>* cancel = nullptr;
   // Of a device: operations go there and are done when the queue is finished; what they write into lists of the
-  // host's (LookupCounters, AppendArgs::largest) is there then, all else is in the device's memory. Null: the
+  // host's (LookupCounters, AppendArgs::largest, SampleArgs::out) is there then, all else is in the device's memory. Null: the
   // host's processor, on which they are done when they return.
   DeviceQueue* queue = nullptr;
 

@@ -13,6 +13,7 @@ constexpr size_t kMostOfABatch = 64;
 void begin(const Step& step, std::span<const Row> rows);
 void rotate_and_append(const Step& step, std::span<const Row> rows, int32_t layer);
 void emit_logits(const Step& step, std::span<const Row> rows);
+void sample(const Step& step, std::span<const Row> rows, size_t first);
 void finish(const Step& step, std::span<const Row> rows);
 
 }  // namespace
@@ -71,6 +72,17 @@ const AppendRun* sent_runs(Queue& queue, std::span<const AppendRun> runs) {
   return there;
 }
 
+// By what tokens are picked: of all rows, if of one.
+const SamplingRow* sent_sampling(Workspace& work, std::span<const Row> rows) {
+  if (std::none_of(rows.begin(), rows.end(), [](const Row& row) { return row.sampled; })) return nullptr;
+  work.sampling_rows.clear();
+  for (const Row& row : rows) work.sampling_rows.push_back(row.sampling);
+  const size_t bytes = rows.size() * sizeof(SamplingRow);
+  auto* const there = reinterpret_cast<SamplingRow*>(work.queue()->room(Queue::kSampling, bytes));
+  work.queue()->upload(there, work.sampling_rows.data(), bytes);
+  return there;
+}
+
 // All that changes from step to step comes in here.
 void begin(const Step& step, std::span<const Row> rows) {
   Workspace& work = step.work;
@@ -92,6 +104,7 @@ void begin(const Step& step, std::span<const Row> rows) {
       rows[i].sequence->places(layer, rows[i].position, 1, static_cast<int64_t>(i), room.runs);
   room.largest.resize(room.runs.size());
   room.runs_there = work.queue() ? sent_runs(*work.queue(), room.runs) : nullptr;
+  work.sampling_there = sent_sampling(work, rows);
 }
 
 // Queries and keys turn with their positions, then keys and values join the tail before anybody attends: a token sees
@@ -119,17 +132,29 @@ void rotate_and_append(const Step& step, std::span<const Row> rows, int32_t laye
   step.backend.append(step.stream, tail);
 }
 
-// Runs of rows that want logits, each straight to its place where places are consecutive.
+// Runs of rows that want logits, each straight to its place where places are consecutive; and what a device makes of them
+// while it has them.
 void emit_logits(const Step& step, std::span<const Row> rows) {
   const size_t vocab = static_cast<size_t>(step.model.config.vocab);
   for (size_t first = 0; first < rows.size();) {
     size_t count = 0;
     while (first + count < rows.size() && rows[first].logits &&
-           rows[first + count].logits == rows[first].logits + count * vocab)
+           rows[first + count].logits == rows[first].logits + count * vocab &&
+           rows[first + count].sampled == (rows[first].sampled ? rows[first].sampled + count : nullptr))
       ++count;
     if (count) logits(step, static_cast<int64_t>(first), static_cast<int64_t>(count), rows[first].logits);
+    if (count && rows[first].sampled) sample(step, rows.subspan(first, count), first);
     first += count ? count : 1;
   }
+}
+
+// Of rows whose logits were the last to be computed, the first of them the step's row `first`.
+void sample(const Step& step, std::span<const Row> rows, size_t first) {
+  const int64_t vocab = step.model.config.vocab;
+  const size_t numbers = rows.size() * static_cast<size_t>(vocab);
+  step.backend.sample(step.stream,
+                      {step.work.results(rows[0].logits, numbers), static_cast<int64_t>(rows.size()), vocab,
+                       step.work.sampling_there + first, rows[0].sampled});
 }
 
 // What came out leaves here: whether it is right, and what was counted.

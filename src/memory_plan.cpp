@@ -421,12 +421,13 @@ uint64_t device_scratch_bytes(const Runtime& runtime, const Model& model, const 
   const auto most_partitions = static_cast<int32_t>(partitions);
 
   uint64_t work = 0;
-  const auto meet = [&](const Matrix& weight, int64_t count, bool alike) {
+  const auto meet = [&](const Matrix& weight, int64_t count, bool alike, int64_t vocab = 0) {
     const DeviceWork of{.rows = count,
                         .inputs = weight.cols,
                         .outputs = weight.rows,
                         .weights = weight.type,
                         .rows_alike = alike,
+                        .vocab = vocab,
                         .lookups = lookups,
                         .group = config.group(),
                         .head_dim = config.head_dim,
@@ -435,7 +436,7 @@ uint64_t device_scratch_bytes(const Runtime& runtime, const Model& model, const 
   };
   for (const LayerWeights& layer : model.weights.layers)
     for (const Matrix* weight : {&layer.q, &layer.o, &layer.up, &layer.down}) meet(*weight, rows, false);
-  meet(model.weights.output, 1, true);
+  meet(model.weights.output, 1, true, config.vocab);
 
   const uint64_t scores = number(config.group()) * sizeof(float);
   const uint64_t lists = number(std::min<int64_t>(lookups, sparse ? lookups : config.kv_heads)) *

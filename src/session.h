@@ -157,10 +157,12 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Row pending_row();
   std::span<const WantedTokens> wanted_tokens(std::span<WantedTokens> room) const;
-  struct Company;  // the sessions of one step
+  struct Company;                                  // the sessions of one step
+  enum class StepFor { logits, token, accepted };  // what comes next: nothing, a token, the host's
   static void compute_pending(Use& use, const Company& company, Workspace& workspace,
-                              const CancelToken* cancel);
-  static void run_step(Use& use, const Company& company, Workspace& workspace, const CancelToken* cancel);
+                              const CancelToken* cancel, StepFor what);
+  static void run_step(Use& use, const Company& company, Workspace& workspace, const CancelToken* cancel,
+                       StepFor what);
   void compute_exact_pending(Workspace& workspace, const CancelToken* cancel);
   static void choose(const Company& company, const int32_t* accepted, Workspace& workspace,
                      Event* events_out);
@@ -209,7 +211,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void adopt_prefix(std::span<const int32_t> ids, int64_t chunk);
   int64_t chunk_from(int64_t first, int64_t chunk) const;
   void check_length(int64_t tokens) const;  // that the model can be computed so far
-  Event prepare_event(const int32_t* accepted, SamplerScratch& scratch, const Stream* alone);
+  Event prepare_event(const int32_t* accepted, const SampledRow* sampled, SamplerScratch& scratch,
+                      const Stream* alone);
   void commit(const Event& event) noexcept;
   void take_back_step() noexcept;
   bool pending() const { return tokens_.size() > sequence_.tokens(); }

@@ -69,14 +69,14 @@ void Session::decode_batch(std::span<Session* const> sessions, const CancelToken
 std::span<const float> Session::logits(const CancelToken* cancel) {
   Session* const self = this;
   Use use({&self, 1});
-  compute_pending(use, {{&self, 1}, false}, *runtime_->workspace(), cancel);
+  compute_pending(use, {{&self, 1}, false}, *runtime_->workspace(), cancel, StepFor::logits);
   return *logits_;
 }
 
 void Session::copy_logits(const CancelToken* cancel, std::span<float> out) {
   Session* const self = this;
   Use use({&self, 1});
-  compute_pending(use, {{&self, 1}, false}, *runtime_->workspace(), cancel);
+  compute_pending(use, {{&self, 1}, false}, *runtime_->workspace(), cancel, StepFor::logits);
   std::copy(logits_->begin(), logits_->end(), out.begin());
 }
 
@@ -89,9 +89,10 @@ void Session::next_tokens(Use& use, const Company& company, const int32_t* accep
     session->tokens_before_ = session->sequence_.tokens();
     session->totals_before_ = session->totals_;
   }
+  workspace->sampled_of.assign(company.sessions.size(), nullptr);
   uint64_t elapsed_ns = 0;
   try {
-    compute_pending(use, company, *workspace, cancel);
+    compute_pending(use, company, *workspace, cancel, accepted ? StepFor::accepted : StepFor::token);
     StageTimer timer(elapsed_ns);
     choose(company, accepted, *workspace, events_out);
   } catch (...) {
@@ -126,7 +127,8 @@ void Session::choose(const Company& company, const int32_t* accepted, Workspace&
   workspace.sampling.resize(static_cast<size_t>(runtime.workers.threads()));
   if (alone)
     return company.each([&](Session& session, size_t i) {
-      events_out[i] = session.prepare_event(accepted, workspace.sampling[0], nullptr);
+      events_out[i] =
+          session.prepare_event(accepted, workspace.sampled_of[i], workspace.sampling[0], nullptr);
     });
   // Whichever worker takes whichever session, after the first step nothing is allocated.
   for (const Session* session : company.sessions)
@@ -139,7 +141,8 @@ void Session::choose(const Company& company, const int32_t* accepted, Workspace&
       const Stream alone = stream.alone(stream, worker);
       SamplerScratch& scratch = workspace.sampling[static_cast<size_t>(worker)];
       try {
-        events_out[i] = company.sessions[i]->prepare_event(accepted, scratch, &alone);
+        events_out[i] =
+            company.sessions[i]->prepare_event(accepted, workspace.sampled_of[i], scratch, &alone);
       } catch (...) {
         workspace.failures[i] = std::current_exception();
       }
@@ -155,10 +158,10 @@ void Session::choose(const Company& company, const int32_t* accepted, Workspace&
 // Runs the step of every session that has a pending token. Until it is done nothing is committed, nor does what is sealed
 // stay so for a prompt that comes next.
 void Session::compute_pending(Use& use, const Company& company, Workspace& workspace,
-                              const CancelToken* cancel) {
+                              const CancelToken* cancel, StepFor what) {
   for (Session* session : company.sessions) session->settled_before_ = session->sequence_.settled_end();
   try {
-    run_step(use, company, workspace, cancel);
+    run_step(use, company, workspace, cancel, what);
   } catch (...) {
     for (Session* session : company.sessions)
       if (session->pending()) session->sequence_.restore_settled_end(session->settled_before_);
@@ -166,7 +169,8 @@ void Session::compute_pending(Use& use, const Company& company, Workspace& works
   }
 }
 
-void Session::run_step(Use& use, const Company& company, Workspace& workspace, const CancelToken* cancel) {
+void Session::run_step(Use& use, const Company& company, Workspace& workspace, const CancelToken* cancel,
+                       StepFor what) {
   const std::span<Session* const> sessions = company.sessions;
   company.each([](Session& session, size_t) {
     check(session.tokens_.size() > 0, WI_E_STATE, "session is empty, prefill it first");
@@ -192,6 +196,8 @@ void Session::run_step(Use& use, const Company& company, Workspace& workspace, c
     workspace.rows.clear();
     workspace.row_stats.assign(sessions.size(), StepStats{});
     workspace.wanted.resize(sessions.size() * kMostWanted);
+    const bool samples = runtime.backend.sample && what != StepFor::logits;
+    if (samples) workspace.sampled.assign(sessions.size(), SampledRow{});
     float* const row_logits = workspace.row_logits(sessions.size() * vocab);
     runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
       company.each([&](Session& session, size_t i) {
@@ -202,6 +208,8 @@ void Session::run_step(Use& use, const Company& company, Workspace& workspace, c
         Row& out = workspace.rows.emplace_back(session.pending_row());
         out.stats = &workspace.row_stats[row];
         out.logits = row_logits + row * vocab;
+        if (samples) workspace.sampled_of[i] = out.sampled = &workspace.sampled[row];
+        if (samples && what == StepFor::token) out.sampling = session.sampler_.for_device().row;
         out.session = company.batch ? static_cast<int32_t>(i) : -1;
         StageTimer looking(times.select_ns);
         out.wanted = session.wanted_tokens({workspace.wanted.data() + row * kMostWanted, kMostWanted});
@@ -308,13 +316,18 @@ float* Session::fresh_logits() {
 
 static_assert(limits::kVocab <= kMostWeighed, "every model's logits can be sampled from");
 
-// Everything about the next token that can fail; commit() then makes it the session's. alone: of a worker; null: of a
+// Everything about the next token that can fail; commit() then makes it the session's. sampled: by a device in this step;
+// where that left the token to the host, or found none, the host finds it, or why not. alone: of a worker; null: of a
 // thread that all workers may help, behind a step.
-Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch, const Stream* alone) {
+Event Session::prepare_event(const int32_t* accepted, const SampledRow* sampled, SamplerScratch& scratch,
+                             const Stream* alone) {
   Event event;
   next_state_ = sampler_.state();
   if (accepted) {
     event.token = *accepted;
+  } else if (sampled && sampled->token >= 0) {
+    event.token = sampled->token;
+    next_state_ = sampler_.for_device().state;
   } else {
     const int64_t window = std::min(tokens_.size(), sampler_.looks_back());
     scratch.recent.resize(static_cast<size_t>(window));
@@ -325,15 +338,14 @@ Event Session::prepare_event(const int32_t* accepted, SamplerScratch& scratch, c
     next_state_ = choice.state;
   }
   const SamplingParams& sampling = sampler_.params();
-  double log_sum = 0;
+  double log_sum = sampled ? log_sum_of(*sampled) : 0;
   const auto add_up = [&](const Stream& stream) {
     log_sum = runtime_->backend.log_sum_exp(stream, logits_->data(), static_cast<int64_t>(logits_->size()));
   };
   // Behind a step the other workers are there; to wake them takes as long as the sum.
   const bool stepped = sequence_.tokens() != tokens_before_;
-  if (alone)
-    add_up(*alone);
-  else
+  if (!sampled && alone) add_up(*alone);
+  if (!sampled && !alone)
     runtime_->workers.run(nullptr,
                           [&](const Stream& stream) { add_up(stepped ? stream : stream.alone(stream, 0)); });
   event.logprob = log_probability((*logits_)[static_cast<size_t>(event.token)], log_sum);

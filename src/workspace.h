@@ -90,6 +90,10 @@ class Workspace {
   std::vector<Row> rows;
   std::vector<WantedTokens> wanted;  // (rows, kMostWanted)
   std::vector<StepStats> row_stats;
+  std::vector<SamplingRow> sampling_rows;       // (rows) to be sent
+  const SamplingRow* sampling_there = nullptr;  // where operations find them; null: nothing is sampled
+  std::vector<SampledRow> sampled;              // (rows)
+  std::vector<const SampledRow*> sampled_of;    // sessions; null: by no step of this call
   // (count) of all rows, undefined: what the last call gave is gone.
   float* row_logits(size_t count);
   std::vector<SamplerScratch> sampling;      // a worker each

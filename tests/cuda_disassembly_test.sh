@@ -26,6 +26,7 @@ hot_kernels=(
   "copy_misses_kernel $load $store"
   "gather_kernel $load $store"
   "append_kernel $load"
+  "logit_weights_kernel DMUL DADD"
 )
 
 # check KERNEL-AND-WORDS...: of the disassembly on standard input.

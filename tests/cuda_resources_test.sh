@@ -13,7 +13,8 @@ mapfile -t reports < <(find "${1:?which folder?}" -name '*.resources' | sort)
 # Registers of a thread: 65,536 over threads and blocks.
 hot_kernels=(matmul_tensor_kernel:255 matmul_f32_kernel:255 attend_chunk_tensor_kernel:255 matmul_decode_kernel:255
   matmul_decode_few_kernel:128 matmul_decode_f32_kernel:255 attend_kernel:255 attend_tensor_kernel:255
-  wave_assign_kernel:128 wave_score_kernel:128 wave_select_kernel:64 wave_estimate_kernel:255 copy_misses_kernel:64)
+  wave_assign_kernel:128 wave_score_kernel:128 wave_select_kernel:64 wave_estimate_kernel:255 copy_misses_kernel:64
+  logit_weights_kernel:255 sample_kernel:64)
 
 check() {
   awk '

@@ -10,6 +10,7 @@
 #include "src/decode.h"
 #include "src/memory_plan.h"
 #include "src/pipeline/attention.h"
+#include "src/sampling/logprob.h"
 #include "src/workspace.h"
 #include "tests/support/device_world.h"
 #include "tests/support/emulated.h"
@@ -119,6 +120,123 @@ void a_session_of_a_batch_has_the_logits_that_it_has_alone(void**) {
     assert_int_equal(alone->decode(nullptr).token, events[1].token);
     assert_true(logits_of(*alone) == logits_of(*together));
   }
+}
+
+SamplingParams drawing(float temperature) {
+  SamplingParams params;
+  params.temperature = temperature;
+  params.seed = seed() + 5;
+  return params;
+}
+
+// Forks have the logits that steps pick from: the CPU's sampler, with a state of its own, picks the same. Alone and in a
+// batch, whether it is the device that does or, for settings it knows nothing of, the host.
+void tokens_are_the_cpu_samplers_from_the_devices_logits(void**) {
+  World device(cuda_backend());
+  std::vector<SamplingParams> settings = {{},         drawing(1), drawing(0.7f), drawing(2), drawing(1),
+                                          drawing(1), {}};
+  settings[2].top_k = 20, settings[2].top_p = 0.8f;
+  settings[3].top_p = 0.9f;
+  settings[4].min_p = 0.1f, settings[4].top_logprobs = 3;
+  settings[5].repetition_penalty = 1.5f;
+  settings[6].logit_bias = {{3, 20}};
+  std::vector<std::shared_ptr<Session>> each;
+  std::vector<Session*> all;
+  std::vector<Sampler> samplers;
+  for (const SamplingParams& params : settings) {
+    device.session_params.sampling = params;
+    each.push_back(device.session());
+    each.back()->prefill(prompt(70, each.size()), {}, nullptr);
+    all.push_back(each.back().get());
+    samplers.emplace_back(params);
+  }
+  std::vector<Event> events(all.size());
+  SamplerScratch scratch;
+  for (int step = 0; step < emulated_or(3, 8); ++step) {
+    std::vector<Sampler::Choice> wanted;
+    std::vector<float> logprobs;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const std::vector<float> logits = logits_of(*each[i]->fork());
+      scratch.recent = all[i]->tokens();
+      if (scratch.recent.size() > 64) scratch.recent.erase(scratch.recent.begin(), scratch.recent.end() - 64);
+      wanted.push_back(samplers[i].sample(logits, scratch));
+      device.runtime->workers.run(nullptr, [&](const Stream& stream) {
+        const double sum =
+            cpu_backend().log_sum_exp(stream, logits.data(), static_cast<int64_t>(logits.size()));
+        logprobs.push_back(log_probability(logits[static_cast<size_t>(wanted[i].token)], sum));
+      });
+    }
+    if (step % 2)
+      Session::decode_batch(all, nullptr, events.data());
+    else
+      for (size_t i = 0; i < all.size(); ++i) events[i] = all[i]->decode(nullptr);
+    for (size_t i = 0; i < all.size(); ++i) {
+      assert_int_equal(events[i].token, wanted[i].token);
+      assert_true(std::abs(events[i].logprob - logprobs[i]) <= 2e-6f);  // sums in f32 on one side
+      samplers[i].set_state(wanted[i].state);
+    }
+    assert_int_equal(events[4].top.size(), 3);
+    assert_true(events[4].top[0].logprob >= events[4].logprob);
+  }
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
+int asked = 0;  // to pick
+
+// What is said here is what is taken: of a step that ends in a token, and of no other.
+void steps_take_the_token_that_the_device_picks(void**) {
+  Backend says_seven = cuda_backend();
+  says_seven.sample = [](const Stream&, const SampleArgs& args) {
+    ++asked;
+    for (int64_t row = 0; row < args.rows; ++row) args.out[row] = {7, 2, kBestWeight};
+  };
+  asked = 0;
+  World device(says_seven);
+  const auto session = device.session();
+  session->prefill(prompt(20), {}, nullptr);
+  session->decode(nullptr);  // of the prompt's logits, which the host has
+  assert_int_equal(asked, 0);
+  const Event event = session->decode(nullptr);
+  assert_int_equal(event.token, 7);
+  assert_int_equal(asked, 1);
+  const auto fork = session->fork();
+  const std::vector<float> logits = logits_of(*fork);
+  assert_int_equal(asked, 1);
+  const Event accepted = session->accept(3, nullptr);
+  assert_int_equal(accepted.token, 3);
+  assert_int_equal(asked, 2);
+  assert_true(accepted.logprob == log_probability(logits[3], 2));
+}
+
+// Whichever launch of the step is refused: then the token is drawn that would have been.
+void a_step_that_fails_leaves_the_random_numbers_where_they_were(void**) {
+  cuda_emulation::allow_capture(false);  // each launch by itself
+  World device(cuda_backend());
+  device.session_params.sampling = drawing(3);
+  const auto session = device.session();
+  session->prefill(prompt(20), {}, nullptr);
+  session->decode(nullptr);
+  const std::vector<int32_t> wanted = answer(*session->fork(), 4);
+  int refused = 0;
+  for (int64_t nth = 0;; nth += emulated_or(7, 1)) {
+    const auto fork = session->fork();
+    cuda_emulation::refuse_launch(nth);
+    const wi_status status = status_of([&] { fork->decode(nullptr); });
+    cuda_emulation::refuse_launch(-1);
+    if (status == WI_OK) break;
+    assert_int_equal(status, WI_E_MEMORY);
+    ++refused;
+    assert_true(answer(*fork, 4) == wanted);
+  }
+  assert_true(refused >= emulated_or(4, 20));
+}
+
+void what_picking_takes_is_in_the_plan(void**) {
+  DeviceWork work{.rows = 3, .inputs = 64, .outputs = 64, .rows_alike = true};
+  const uint64_t without = cuda::work_bytes(work);
+  work.vocab = 260'000;
+  assert_in_range(cuda::work_bytes(work), without + 1, UINT64_MAX);
+  assert_in_range(cuda::work_bytes(work), cuda::sample_workspace(3, 260'000), UINT64_MAX);
 }
 
 void sessions_move_between_devices_by_file(void**) {
@@ -455,6 +573,10 @@ int main() {
       cmocka_unit_test_setup(long_answers_are_sealed_as_on_the_cpu, reset),
       cmocka_unit_test_setup(forks_batches_and_truncation_are_as_on_the_cpu, reset),
       cmocka_unit_test_setup(a_session_of_a_batch_has_the_logits_that_it_has_alone, reset),
+      cmocka_unit_test_setup(tokens_are_the_cpu_samplers_from_the_devices_logits, reset),
+      cmocka_unit_test_setup(steps_take_the_token_that_the_device_picks, reset),
+      cmocka_unit_test_setup(a_step_that_fails_leaves_the_random_numbers_where_they_were, reset),
+      cmocka_unit_test_setup(what_picking_takes_is_in_the_plan, reset),
       cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
       cmocka_unit_test_setup(a_device_lets_others_in_while_it_reads_a_chunk, reset),
       cmocka_unit_test_setup(a_chunk_that_is_given_up_on_a_device_leaves_the_session_as_it_was, reset),

@@ -86,7 +86,7 @@ find_programs() {
 
 # ---- what is run
 
-kernel_tests=(twins attend_chunk attend wave matmul_dense matmul elementwise step session index wave_index hot_pages hot_cache pinned)
+kernel_tests=(twins attend_chunk attend wave matmul_dense matmul elementwise sampling step session index wave_index hot_pages hot_cache pinned)
 
 # The numbers behind a step are the seconds that it may take. Reading is of a model with four of its 32 layers, and two at
 # 480K: each costs the same, under both policies, and all of them more than there is time for.

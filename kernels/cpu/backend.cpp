@@ -24,6 +24,7 @@ const Backend table = {
     .retrieve = nullptr,
     .attend = cpu::attend,
     .attend_chunk = cpu::attend_chunk,
+    .sample = nullptr,
     .log_sum_exp = cpu::log_sum_exp,
     .dequantize = cpu::dequantize,
     .simd = cpu::simd_name,

@@ -288,6 +288,19 @@ static void attend_chunk(const Stream& stream, const AttendChunkArgs& args) {
   if (!queue.failed()) queue.note(attend_chunk(queue.stream, there, queue.shared_bytes()));
 }
 
+static void sample(const Stream& stream, const SampleArgs& args) {
+  enqueue(stream, [&](DeviceQueue& queue) {
+    const auto count = static_cast<size_t>(args.rows);
+    SampleArgs there = args;
+    there.out = reinterpret_cast<SampledRow*>(queue.left(count * sizeof(SampledRow), args.out, count,
+                                                         [](const std::byte* from, void* to, size_t rows) {
+                                                           std::memcpy(to, from, rows * sizeof(SampledRow));
+                                                         }));
+    std::byte* const workspace = queue.partials(sample_workspace(args.rows, args.vocab));
+    return queue.failed() ? cudaSuccess : sample(queue.stream, there, workspace);
+  });
+}
+
 uint64_t work_bytes(const DeviceWork& work) {
   MatmulArgs product{};
   product.rows = work.rows;
@@ -297,6 +310,7 @@ uint64_t work_bytes(const DeviceWork& work) {
   size_t partials = is_dense(product) ? matmul_workspace_bytes(product)
                                       : matmul_workspace(product).floats * sizeof(float),
          counts = is_dense(product) ? 0 : matmul_workspace(product).counts, clusters = 0;
+  if (work.vocab > 0) partials = std::max(partials, sample_workspace(work.rows, work.vocab));
   if (work.lookups > 0) {
     const AttendWorkspaceSize size = attend_workspace(work.lookups, work.group, work.head_dim);
     partials = std::max(partials, size.floats * sizeof(float));
@@ -346,6 +360,7 @@ static const Backend table = {
     .retrieve = retrieve,
     .attend = attend,
     .attend_chunk = attend_chunk,
+    .sample = sample,
     .log_sum_exp = nullptr,
     .dequantize = nullptr,
     .simd = simd,

@@ -146,4 +146,9 @@ struct GatheredPiece {
 // 8 up to 256; a part of a chunk's keys has a state and no window. shared_bytes: as an AttendWorkspace's.
 [[nodiscard]] cudaError_t attend_chunk(cudaStream_t stream, const AttendChunkArgs& args, size_t shared_bytes);
 
+// The next token of each row, and what its log-probability is made of. `out` is in device memory too; workspace:
+// sample_workspace() bytes, 16-byte aligned.
+size_t sample_workspace(int64_t rows, int64_t vocab);
+[[nodiscard]] cudaError_t sample(cudaStream_t stream, const SampleArgs& args, std::byte* workspace);
+
 }  // namespace wi::cuda

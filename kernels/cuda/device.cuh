@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <type_traits>
 
 #include "kernels/types.h"
 
@@ -191,7 +192,8 @@ __device__ __forceinline__ int dot_bytes(unsigned codes, int numbers, int sum) {
 
 // ---- reductions
 
-__device__ __forceinline__ float warp_sum(float value) {
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
   return value;
@@ -239,16 +241,17 @@ __device__ __forceinline__ float block_max(float value, float* scratch) {
 
 // The values of the threads before, over a block's threads in order, and all threads' together. `scratch` as above,
 // and free as that is.
-__device__ __forceinline__ int32_t block_running_sum(int32_t value, int32_t* scratch, int32_t& total) {
-  const int32_t with_own = warp_running_sum(value);
+template <class T>
+__device__ __forceinline__ T block_running_sum(std::type_identity_t<T> value, T* scratch, T& total) {
+  const T with_own = warp_running_sum(value);
   __syncthreads();  // nobody reads the last call's sums any more
   if (lane_of() == kWarp - 1) scratch[warp_of()] = with_own;
   __syncthreads();
   const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const int32_t of_warps = warp_running_sum(lane_of() < warps ? scratch[lane_of()] : 0);
+  const T of_warps = warp_running_sum(lane_of() < warps ? scratch[lane_of()] : T{0});
   total = __shfl_sync(kAllLanes, of_warps, kWarp - 1);
-  const int32_t before = __shfl_sync(kAllLanes, of_warps, warp_of() == 0 ? 0 : warp_of() - 1);
-  return with_own - value + (warp_of() == 0 ? 0 : before);
+  const T before = __shfl_sync(kAllLanes, of_warps, warp_of() == 0 ? 0 : warp_of() - 1);
+  return with_own - value + (warp_of() == 0 ? T{0} : before);
 }
 
 }  // namespace wi::cuda

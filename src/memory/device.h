@@ -102,6 +102,7 @@ class Queue {
     kLists,
     kCounters,
     kAppendRuns,
+    kSampling,
     kPast,
     kNextPast,
     kPastState,

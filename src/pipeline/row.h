@@ -4,6 +4,7 @@
 #include <span>
 
 #include "kernels/policy.h"
+#include "kernels/token_weights.h"
 #include "src/stats.h"
 #include "src/store/sequence.h"
 
@@ -20,7 +21,10 @@ struct Row {
   std::span<const WantedTokens> wanted = {};
   int32_t token = 0;
   float* logits = nullptr;  // out (vocab), or null if nobody asks
-  int32_t session = -1;     // its session's place in a batch, for messages; -1: there is no other
+  // Of a backend that samples: by what, and out; null: nobody asks. Rows that follow each other have places that do.
+  SamplingRow sampling = {};
+  SampledRow* sampled = nullptr;
+  int32_t session = -1;  // its session's place in a batch, for messages; -1: there is no other
 };
 
 }  // namespace wi

@@ -6,6 +6,11 @@
 
 namespace wi {
 
+double log_sum_of(const SampledRow& row) {
+  if (std::isinf(row.best)) return static_cast<double>(row.best);
+  return static_cast<double>(row.best) + std::log(std::ldexp(static_cast<double>(row.sum), -kWeightBits));
+}
+
 float log_probability(float logit, double log_sum) {
   if (std::isnan(logit) || std::isinf(logit))  // an infinite logit's share is all, or that of its equals
     return logit > 0 ? 0 : -std::numeric_limits<float>::infinity();

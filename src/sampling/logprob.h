@@ -5,9 +5,14 @@
 #include <span>
 #include <vector>
 
+#include "kernels/token_weights.h"
 #include "src/error.h"
 
 namespace wi {
+
+// The natural log of the sum of all logits' exponentials, by what a device says of them; off by 1e-6 at most, as
+// differences of logits are in f32.
+double log_sum_of(const SampledRow& row);
 
 // log_sum: of exponentials of all logits. -infinity for a token whose logit is that or NaN.
 float log_probability(float logit, double log_sum);

@@ -54,6 +54,9 @@ void check_sampling(const SamplingParams& params, wi_status code, const char* pr
 }
 
 namespace {
+bool changes_logits(const SamplingParams& params) {
+  return !params.logit_bias.empty() || params.logits_callback || params.repetition_penalty != 1;
+}
 bool has_cuts(const SamplingParams& params) {
   return params.top_k > 0 || params.min_p > 0 || params.top_p < 1;
 }
@@ -62,8 +65,7 @@ bool has_cuts(const SamplingParams& params) {
 void SamplerScratch::reserve(const SamplingParams& params, size_t vocab) {
   const auto blocks = static_cast<size_t>(logit_blocks(static_cast<int64_t>(vocab)));
   bests.reserve(blocks), sums.reserve(blocks), thresholds.reserve(blocks);
-  if (!params.logit_bias.empty() || params.logits_callback || params.repetition_penalty != 1)
-    logits.reserve(vocab);
+  if (changes_logits(params)) logits.reserve(vocab);
   if (params.repetition_penalty != 1)
     recent.reserve(std::min(static_cast<size_t>(params.repetition_window), vocab));
   if (params.temperature <= 0 || !has_cuts(params)) return;
@@ -95,6 +97,20 @@ Sampler::Choice Sampler::sample(std::span<const float> logits, SamplerScratch& s
   if (!has_cuts(params)) return {draw_from_all(changed, best, params.temperature, random, scratch), state};
   take_candidates(changed, best, params, scratch);
   return {draw_from_candidates(random, scratch), state};
+}
+
+Sampler::ForDevice Sampler::for_device() const {
+  const SamplingParams& params = *params_;
+  ForDevice out{{}, state_};
+  if (changes_logits(params)) return out;
+  out.row.picks = 1;
+  if (params.temperature <= 0) return out;
+  out.row.temperature = params.temperature;
+  out.row.top_k = params.top_k;
+  out.row.top_p = params.top_p;
+  out.row.lightest = weight_share(params.min_p, kBestWeight);
+  out.row.random = next_random(out.state);
+  return out;
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/token_weights.h"
 #include "src/error.h"
 #include "src/sampling/stop_strings.h"
 
@@ -69,6 +70,13 @@ class Sampler {
   // kernels/token_weights.h. Throws WI_E_STATE if no token is left, WI_E_CANCELLED if the callback ends the
   // call. Allocates nothing once `scratch` is warm.
   Choice sample(std::span<const float> logits, SamplerScratch& scratch) const;
+  // By what a device picks the token that sample() would from the same logits, and the state that is to be set with it.
+  // Where bias, callback or penalty have a say it does not.
+  struct ForDevice {
+    SamplingRow row;
+    uint64_t state;
+  };
+  ForDevice for_device() const;
   int64_t looks_back() const { return params_->repetition_penalty == 1 ? 0 : params_->repetition_window; }
   const SamplingParams& params() const { return *params_; }
   uint64_t state() const { return state_; }
