@@ -159,6 +159,42 @@ void products(DeviceStream& stream) {
     }
 }
 
+// What picks the next tokens: the best, drawn from all, and drawn after cuts, of logits as models have them and of such as
+// are nearly the same, of which cuts leave most.
+void tokens(DeviceStream& stream) {
+  const int64_t vocab = quick() ? 3000 : 128256;
+  std::mt19937_64 random(7);
+  const SamplingRow best{.picks = 1}, drawn{.picks = 1, .temperature = 0.8f, .random = random()};
+  SamplingRow cut = drawn;
+  cut.top_k = 40, cut.top_p = 0.9f;
+  SamplingRow prefix = drawn;
+  prefix.top_p = 0.9f;
+  struct Case {
+    const char* name;
+    SamplingRow by;
+    float spread;
+  };
+  const Case cases[] = {{"best", best, 3},
+                        {"drawn", drawn, 3},
+                        {"top_k 40, top_p 0.9", cut, 3},
+                        {"top_p 0.9", prefix, 3},
+                        {"top_p 0.9, flat", prefix, 0.1f}};
+  for (const int64_t rows : quick() ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 32})
+    for (const Case& one : cases) {
+      std::vector<float> numbers = random_floats(size(rows * vocab), random);
+      for (float& number : numbers) number *= one.spread;
+      const DeviceArray<float> logits(stream, numbers);
+      const DeviceArray<SamplingRow> by(stream, std::vector<SamplingRow>(size(rows), one.by));
+      const DeviceArray<SampledRow> out(stream, size(rows));
+      const DeviceArray<std::byte> workspace(stream, cuda::sample_workspace(rows, vocab));
+      measure(stream, "sample",
+              text("%lld of %lld, %s", static_cast<long long>(rows), static_cast<long long>(vocab), one.name),
+              static_cast<double>(rows * vocab) * sizeof(float), 0, [&] {
+                return cuda::sample(stream, {logits, rows, vocab, by, out}, workspace);
+              });
+    }
+}
+
 // So many lookups over a context of their own each, the same in all.
 class Contexts {
  public:
@@ -420,5 +456,6 @@ int main() {
   products(stream);
   chunks(stream);
   small_ones(stream);
+  tokens(stream);
   return cuda_emulation::report().empty() ? 0 : 1;
 }
