@@ -727,9 +727,9 @@ typedef struct wi_logit_bias {
 
 /* How decode picks a token from the logits: logit_bias, logits_callback, penalty, temperature, top_k, min_p,
  * top_p, in this order. Deterministic: the same seed and the same logits give the same tokens, on every
- * machine. On a device it is the device that picks, at the end of its step; but for the first token behind a prompt, and
- * where there is bias, callback or penalty, the host does, of the logits that come to it in any case. Where nothing is
- * left to pick, decode fails with WI_E_STATE and says so. */
+ * machine. On a device it is the device that picks, at the end of its step. Where there is bias, callback or penalty, and
+ * of logits that are there already (the first behind a prompt, those of wi_session_logits), the host does. Where nothing
+ * is left to pick, decode fails with WI_E_STATE and says so. */
 typedef struct wi_sampling_params {
   uint32_t struct_size;
   float temperature; /* [0, 100]. 0: greedy, always the best token */

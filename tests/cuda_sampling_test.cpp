@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include "kernels/cuda/cuda.h"
 #include "src/sampling/logprob.h"
@@ -134,6 +135,24 @@ void picks_of_large_vocabularies_as_the_cpu(void**) {
   }
 }
 
+// As many logits as a model may have, which weigh as much as they can: 2^63 together.
+void picks_of_the_largest_vocabulary_as_the_cpu(void**) {
+  const std::vector<Logits> logits = {Logits(size_t{kMostWeighed}, 1.0f)};
+  SamplingParams settings[3];
+  settings[1].top_p = 0.5f;
+  settings[2].top_k = kMostWeighed / 2, settings[2].top_p = 0.999f;
+  SamplerScratch scratch;
+  for (SamplingParams& params : std::span(settings).last(emulated_or(1u, 3u))) {
+    params.temperature = 1;
+    params.seed = seed();
+    DeviceStream stream;
+    const Sampler sampler(params);
+    const SampledRow out = sampled(stream, logits, {sampler.for_device().row})[0];
+    assert_int_equal(out.token, sampler.sample(logits[0], scratch).token);
+    assert_true(out.sum == kBestWeight * uint64_t{kMostWeighed});
+  }
+}
+
 // Many random numbers for one row: each of the tokens that a cut leaves comes, and at the same numbers.
 void draws_what_the_cpu_draws_from_what_is_left(void**) {
   std::mt19937_64 random(seed());
@@ -248,6 +267,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(picks_the_token_that_the_cpu_picks),
       cmocka_unit_test(picks_of_large_vocabularies_as_the_cpu),
+      cmocka_unit_test(picks_of_the_largest_vocabulary_as_the_cpu),
       cmocka_unit_test(draws_what_the_cpu_draws_from_what_is_left),
       cmocka_unit_test(weights_are_the_cpus_to_the_bit),
       cmocka_unit_test(log_probabilities_are_the_models),
