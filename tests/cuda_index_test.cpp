@@ -5,6 +5,7 @@
 #include "src/pipeline/building.h"
 #include "src/pipeline/device_index.h"
 #include "src/workspace.h"
+#include "tests/cuda_emulation/traffic.h"
 #include "tests/support/device_world.h"
 
 using namespace wi;
@@ -94,7 +95,7 @@ void planes_come_in_as_many_parts_as_there_is_room_for(void**) {
     auto segment = std::make_unique<Segment>(sequence.pools(), sequence.shape(), span.first, span.tokens);
     world.runtime->workers.run(nullptr, [&](const Stream& stream) {
       SealContext context{world.runtime->backend, policy, params, stream, {}};
-      IndexRoom room(*sequence.pools().host, sequence.shape(), policy, params, span.tokens);
+      IndexRoom room(sequence.pools(), sequence.shape(), policy, params, span.tokens);
       assert_false(index_on_device(sequence, span, context, *segment, room, most));  // there is no queue
       context.queue = workspace->queue();
       assert_true(index_on_device(sequence, span, context, *segment, room, most));
@@ -106,31 +107,67 @@ void planes_come_in_as_many_parts_as_there_is_room_for(void**) {
   assert_string_equal(cuda_emulation::report().c_str(), "");
 }
 
-// Of the host's room for them nothing else is touched: of a long prompt it is a hundred megabytes.
-void what_a_device_indexes_is_not_zeroed_first(void**) {
+// A segment of so many tokens of the session's, which has sealed nothing, as its device indexes it.
+struct MadeByDevice {
+  MadeByDevice(World& world, Session& session, int32_t tokens, size_t most_bytes)
+      : sequence(session.sequence()),
+        segment(sequence.pools(), sequence.shape(), kSinkTokens, tokens),
+        room(sequence.pools(), sequence.shape(), *world.session_params.policy,
+             world.session_params.policy_params, tokens) {
+    const auto workspace = world.runtime->workspace();
+    world.runtime->workers.run(nullptr, [&](const Stream& stream) {
+      SealContext context{world.runtime->backend,
+                          *world.session_params.policy,
+                          world.session_params.policy_params,
+                          stream,
+                          {}};
+      context.queue = workspace->queue();
+      before = cuda_emulation::traffic();
+      assert_true(index_on_device(sequence, {kSinkTokens, tokens}, context, segment, room, most_bytes));
+      made = cuda_emulation::traffic();
+      room.attach_to(segment);
+      attached = cuda_emulation::traffic();
+    });
+  }
+  const Sequence& sequence;
+  Segment segment;
+  IndexRoom room;
+  cuda_emulation::Traffic before, made, attached;
+};
+
+// An index went to the host plane by plane, and from there back to the device that had made it.
+void an_index_crosses_the_bus_once(void**) {
   cuda_emulation::reset(test::seed());
   World world(cuda_backend());
   world.session_params.policy_params.local_window = 4096;
   const auto session = world.session();
+  session->prefill(prompt(400), {}, nullptr);
+  const MadeByDevice of(world, *session, 256, kIndexingBytes);
+  const uint64_t index = of.segment.index().bytes(),
+                 places = uint64_t{256} * sizeof(int32_t) * of.segment.heads().size();
+  uint64_t partitions = 0;
+  for (const Segment::HeadIndex& head : of.segment.heads())
+    partitions += static_cast<uint64_t>(head.partitions);
+  const uint64_t order = Segment::order_bytes(of.segment.shape(), 256, partitions) - places;
+  assert_true(index > 4 * order);
+  assert_int_equal(of.attached.to_host - of.made.to_host, index + places);
+  assert_int_equal(of.attached.to_device - of.made.to_device, order);  // where partitions begin, no frames
+  assert_int_equal(of.attached.within - of.made.within, index);
+  // Before that: lists go there, and what comes back is how large each plane's index is.
+  assert_int_equal(of.made.to_host - of.before.to_host, of.segment.heads().size() * sizeof(IndexResult));
+}
+
+// Each part was waited for, and the device had nothing to do until the host had copied what came of it.
+void however_many_parts_planes_come_in_the_host_waits_no_longer(void**) {
+  cuda_emulation::reset(test::seed());
+  World world(cuda_backend(), {.layers = 6});
+  world.session_params.policy_params.local_window = 4096;
+  const auto session = world.session();
   session->prefill(prompt(200), {}, nullptr);
-  const Sequence& sequence = session->sequence();
-  const PolicyParams& params = world.session_params.policy_params;
-  const Policy& policy = *world.session_params.policy;
-  const SegmentSpan span{kSinkTokens, 128};
-  const auto workspace = world.runtime->workspace();
-  Segment segment(sequence.pools(), sequence.shape(), span.first, span.tokens);
-  world.runtime->workers.run(nullptr, [&](const Stream& stream) {
-    SealContext context{world.runtime->backend, policy, params, stream, {}};
-    context.queue = workspace->queue();
-    IndexRoom room(*sequence.pools().host, sequence.shape(), policy, params, span.tokens);
-    auto* const index = static_cast<std::byte*>(room.args(segment, 0, {}).index);
-    const size_t last = policy.index_capacity(params, span.tokens, sequence.shape().head_dim, DType::f16) - 1;
-    index[last] = std::byte{0x5A};
-    assert_true(index_on_device(sequence, span, context, segment, room));
-    room.attach_to(segment);
-    assert_true(segment.index_bytes() > 0);
-    assert_true(index[last] == std::byte{0x5A});
-  });
+  const MadeByDevice in_one(world, *session, 128, kIndexingBytes), one_by_one(world, *session, 128, 1);
+  assert_true(in_one.segment.heads().size() > 8);
+  assert_int_equal(one_by_one.made.waits - one_by_one.before.waits, in_one.made.waits - in_one.before.waits);
+  assert_same_segment(in_one.segment, one_by_one.segment);
 }
 
 // And nothing has failed: with room it is done.
@@ -148,7 +185,7 @@ void a_device_without_room_leaves_indexes_to_the_host(void**) {
   device.runtime->workers.run(nullptr, [&](const Stream& stream) {
     SealContext context{device.runtime->backend, policy, params, stream, {}};
     context.queue = &queue;
-    IndexRoom room(*sequence.pools().host, sequence.shape(), policy, params, span.tokens);
+    IndexRoom room(sequence.pools(), sequence.shape(), policy, params, span.tokens);
     cuda_emulation::fail_allocations_from(0);
     const bool done = index_on_device(sequence, span, context, segment, room, size_t{1} << 30);
     cuda_emulation::fail_allocations_from(-1);
@@ -203,7 +240,8 @@ void a_segment_in_the_making_needs_no_room_of_the_device(void**) {
 int main() {
   const CMUnitTest tests[] = {cmocka_unit_test(a_device_makes_the_indexes_that_the_host_makes),
                               cmocka_unit_test(planes_come_in_as_many_parts_as_there_is_room_for),
-                              cmocka_unit_test(what_a_device_indexes_is_not_zeroed_first),
+                              cmocka_unit_test(an_index_crosses_the_bus_once),
+                              cmocka_unit_test(however_many_parts_planes_come_in_the_host_waits_no_longer),
                               cmocka_unit_test(a_device_without_room_leaves_indexes_to_the_host),
                               cmocka_unit_test(a_segment_in_the_making_needs_no_room_of_the_device)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -37,7 +37,7 @@ Building::Building(const Sequence& sequence, SegmentSpan span, const Backend& ba
       most_columns_(static_cast<size_t>(workers)),
       segment_(std::make_shared<Segment>(sequence.pools(), sequence.shape(), span.first, span.tokens,
                                          pages_of(sequence.shape(), span))),
-      room_(*sequence.pools().host, sequence.shape(), policy, params_, span.tokens) {
+      room_(sequence.pools(), sequence.shape(), policy, params_, span.tokens) {
   const KvShape& shape = sequence.shape();
   const auto blocks = sequence.tail().first(static_cast<size_t>(span.tokens / kBlockTokens));
   blocks_.assign(blocks.begin(), blocks.end());
@@ -63,8 +63,7 @@ void Building::deal_columns() {
   size_t state_bytes = 0;
   const auto indexed = [&](size_t plane) { return policy_of(plane).pieces != nullptr; };
   if (shape.indexed_layers() > 0 && std::any_of(host_planes_.begin(), host_planes_.end(), indexed)) {
-    // Of any plane, whose index may have been made by now.
-    const IndexArgs sizes = room_.args_of_device(*segment_, 0, {runs_.data(), blocks_.size()});
+    const IndexArgs sizes = room_.sizes(*segment_);
     pieces_ = policy_.pieces->count(sizes);
     state_bytes = (policy_.pieces->state_bytes(sizes) + 63) & ~size_t{63};
     states_ = host_pool_->allocate(columns_.size() * state_bytes, "building a segment's index");

@@ -6,24 +6,14 @@
 #include "src/cancel.h"
 #include "src/memory/breaks.h"
 #include "src/memory/device.h"
+#include "src/pipeline/attention.h"
 
 namespace wi {
 namespace {
 
-size_t in_lines(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
-
-// What indexing a plane takes of the device.
-struct PlaneRoom {
-  size_t work, places, index;
-  size_t bytes() const { return work + places + index; }
-  size_t at_once(size_t most_bytes, size_t planes) const {
-    return std::clamp<size_t>(most_bytes / bytes(), 1, planes);
-  }
-};
-PlaneRoom plane_room(const KvShape& shape, const Policy& policy, const PolicyParams& params, int32_t tokens) {
-  return {policy.index_workspace(params, tokens, shape.head_dim, shape.dtype),
-          in_lines(static_cast<size_t>(tokens) * sizeof(int32_t)),
-          in_lines(policy.index_capacity(params, tokens, shape.head_dim, shape.dtype))};
+// Planes whose working memory the device has at a time.
+size_t at_once(size_t each_bytes, size_t most_bytes, size_t planes) {
+  return std::clamp<size_t>(most_bytes / std::max<size_t>(each_bytes, 1), 1, planes);
 }
 
 // A plane's tokens in order of position, where kernels read them: first those of older segments, cluster by cluster
@@ -60,6 +50,18 @@ struct Drained {
   ~Drained() { queue.drain(); }
 };
 
+size_t work_bytes(size_t each, size_t planes) { return std::max<size_t>(each * planes, 1); }
+
+// For so many planes at a time, or fewer, where the device has no more; null: not even one.
+std::byte* work_room(Queue& queue, size_t each, size_t& planes) {
+  for (; planes > 0; planes /= 2) try {
+      return queue.room(Queue::kIndexing, work_bytes(each, planes));
+    } catch (const Error& error) {
+      if (error.code() != WI_E_MEMORY) throw;
+    }
+  return nullptr;
+}
+
 }  // namespace
 
 bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealContext& context,
@@ -78,49 +80,44 @@ bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of,
                      const PolicyParams& params, const Stream& given, Queue& queue, const Segment& segment,
                      IndexRoom& room, size_t most_bytes) {
   const KvShape& shape = segment.shape();
-  const int32_t tokens = segment.tokens();
-  const PlaneRoom each = plane_room(shape, policy, params, tokens);
-  size_t at_once = each.at_once(most_bytes, planes.size());
-  std::byte* memory = nullptr;
-  while (!memory) try {
-      memory = queue.room(Queue::kIndexing, at_once * each.bytes());
-    } catch (const Error& error) {
-      if (error.code() != WI_E_MEMORY) throw;
-      at_once /= 2;
-      if (at_once == 0) return false;
-    }
+  const size_t each = policy.index_workspace(params, segment.tokens(), shape.head_dim, shape.dtype);
+  size_t together = at_once(each, most_bytes, planes.size());
+  std::byte* work = nullptr;
+  try {
+    room.open_on_device();
+    work = work_room(queue, each, together);
+  } catch (const Error& error) {
+    if (error.code() != WI_E_MEMORY && error.code() != WI_E_BUDGET) throw;
+  }
+  if (!work) return false;
   Stream stream = given;
   stream.queue = queue.get();
-  std::vector<std::vector<KvRun>> runs(at_once);
+  std::vector<std::vector<KvRun>> runs(together);
+  std::vector<IndexArgs> args(together);
+  std::vector<IndexResult> results(planes.size());
+  size_t staged = 0;
   const Drained drained{queue};
 
-  for (size_t first = 0; first < planes.size(); first += at_once) {
+  for (size_t first = 0; first < planes.size(); first += together) {
     take_break(given);
     throw_if_cancelled(given);
-    const size_t count = std::min(at_once, planes.size() - first);
-    std::vector<IndexArgs> args;
-    std::vector<IndexResult> results(count);
-    std::vector<CopyPiece> back;
+    const size_t count = std::min(together, planes.size() - first);
     for (size_t i = 0; i < count; ++i) {
-      const size_t plane = planes[first + i];
       runs[i].clear();
-      runs_of(plane, runs[i]);
-      args.push_back(room.args_of_device(segment, plane, runs[i]));
-      std::byte* const out = memory + at_once * each.work + i * (each.places + each.index);
-      back.push_back({args[i].places, out, static_cast<size_t>(tokens) * sizeof(int32_t)});
-      back.push_back({args[i].index, out + each.places, 0});
-      args[i].places = reinterpret_cast<int32_t*>(out);
-      args[i].index = out + each.places;
+      runs_of(planes[first + i], runs[i]);
+      args[i] = room.args_on_device(segment, planes[first + i], runs[i]);
+      staged += 2 * runs[i].size() * sizeof(KvRun);
     }
-    policy.index_planes(stream, args.data(), static_cast<int32_t>(count), memory, results.data());
-    queue.finish();
-    for (size_t i = 0; i < count; ++i) {
-      back[2 * i + 1].bytes = results[i].index_bytes;
-      room.set_result(planes[first + i], results[i]);
+    policy.index_planes(stream, args.data(), static_cast<int32_t>(count), work, results.data() + first);
+    if (staged > kMostStaged) {
+      queue.finish();
+      staged = 0;
+    } else {
+      queue.keep_pace(given);
     }
-    std::erase_if(back, [](const CopyPiece& piece) { return piece.bytes == 0; });
-    segment.memory().copy(back);
   }
+  queue.finish();
+  for (size_t i = 0; i < planes.size(); ++i) room.set_result_of_device(planes[i], results[i]);
   return true;
 }
 
@@ -128,8 +125,8 @@ uint64_t indexing_bytes(const KvShape& shape, const Policy& policy, const Policy
                         int32_t tokens, size_t most_bytes) {
   const size_t planes = static_cast<size_t>(shape.indexed_layers()) * static_cast<size_t>(shape.kv_heads);
   if (!policy.index_planes || planes == 0) return 0;
-  const PlaneRoom each = plane_room(shape, policy, params, tokens);
-  return each.at_once(most_bytes, planes) * each.bytes();
+  const size_t each = policy.index_workspace(params, tokens, shape.head_dim, shape.dtype);
+  return work_bytes(each, at_once(each, most_bytes, planes));
 }
 
 std::vector<size_t> indexed_planes(const KvShape& shape) {

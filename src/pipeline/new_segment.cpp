@@ -113,8 +113,8 @@ std::shared_ptr<Segment> build_in(WaveBuffer* to, const Sequence& sequence, Segm
   auto segment = straight ? std::make_shared<Segment>(pools, shape, span.first, tokens, Segment::WithoutKv{})
                           : std::make_shared<Segment>(pools, shape, span.first, tokens);
   IndexRoom room = whole && context.policy.cut
-                       ? IndexRoom(*pools.host, context.policy, context.params, *whole)
-                       : IndexRoom(*pools.host, shape, context.policy, context.params, tokens);
+                       ? IndexRoom(pools, context.policy, context.params, *whole)
+                       : IndexRoom(pools, shape, context.policy, context.params, tokens);
   Planes(sequence, span, context, whole, straight ? &*straight : nullptr, *segment, room).make_all();
   room.attach_to(*segment);
   if (straight) straight->attach_to(*segment);

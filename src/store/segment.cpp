@@ -41,6 +41,20 @@ class PlaneCopy {
   std::vector<std::byte> bytes_;
 };
 
+// Pieces that lie one behind the other here and there are one.
+void add_piece(std::vector<CopyPiece>& pieces, void* to, const void* from, size_t bytes) {
+  if (!bytes) return;
+  if (!pieces.empty()) {
+    CopyPiece& last = pieces.back();
+    if (static_cast<std::byte*>(last.to) + last.bytes == to &&
+        static_cast<const std::byte*>(last.from) + last.bytes == from) {
+      last.bytes += bytes;
+      return;
+    }
+  }
+  pieces.push_back({to, from, bytes});
+}
+
 }  // namespace
 
 void partition_offsets(const Policy& policy, const void* index, int32_t partitions, int32_t tokens,
@@ -67,6 +81,8 @@ Segment::Segment(const KvPools& pools, const KvShape& shape, int64_t first_posit
   }
   places_ = pools.host->allocate(planes * static_cast<size_t>(tokens) * sizeof(int32_t), "a segment's order",
                                  pages);
+  if (pool_->memory().of_device())
+    places_there_ = pool_->allocate(places_.bytes(), "a segment's order on the device");
 }
 
 Segment::~Segment() {
@@ -81,7 +97,7 @@ void Segment::allocate_kv(HostPages pages) {
 
 size_t Segment::index_bytes() const {
   const SlowKv* const there = slow();
-  if (on_device_) return on_device_.bytes();
+  if (places_there_) return places_there_.bytes() + on_device_.bytes();
   return index_.bytes() + offsets_.bytes() + places_.bytes() + (there ? there->checksum_bytes() : 0);
 }
 
@@ -100,6 +116,9 @@ std::byte* Segment::values(int32_t layer, int32_t head) const {
 }
 int32_t* Segment::places(int32_t layer, int32_t head) const {
   return places_.as<int32_t>() + plane(layer, head) * static_cast<size_t>(tokens_);
+}
+int32_t* Segment::places_on_device(int32_t layer, int32_t head) const {
+  return places_there_.as<int32_t>() + plane(layer, head) * static_cast<size_t>(tokens_);
 }
 
 void Segment::copy_tokens(int32_t layer, int32_t head, int64_t first, int64_t count, std::byte* to_keys,
@@ -231,50 +250,88 @@ std::vector<PlaneLayout> Segment::layouts() const {
 }
 
 void Segment::attach_index(HostPool& host_pool, const Policy& policy, HostBuffer index,
-                           std::vector<HeadIndex> heads) {
+                           std::vector<HeadIndex> heads, std::span<const MadeThere> made_there) {
   size_t count = 0;
   for (const HeadIndex& head : heads) count += static_cast<size_t>(head.partitions) + 1;
   HostBuffer offsets = host_pool.allocate(count * sizeof(int32_t), "a segment's offsets");
+  if (places_there_) {
+    index_on_device(heads, made_there, index, offsets.bytes());
+    bring_index(heads, made_there, index);
+  }
   int32_t* out = offsets.as<int32_t>();
   for (const HeadIndex& head : heads) {
     partition_offsets(policy, index.data() + head.offset, head.partitions, tokens_, out);
     out += head.partitions + 1;
   }
-  attach_index(std::move(index), std::move(heads), std::move(offsets));
+  keep_index(std::move(index), std::move(heads), std::move(offsets));
 }
 
 void Segment::attach_index(HostBuffer index, std::vector<HeadIndex> heads, HostBuffer offsets) {
+  if (places_there_) index_on_device(heads, {}, index, offsets.bytes());
+  keep_index(std::move(index), std::move(heads), std::move(offsets));
+}
+
+// Makes room there for the index, offsets and frames, and has the index and all places there.
+void Segment::index_on_device(const std::vector<HeadIndex>& heads, std::span<const MadeThere> made_there,
+                              const HostBuffer& index, size_t offset_bytes) {
+  constexpr auto aligned = [](uint64_t bytes) { return (bytes + 255) & ~uint64_t{255}; };
+  const uint64_t offsets_at = aligned(index.bytes()), frames_at = offsets_at + aligned(offset_bytes);
+  size_t frames = 0;
+  if (shape_.paged) {
+    std::vector<size_t> slots(1);
+    for (const HeadIndex& head : heads)
+      slots.push_back(slots.back() + hot_page_slots(tokens_, head.partitions));
+    frames = slots.back();
+    frames_at_ = std::move(slots);
+  }
+  on_device_ = pool_->allocate(frames_at + frames * sizeof(int32_t), "a segment's index on the device");
+  std::vector<CopyPiece> places, indexes;
+  const size_t place_bytes = static_cast<size_t>(tokens_) * sizeof(int32_t);
+  for (size_t plane = 0; plane < heads.size(); ++plane) {
+    const HeadIndex& head = heads[plane];
+    const bool made = !made_there.empty() && made_there[plane].made;
+    add_piece(indexes, on_device_.data() + head.offset,
+              made ? made_there[plane].index : index.data() + head.offset, head.bytes);
+    if (!made)
+      add_piece(places, places_there_.data() + plane * place_bytes, places_.data() + plane * place_bytes,
+                place_bytes);
+  }
+  indexes.insert(indexes.end(), places.begin(), places.end());
+  pool_->memory().copy(indexes);
+  offsets_there_ = on_device_.data() + offsets_at;
+  if (frames) {
+    const std::vector<int32_t> none(frames, -1);
+    on_device_.copy_in(frames_at, none.data(), frames * sizeof(int32_t));
+    frames_there_ = reinterpret_cast<int32_t*>(on_device_.data() + frames_at);
+    first_page_ = next_pages(frames);
+  }
+}
+
+// The host's copy of what was made there.
+void Segment::bring_index(const std::vector<HeadIndex>& heads, std::span<const MadeThere> made_there,
+                          const HostBuffer& index) const {
+  std::vector<CopyPiece> places, indexes;
+  const size_t place_bytes = static_cast<size_t>(tokens_) * sizeof(int32_t);
+  for (size_t plane = 0; plane < made_there.size(); ++plane) {
+    if (!made_there[plane].made) continue;
+    const HeadIndex& head = heads[plane];
+    add_piece(indexes, index.data() + head.offset, on_device_.data() + head.offset, head.bytes);
+    add_piece(places, places_.data() + plane * place_bytes, places_there_.data() + plane * place_bytes,
+              place_bytes);
+  }
+  indexes.insert(indexes.end(), places.begin(), places.end());
+  pool_->memory().copy(indexes);
+}
+
+void Segment::keep_index(HostBuffer index, std::vector<HeadIndex> heads, HostBuffer offsets) {
   std::vector<size_t> at;
   size_t count = 0;
   for (const HeadIndex& head : heads) {
     at.push_back(count);
     count += static_cast<size_t>(head.partitions) + 1;
   }
-  if (pool_->memory().of_device()) {
-    constexpr auto aligned = [](uint64_t bytes) { return (bytes + 255) & ~uint64_t{255}; };
-    const uint64_t index_at = aligned(places_.bytes()), offsets_at = index_at + aligned(index.bytes());
-    const uint64_t frames_at = offsets_at + aligned(offsets.bytes());
-    std::vector<int32_t> frames;
-    if (shape_.paged) {
-      std::vector<size_t> slots(1);
-      for (const HeadIndex& head : heads)
-        slots.push_back(slots.back() + hot_page_slots(tokens_, head.partitions));
-      frames.assign(slots.back(), -1);
-      frames_at_ = std::move(slots);
-    }
-    on_device_ =
-        pool_->allocate(frames_at + frames.size() * sizeof(int32_t), "a segment's index on the device");
-    on_device_.copy_in(0, places_.data(), places_.bytes());
-    on_device_.copy_in(index_at, index.data(), index.bytes());
-    on_device_.copy_in(offsets_at, offsets.data(), offsets.bytes());
-    index_there_ = on_device_.data() + index_at;
-    offsets_there_ = on_device_.data() + offsets_at;
-    if (!frames.empty()) {
-      on_device_.copy_in(frames_at, frames.data(), frames.size() * sizeof(int32_t));
-      frames_there_ = reinterpret_cast<int32_t*>(on_device_.data() + frames_at);
-      first_page_ = next_pages(frames.size());
-    }
-  }
+  if (on_device_)
+    pool_->memory().copy(const_cast<std::byte*>(offsets_there_), offsets.data(), offsets.bytes());
   index_ = std::move(index);
   heads_ = std::move(heads);
   offsets_ = std::move(offsets);
@@ -303,9 +360,8 @@ SegmentView Segment::view_on_device(int32_t layer, int32_t head) const {
   const bool pinned = is_slow();  // first: what it says lies there by now
   SegmentView there = view(layer, head, nullptr);
   there.offsets = reinterpret_cast<const int32_t*>(offsets_there_) + offsets_at_[plane(layer, head)];
-  there.places =
-      reinterpret_cast<const int32_t*>(on_device_.data()) + plane(layer, head) * static_cast<size_t>(tokens_);
-  there.index = entry.bytes ? index_there_ + entry.offset : nullptr;
+  there.places = places_on_device(layer, head);
+  there.index = entry.bytes ? on_device_.data() + entry.offset : nullptr;
   if (pinned && frames_there_) {
     const size_t at = frames_at_[plane(layer, head)];
     there.first_page = first_page_ + at;

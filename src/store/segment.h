@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "kernels/policy.h"
@@ -94,14 +95,22 @@ class Segment {
   std::byte* keys(int32_t layer, int32_t head) const;
   std::byte* values(int32_t layer, int32_t head) const;
   int32_t* places(int32_t layer, int32_t head) const;
+  int32_t* places_on_device(int32_t layer, int32_t head) const;  // where keys and values are a device's
   void copy_in(uint64_t offset, const void* from, size_t bytes);
   struct HeadIndex {
     size_t offset = 0, bytes = 0;  // in index()
     int32_t partitions = 0;
   };
-  // heads: (layers * kv_heads) as the policy laid them out. Throws WI_E_BUDGET or WI_E_MEMORY.
-  void attach_index(HostPool& host_pool, const Policy& policy, HostBuffer index,
-                    std::vector<HeadIndex> heads);
+  // Whether a device has indexed a plane: places_on_device() are made, and where its index is in the device's memory.
+  struct MadeThere {
+    bool made = false;
+    const std::byte* index = nullptr;
+  };
+  // heads: (layers * kv_heads) as the policy laid them out; made_there: likewise, or none of them. What was made there
+  // stays with the device, and crosses the bus once: to `index`, where it has room, and to places(). Throws WI_E_BUDGET or
+  // WI_E_MEMORY.
+  void attach_index(HostPool& host_pool, const Policy& policy, HostBuffer index, std::vector<HeadIndex> heads,
+                    std::span<const MadeThere> made_there = {});
   // The same with offsets that are known: (layers * kv_heads, partitions + 1) int32.
   void attach_index(HostBuffer index, std::vector<HeadIndex> heads, HostBuffer offsets);
   void allocate_kv(HostPages pages = HostPages::huge);
@@ -158,12 +167,18 @@ class Segment {
   HostBuffer offsets_;              // (layers, kv_heads, partitions + 1) int32
   std::vector<size_t> offsets_at_;  // (layers * kv_heads)
   std::vector<HeadIndex> heads_;
-  HostBuffer on_device_;  // places_, index_ and offsets_ once more, where keys and values are a device's
-  const std::byte *index_there_ = nullptr, *offsets_there_ = nullptr;
+  HostBuffer places_there_;  // places_ once more, where keys and values are a device's
+  HostBuffer on_device_;     // likewise index_ and offsets_
+  const std::byte* offsets_there_ = nullptr;
   int32_t* frames_there_ = nullptr;  // SegmentView::frames, plane by plane; null: the shape is not paged
   std::vector<size_t> frames_at_;    // (layers * kv_heads + 1)
   uint64_t first_page_ = 0;          // of all planes
 
+  void index_on_device(const std::vector<HeadIndex>& heads, std::span<const MadeThere> made_there,
+                       const HostBuffer& index, size_t offset_bytes);
+  void bring_index(const std::vector<HeadIndex>& heads, std::span<const MadeThere> made_there,
+                   const HostBuffer& index) const;
+  void keep_index(HostBuffer index, std::vector<HeadIndex> heads, HostBuffer offsets);
   void demote_to_pinned(WaveBuffer& buffer, const std::function<void()>& poll) const;
 
   mutable std::mutex demoting_;

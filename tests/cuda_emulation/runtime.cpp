@@ -16,6 +16,7 @@
 
 #include "tests/cuda_emulation/cuda.h"
 #include "tests/cuda_emulation/internal.h"
+#include "tests/cuda_emulation/traffic.h"
 
 namespace cuda_emulation {
 namespace {
@@ -42,6 +43,7 @@ int pin_node = -1;
 int64_t allocations_left = -1, launches_left = -1, launch_calls_left = -1, graph_calls_left = -1;
 Machine machine;
 uint64_t resets;
+Traffic counted;
 
 struct Piece {
   size_t bytes;
@@ -291,6 +293,7 @@ void reset(uint64_t seed) {
   captures = true;
   allocations_left = launches_left = launch_calls_left = graph_calls_left = -1;
   machine = {};
+  counted = {};
   ++resets;
   std::move(streams.begin(), streams.end(), std::back_inserter(forgotten));
   streams.clear();
@@ -309,6 +312,10 @@ const std::string& report() { return first_report; }
 uint64_t launches() { return launch_count; }
 uint64_t launches_on(int device) { return device_launches[device]; }
 uint64_t api_calls() { return call_count; }
+Traffic traffic() {
+  const Call call(api);
+  return counted;
+}
 uint64_t graph_launches() { return graph_count; }
 int64_t graphs() { return graphs_alive; }
 void allow_capture(bool allowed) { captures = allowed; }
@@ -573,6 +580,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   ++call_count;
   for (const void* end : {static_cast<const void*>(to), from})
     if (arena.holds(end) && !in_device(end, bytes)) return failed(cudaErrorInvalidValue);
+  const bool from_device = arena.holds(from), to_device = arena.holds(to);
+  if (from_device || to_device)
+    (from_device && to_device ? counted.within : to_device ? counted.to_device : counted.to_host) += bytes;
   Operation operation;
   operation.run = [=] {
     const Opening open;
@@ -687,6 +697,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 cudaError_t cudaStreamSynchronize(cudaStream_t given) {
   const Call call(api);
   ++call_count;
+  ++counted.waits;
   CUstream_st* const stream = named(given);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (stream->capturing) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cuda_runtime.h>
 
+#include "tests/cuda_emulation/traffic.h"
 #include "tests/gpu/fault.h"
 #include "tests/test.h"
 
@@ -112,6 +113,7 @@ int64_t graphs() { return alive; }
 void allow_capture(bool allowed) { captures = allowed; }
 
 void set_machine(const Machine&) { skip(); }
+Traffic traffic() { return skip(), Traffic{}; }
 
 size_t limit_shared(size_t bytes) {
   int most = 0;
