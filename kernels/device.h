@@ -100,6 +100,8 @@ struct DeviceTable {
   void (*fetch)(DeviceQueue* queue, void* to, const void* from, size_t bytes);
   void (*fetch_after)(DeviceQueue* queue);
   void (*await_fetched)(DeviceQueue* queue);
+  // What the queue is asked for from now on finds all done that `first`, of the same device, was asked for before this.
+  void (*follow)(DeviceQueue* queue, DeviceQueue* first);
   QueueBytes (*queue_bytes)(const DeviceQueue* queue);
   // What a queue keeps for such work, beside what is copied to the device and back.
   uint64_t (*work_bytes)(const DeviceWork& work);

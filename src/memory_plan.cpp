@@ -449,8 +449,10 @@ uint64_t device_scratch_bytes(const Runtime& runtime, const Model& model, const 
                              (sizeof(Lookup) + number(runs) * sizeof(KvRun));
   const uint64_t staged = 4 * kLeastPiece + 4 * std::min<uint64_t>(all_lists, kMostStaged);
   const auto longest = static_cast<int32_t>(std::min<int64_t>(tokens, params.policy_params.segment_tokens));
+  // Likewise of the queue that indexes.
+  const uint64_t listed = count_indexed_planes(shape) * number(longest) * 2 * sizeof(KvRun);
   return number(rows) * row_floats * sizeof(float) + kAlignment + logits + with_headroom(logits) + work +
-         with_headroom(lists) + staged +
+         with_headroom(lists) + staged + 4 * kLeastPiece + 4 * std::min<uint64_t>(listed, kMostListed) +
          (longest > 0 ? indexing_bytes(shape, *params.policy, params.policy_params, longest) : 0);
 }
 

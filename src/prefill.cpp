@@ -13,7 +13,7 @@ namespace {
 
 int64_t piece_of(int64_t left);
 void run_piece(const Step& step, Sequence& sequence, int64_t position, std::span<const int32_t> tokens,
-               PrefillLogits wanted, float* logits_out);
+               PrefillLogits wanted, float* logits_out, SegmentAhead* ahead);
 void append(const Step& step, Sequence& sequence, int32_t layer, int64_t position, int64_t rows);
 void attend_exactly(const Step& step, const Sequence& sequence, int32_t layer, int64_t chunk_end,
                     int64_t first, int64_t rows);
@@ -22,7 +22,7 @@ void finish(const Step& step, const Sequence& sequence);
 }  // namespace
 
 void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_t> tokens,
-                   PrefillLogits wanted, float* logits_out, int64_t unwanted) {
+                   PrefillLogits wanted, float* logits_out, int64_t unwanted, SegmentAhead* ahead) {
   const Stream queued = given.work.on_device(given.stream);
   const Workspace::Running running(given.work);
   const Step step{given.backend, queued, given.model, given.work, given.buffer, given.rows_alike};
@@ -35,14 +35,14 @@ void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_
     const std::span<const int32_t> piece = tokens.subspan(done, count);
     done += count;
     if (wanted != PrefillLogits::all) {
-      run_piece(step, sequence, position, piece, of_piece, logits_out);
+      run_piece(step, sequence, position, piece, of_piece, logits_out, ahead);
       continue;
     }
     const size_t vocab = static_cast<size_t>(step.model.config.vocab);
     const int64_t left_out = std::min(static_cast<int64_t>(count), unwanted);
     UnsetFloats room;
     float* const out = left_out > 0 ? room.at_least(count * vocab) : logits_out;
-    run_piece(step, sequence, position, piece, of_piece, out);
+    run_piece(step, sequence, position, piece, of_piece, out, ahead);
     const int64_t kept = static_cast<int64_t>(count) - left_out;
     if (left_out > 0) {
       given.stream.each(kept, [&](int64_t i, int) {
@@ -67,7 +67,7 @@ int64_t piece_of(int64_t left) {
 
 // Tokens from `position` on; those before it are committed or written by the pieces before.
 void run_piece(const Step& step, Sequence& sequence, int64_t position, std::span<const int32_t> tokens,
-               PrefillLogits wanted, float* logits_out) {
+               PrefillLogits wanted, float* logits_out, SegmentAhead* ahead) {
   const Model& model = step.model;
   const int64_t rows = static_cast<int64_t>(tokens.size());
   Workspace& work = step.work;
@@ -91,6 +91,7 @@ void run_piece(const Step& step, Sequence& sequence, int64_t position, std::span
     throw_if_cancelled(step.stream);
     append(step, sequence, layer, position, rows);
     throw_if_cancelled(step.stream);  // what append skipped may not be committed, whatever comes after it
+    if (ahead) ahead->layer_is_written(step.stream, layer, position + rows, *work.queue());
 
     const bool last_layer = layer + 1 == model.config.layers;
     const int64_t first = !last_layer || wanted == PrefillLogits::all ? 0

@@ -299,7 +299,7 @@ bool fill(SessionFile& file, Runtime& runtime, const Policy& policy, const Polic
     std::optional<WaveBuffer::Reading> reading(runtime.buffer.get());
     SealContext context{runtime.backend, policy, params, stream, {}, nullptr};
     const auto workspace = runtime.workspace();
-    context.queue = workspace->queue();
+    context.queue = workspace->indexing();
     context.before_tokens = [&](int64_t tokens) {
       const auto count = static_cast<int32_t>(tokens);
       const uint64_t kv_bytes = static_cast<uint64_t>(tokens + kBlockTokens) * to.shape().token_bytes();

@@ -174,7 +174,9 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
         // What will be sealed after it is, as far as it is there, before it: as who takes it over has it.
         if (count > params_.sparse_read_tokens) seal_read(use, stream, final_tokens, count, cancel, breaks);
         const bool alike = alike_end_ == first && count == whole_chunk && !reads_sparsely(sequence_, count);
-        run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, stream);
+        const int64_t coming = std::min(chunk, total - done - count);
+        run_chunk({ids.data() + done, static_cast<size_t>(count)}, last, params, skip, done, final_tokens,
+                  coming, stream);
         done += count;
         alike_end_ = alike ? sequence_.tokens() : -1;
         progress.set(done - skip, tokens.size());
@@ -182,7 +184,9 @@ int64_t Session::run_prefill(Use& use, std::span<const int32_t> tokens, const Pr
         progress.tell();
       }
     });
+    ahead_.reset();
   } catch (...) {
+    ahead_.reset();
     tokens_ = tokens_before;
     sequence_ = before;
     exact_.back_to(exact_before);
@@ -235,7 +239,7 @@ void Session::adopt_prefix(std::span<const int32_t> ids, int64_t chunk) {
 // A chunk attends exactly, unless it is short, comes after a long past and the session lets such chunks read
 // through the policy: then it is a decode step of several rows.
 void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
-                        int64_t done, const Stream& stream) {
+                        int64_t done, int64_t final_tokens, int64_t coming, const Stream& stream) {
   const int64_t count = static_cast<int64_t>(ids.size());
   const size_t vocab = static_cast<size_t>(model_->config.vocab);
   const bool all = !params.logits.empty();
@@ -271,11 +275,18 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
     // All else is said of decode steps, of which this is none.
     for (const StepStats& of_row : row_stats) totals_.stages.add_buffer(of_row);
   } else {
-    prefill_chunk(step, sequence_, ids,
-                  all    ? PrefillLogits::all
-                  : last ? PrefillLogits::last
-                         : PrefillLogits::none,
-                  all ? all_out : last_out, unwanted);
+    try {
+      begin_ahead(count, final_tokens, coming, *workspace, stream);
+      prefill_chunk(step, sequence_, ids,
+                    all    ? PrefillLogits::all
+                    : last ? PrefillLogits::last
+                           : PrefillLogits::none,
+                    all ? all_out : last_out, unwanted, ahead_.get());
+      wait_ahead(stream);
+    } catch (...) {
+      ahead_.reset();  // before somebody else has the workspace
+      throw;
+    }
   }
   sequence_.commit(count);
   const int64_t first = sequence_.tokens() - count;
@@ -283,6 +294,34 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
   if (!sparse) exact_.add(first, sequence_.tokens());
   if (all && last)
     std::memcpy(last_out, all_out + static_cast<size_t>(count - unwanted - 1) * vocab, vocab * sizeof(float));
+}
+
+void Session::begin_ahead(int64_t count, int64_t final_tokens, int64_t coming, Workspace& workspace,
+                          const Stream& stream) {
+  ahead_.reset();
+  if (!runtime_->device) return;
+  const PolicyParams& policy = params_.policy_params;
+  const SegmentSpan span = next_of_prompt(sequence_, policy, final_tokens);
+  const int64_t first = sequence_.tokens(), end = first + count;
+  if (!span.tokens || span.end() <= first || span.end() > end ||
+      span.end() + policy.local_window > end + coming)
+    return;
+  SealContext context{runtime_->backend, *params_.policy, policy, stream, {}};
+  context.queue = workspace.indexing();
+  ahead_ = SegmentAhead::begin(sequence_, span, context);
+  if (ahead_ && resident_)
+    resident_->still_coming(sealing_bytes(sequence_, count, SealWhen::prefilling, making_));
+}
+
+// Without room for what goes along it is made when it is due.
+void Session::wait_ahead(const Stream& stream) {
+  if (!ahead_) return;
+  try {
+    ahead_->wait(stream);
+  } catch (const Error& error) {
+    ahead_.reset();
+    if (error.code() != WI_E_MEMORY) throw;
+  }
 }
 
 void Session::append_computed(std::span<const int32_t> tokens, const Fill& fill, const CancelToken* cancel) {
@@ -342,7 +381,8 @@ void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_token
     return;
   }
   const auto workspace = runtime_->workspace();
-  context.queue = workspace->queue();
+  context.queue = workspace->indexing();
+  context.ahead = ahead_.get();
   std::vector<std::shared_ptr<Segment>> published;
   if (params_.prefix_reuse) {
     context.on_segment = [&](const std::shared_ptr<Segment>& segment) {
@@ -371,6 +411,7 @@ void Session::seal_tail(SealWhen when, const Stream& stream, int64_t final_token
   };
   try {
     in_room([&] { seal_prompt(sequence_, context, final_tokens, coming); });
+    if (ahead_ && ahead_->span().end() <= sequence_.sealed_end()) ahead_.reset();
   } catch (...) {
     publish();
     throw;
@@ -439,7 +480,7 @@ std::shared_ptr<Session> Session::fork_as(const SessionParams& params, const Can
     runtime_->workers.run(flag_of(cancel), [&](const Stream& stream) {
       SealContext context{runtime_->backend, *params.policy, fork->params_.policy_params, stream, {}};
       const auto workspace = runtime_->workspace();
-      context.queue = workspace->queue();
+      context.queue = workspace->indexing();
       context.before_tokens = [&](int64_t tokens) {
         use.between([&](bool may_wait) {
           fork->make_room(fork->sequence_, tokens, SealWhen::prefilling, {may_wait}, flag_of(cancel));

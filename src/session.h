@@ -34,6 +34,7 @@ class ByteSource;
 class InputFile;
 struct IndexSize;
 struct SavedParams;
+class SegmentAhead;
 struct SessionImage;
 
 inline constexpr float kDeviceCacheShare = 0.05f;  // RetroInfer §4.3
@@ -202,7 +203,11 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t making_bytes_of(Making how, const IndexSize& index, int32_t tokens) const;
   uint64_t sealing_bytes(const Sequence& sequence, int64_t coming_tokens, SealWhen when, Making how) const;
   void run_chunk(std::span<const int32_t> ids, bool last, const PrefillParams& params, int64_t skip,
-                 int64_t done, const Stream& stream);
+                 int64_t done, int64_t final_tokens, int64_t coming, const Stream& stream);
+  // The segment that so many tokens complete, if it takes its place before `coming` more are computed.
+  void begin_ahead(int64_t count, int64_t final_tokens, int64_t coming, Workspace& workspace,
+                   const Stream& stream);
+  void wait_ahead(const Stream& stream);
   // coming: seal_prompt() says of what.
   void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens, int64_t coming = 0,
                  Queue* queue = nullptr);
@@ -236,10 +241,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // Null: there is no slow tier. It outlives the segments, whose memory others wait for until it is free.
   std::unique_ptr<Residency::Member> resident_;
   Sequence sequence_;
-  DeviceViews::Reading reading_views_;  // during a call
-  bool room_ = true;                    // was made, when it was last wanted
-  std::exception_ptr refused_;          // by the slow tier then; null: it took all that was to leave
-  Making making_ = Making::whole;       // of what is sealed next
+  DeviceViews::Reading reading_views_;   // during a call
+  bool room_ = true;                     // was made, when it was last wanted
+  std::exception_ptr refused_;           // by the slow tier then; null: it took all that was to leave
+  Making making_ = Making::whole;        // of what is sealed next
+  std::unique_ptr<SegmentAhead> ahead_;  // of a prompt that is being read; null: none
   ExactTokens exact_;  // or that are to be computed so, if pending: a cut brings such a one back
   // Or by a session of this process with these weights and this precision: what a file has is another's word.
   bool computed_here_ = true;

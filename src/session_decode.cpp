@@ -202,7 +202,7 @@ void Session::run_step(Use& use, const Company& company, Workspace& workspace, c
     runtime.workers.run(flag_of(cancel), [&](const Stream& stream) {
       company.each([&](Session& session, size_t i) {
         if (!session.pending()) return;
-        session.seal_tail(SealWhen::decoding, stream, 0, 0, workspace.queue());
+        session.seal_tail(SealWhen::decoding, stream, 0, 0, workspace.indexing());
         session.sequence_.reserve(1);
         const size_t row = workspace.rows.size();
         Row& out = workspace.rows.emplace_back(session.pending_row());

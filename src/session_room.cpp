@@ -6,6 +6,7 @@
 
 #include "src/memory/beside.h"
 #include "src/memory_plan.h"
+#include "src/pipeline/segment_ahead.h"
 #include "src/pipeline/straight.h"
 #include "src/session_use.h"
 
@@ -194,8 +195,10 @@ uint64_t Session::sealing_bytes(const Sequence& sequence, int64_t coming_tokens,
   const uint64_t back = reads_sparsely(sequence, coming_tokens) ? sequence.slow_blocks() : 0;
   const uint64_t back_bytes = back * kBlockTokens * shape.token_bytes();
   if (!plan.longest) return back_bytes;
-  return back_bytes + making_bytes_of(how, plan.index, plan.longest) + plan.stays_bytes +
-         (how == Making::whole ? plan.kept_bytes : 0);
+  const uint64_t made = ahead_ ? ahead_->device_bytes() : 0,
+                 all = back_bytes + making_bytes_of(how, plan.index, plan.longest) + plan.stays_bytes +
+                       (how == Making::whole ? plan.kept_bytes : 0);
+  return all - std::min(made, all);
 }
 
 }  // namespace wi

@@ -5,8 +5,13 @@
 
 namespace wi {
 
-Workspace::Workspace(std::shared_ptr<const Device> device) {
-  if (device) queue_ = std::make_unique<Queue>(std::move(device));
+Workspace::Workspace(std::shared_ptr<const Device> device) : device_(std::move(device)) {
+  if (device_) queue_ = std::make_unique<Queue>(device_);
+}
+
+Queue* Workspace::indexing() {
+  if (device_ && !indexing_) indexing_ = std::make_unique<Queue>(device_);
+  return indexing_.get();
 }
 
 void Workspace::prepare(const ModelConfig& config, int64_t rows) {
@@ -99,11 +104,21 @@ void Workspace::finish() {
 size_t Workspace::bytes() const {
   size_t of_samplers = 0;
   for (const SamplerScratch& scratch : sampling) of_samplers += scratch.bytes();
-  const QueueBytes of_queue = queue_ ? queue_->bytes() : QueueBytes{};
+  const QueueBytes of_queues = queue_bytes();
   return memory_.bytes() + row_logits_.bytes() + state_of_parts_.bytes() + attention.bytes() +
-         retrieval.bytes() + past.bytes() + of_samplers + of_queue.device + of_queue.host;
+         retrieval.bytes() + past.bytes() + of_samplers + of_queues.device + of_queues.host;
 }
 
-uint64_t Workspace::device_bytes() const { return queue_ ? queue_->bytes().device : 0; }
+QueueBytes Workspace::queue_bytes() const {
+  QueueBytes all;
+  for (const Queue* queue : {queue_.get(), indexing_.get()}) {
+    if (!queue) continue;
+    const QueueBytes own = queue->bytes();
+    all.device += own.device, all.host += own.host;
+  }
+  return all;
+}
+
+uint64_t Workspace::device_bytes() const { return queue_bytes().device; }
 
 }  // namespace wi

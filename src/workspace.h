@@ -51,6 +51,8 @@ class Workspace {
   uint64_t device_bytes() const;  // of these, of a device's
 
   Queue* queue() const { return queue_.get(); }  // null: the host's own processor
+  // Another, for what becomes of a step's keys and values beside it. Null as above; throws what opening one does.
+  Queue* indexing();
   // A step's stream: the caller's, with this workspace's queue.
   Stream on_device(const Stream& stream) const;
   // tokens, cos and sin are filled for so many rows: from here on operations find them.
@@ -106,7 +108,10 @@ class Workspace {
   uint64_t counted_device_bytes = 0;
 
  private:
-  std::unique_ptr<Queue> queue_;  // null: the host's own processor
+  QueueBytes queue_bytes() const;
+
+  const std::shared_ptr<const Device> device_;
+  std::unique_ptr<Queue> queue_, indexing_;  // null: the host's own processor; nobody has asked for it
   UnsetFloats memory_, state_of_parts_, row_logits_;
 };
 

@@ -1,24 +1,29 @@
 // A device makes the indexes of its prompts' segments: they are those that the host makes, however the prompt came and
 // however many planes the device has room for at a time.
+#include <algorithm>
 #include <cuda_runtime.h>
 
+#include "src/memory_plan.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/device_index.h"
 #include "src/workspace.h"
 #include "tests/cuda_emulation/traffic.h"
 #include "tests/support/device_world.h"
+#include "tests/support/emulated.h"
 
 using namespace wi;
 using namespace wi::test;
 
 namespace {
 
-// The same device, whose planes are counted that it indexes.
+// The same device, whose planes are counted that it indexes, call by call too.
 int64_t counted = 0;
+std::vector<int32_t> calls;
 void (*index_planes)(const Stream&, const IndexArgs*, int32_t, void*, IndexResult*) = nullptr;
 void index_and_count(const Stream& stream, const IndexArgs* planes, int32_t count, void* workspace,
                      IndexResult* results) {
   counted += count;
+  calls.push_back(count);
   index_planes(stream, planes, count, workspace, results);
 }
 const Backend& backend_that_counts() {
@@ -170,6 +175,154 @@ void however_many_parts_planes_come_in_the_host_waits_no_longer(void**) {
   assert_same_segment(in_one.segment, one_by_one.segment);
 }
 
+// A layer's planes are indexed beside the layers after it, each layer's as soon as its keys and values are written: of
+// the first segment that a chunk completes. The host waits for none of that but at the chunk's end.
+void layers_are_indexed_beside_those_that_follow(void**) {
+  uint64_t waits[2] = {};
+  for (const int32_t layers : {3, 6}) {
+    cuda_emulation::reset(test::seed());
+    const Shape shape{.layers = layers};
+    World device(backend_that_counts(), shape), host(backend_that_leaves_indexes_to_the_host(), shape);
+    const auto found = device.session(), expected = host.session();
+    for (const int64_t chunk : {100, 132}) {  // that end within segments, and where one does
+      for (Session* session : {found.get(), expected.get()}) {
+        PrefillParams params;
+        params.chunk_tokens = chunk;
+        const uint64_t before = cuda_emulation::traffic().waits;
+        calls.clear();
+        session->truncate(0);
+        session->prefill(prompt(300), params, nullptr);
+        if (session == found.get()) {
+          waits[layers == 6] = cuda_emulation::traffic().waits - before;
+          assert_true(std::count(calls.begin(), calls.end(), device.model->config.kv_heads) >= layers);
+        }
+      }
+      const auto made = found->sequence().segments(), wanted = expected->sequence().segments();
+      assert_int_equal(wanted.size(), 2);
+      assert_int_equal(made.size(), wanted.size());
+      for (size_t i = 0; i < made.size(); ++i) assert_same_segment(*made[i], *wanted[i]);
+    }
+    assert_string_equal(cuda_emulation::report().c_str(), "");
+  }
+  assert_int_equal(waits[0], waits[1]);
+}
+
+// What is made ahead is counted as what is made when it is due.
+void what_is_made_ahead_is_within_the_plan(void**) {
+  for (const size_t count : {110, 300}) {
+    for (const int64_t chunk : {0, 64, 132}) {
+      cuda_emulation::reset(test::seed());
+      World world(backend_that_counts());
+      PrefillParams params;
+      params.chunk_tokens = chunk;
+      calls.clear();
+      world.session()->prefill(prompt(count), params, nullptr);
+      const wi_memory_plan plan =
+          plan_memory(*world.runtime, *world.model, world.session_params, static_cast<uint64_t>(count));
+      assert_true(world.runtime->pool->peak() <= plan.kv_bytes + plan.index_bytes + plan.sealing_bytes);
+      assert_true(world.runtime->scratch_bytes() <= plan.scratch_bytes);
+      assert_false(calls.empty());
+    }
+  }
+}
+
+// Whatever is refused of it, and whenever: the call succeeds, or changes nothing.
+void a_launch_that_is_refused_changes_no_session(void**) {
+  cuda_emulation::reset(test::seed());
+  World world(backend_that_counts());
+  const auto expected = world.session();
+  expected->prefill(prompt(40), {}, nullptr);
+  counted = 0;
+  const uint64_t before = cuda_emulation::api_calls();
+  expected->prefill(prompt(160, 1), {}, nullptr);
+  const uint64_t most = (cuda_emulation::api_calls() - before) / cuda_emulation::kCallsOfLaunch;
+  const int64_t usual = counted;
+  const std::vector<float> logits = logits_of(*expected);
+  const auto segments = expected->sequence().segments();
+  assert_true(!segments.empty());
+  int refused = 0, made_when_due = 0;
+  for (uint64_t nth = 0; nth < most; nth += emulated_or<uint64_t>(60, 24)) {
+    const auto session = world.session();
+    session->prefill(prompt(40), {}, nullptr);
+    counted = 0;
+    cuda_emulation::refuse_launch(static_cast<int64_t>(nth));
+    const wi_status status = status_of([&] { session->prefill(prompt(160, 1), {}, nullptr); });
+    cuda_emulation::refuse_launch(-1);
+    if (status != WI_OK) {
+      ++refused;
+      assert_int_equal(status, WI_E_MEMORY);
+      assert_int_equal(session->stats().tokens, 40);
+      assert_int_equal(session->sequence().segments().size(), 0);
+      session->prefill(prompt(160, 1), {}, nullptr);
+    } else {
+      made_when_due += counted > usual;
+    }
+    assert_true(logits_of(*session) == logits);
+    const auto made = session->sequence().segments();
+    assert_int_equal(made.size(), segments.size());
+    for (size_t i = 0; i < made.size(); ++i) assert_same_segment(*made[i], *segments[i]);
+  }
+  std::printf("of %llu launches: refused %d, indexed when it was due %d\n",
+              static_cast<unsigned long long>(most), refused, made_when_due);
+  assert_true(refused > 0 && made_when_due > 0);
+}
+
+// Likewise of a call that is given up: while layers are computed, or while their indexes are waited for.
+void a_chunk_that_is_given_up_leaves_nothing_of_its_segment(void**) {
+  struct GivenUp final : Breaks {
+    explicit GivenUp(int at_in) : at(at_in) {}
+    bool due() override { return true; }
+    void take() override {
+      if (++times == at) throw_error(WI_E_CANCELLED, "enough");
+    }
+    const int at;
+    int times = 0;
+  };
+  cuda_emulation::reset(test::seed());
+  World world(cuda_backend());
+  const auto expected = world.session();
+  expected->prefill(prompt(40), {}, nullptr);
+  expected->prefill(prompt(160, 1), {}, nullptr);
+  const std::vector<float> logits = logits_of(*expected);
+  const auto segments = expected->sequence().segments();
+  int given_up = 0;
+  for (int at = 1;; at += at) {
+    const auto session = world.session();
+    session->prefill(prompt(40), {}, nullptr);
+    const uint64_t used = world.runtime->pool->used();
+    GivenUp breaks(at);
+    PrefillParams params;
+    params.breaks = &breaks;
+    const wi_status status = status_of([&] { session->prefill(prompt(160, 1), params, nullptr); });
+    if (status == WI_OK) break;
+    ++given_up;
+    assert_int_equal(status, WI_E_CANCELLED);
+    assert_int_equal(session->stats().tokens, 40);
+    assert_int_equal(world.runtime->pool->used(), used);
+    session->prefill(prompt(160, 1), {}, nullptr);
+    assert_true(logits_of(*session) == logits);
+    const auto made = session->sequence().segments();
+    assert_int_equal(made.size(), segments.size());
+    for (size_t i = 0; i < made.size(); ++i) assert_same_segment(*made[i], *segments[i]);
+  }
+  assert_true(given_up > 2);
+  assert_string_equal(cuda_emulation::report().c_str(), "");
+}
+
+void a_fault_beside_a_chunk_loses_the_device_and_no_token(void**) {
+  for (int64_t nth = 1; nth < 130; nth += emulated_or(60, 30)) {
+    cuda_emulation::reset(test::seed());
+    World world(cuda_backend());
+    const auto session = world.session();
+    session->prefill(prompt(40), {}, nullptr);
+    cuda_emulation::fail_launch(nth);
+    assert_int_equal(status_of([&] { session->prefill(prompt(160, 1), {}, nullptr); }), WI_E_DEVICE_LOST);
+    assert_int_equal(session->stats().tokens, 40);
+    if (!cuda_emulation::kForgetsFaults) break;
+  }
+  cuda_emulation::reset(test::seed());
+}
+
 // And nothing has failed: with room it is done.
 void a_device_without_room_leaves_indexes_to_the_host(void**) {
   cuda_emulation::reset(test::seed());
@@ -242,6 +395,11 @@ int main() {
                               cmocka_unit_test(planes_come_in_as_many_parts_as_there_is_room_for),
                               cmocka_unit_test(an_index_crosses_the_bus_once),
                               cmocka_unit_test(however_many_parts_planes_come_in_the_host_waits_no_longer),
+                              cmocka_unit_test(layers_are_indexed_beside_those_that_follow),
+                              cmocka_unit_test(what_is_made_ahead_is_within_the_plan),
+                              cmocka_unit_test(a_launch_that_is_refused_changes_no_session),
+                              cmocka_unit_test(a_chunk_that_is_given_up_leaves_nothing_of_its_segment),
+                              cmocka_unit_test(a_fault_beside_a_chunk_loses_the_device_and_no_token),
                               cmocka_unit_test(a_device_without_room_leaves_indexes_to_the_host),
                               cmocka_unit_test(a_segment_in_the_making_needs_no_room_of_the_device)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);

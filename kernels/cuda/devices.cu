@@ -305,6 +305,11 @@ static void await_fetched(DeviceQueue* queue) {
   queue->await_fetched();
 }
 
+static void follow(DeviceQueue* queue, DeviceQueue* first) {
+  const Asking asking(*queue);
+  queue->follow(*first);
+}
+
 static QueueBytes queue_bytes(const DeviceQueue* queue) { return queue->bytes(); }
 
 static uint64_t take_refused_pins(DeviceQueue* queue) { return queue->take_refused_pins(); }
@@ -353,6 +358,7 @@ const DeviceTable device_table = {
     .fetch = fetch,
     .fetch_after = fetch_after,
     .await_fetched = await_fetched,
+    .follow = follow,
     .queue_bytes = queue_bytes,
     .work_bytes = work_bytes,
     .take_refused_pins = take_refused_pins,

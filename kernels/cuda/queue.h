@@ -86,6 +86,8 @@ struct wi::DeviceQueue {
     go_on_without_step();
     order(fetched_, fetching_, stream);
   }
+  // The other notes no step.
+  void follow(const DeviceQueue& first) { order(first.asked_, first.stream, stream); }
   // Host memory, pinned where that is allowed, that stays from call to call. Null: there is none.
   std::byte* download_room(size_t bytes);
   // Whether a copy to it needs no other on the way.

@@ -110,6 +110,12 @@ void Queue::keep_pace(const Stream& stream) {
   next_mark_ = (mark + 1) % kDeviceMarks;
 }
 
+void Queue::finish(const Stream& stream) {
+  for (int32_t mark = 0; mark <= kDeviceMarks; ++mark)
+    keep_pace(stream);  // the last waits for the first one's
+  finish();
+}
+
 void Queue::finish() {
   DeviceError error;
   const bool finished = device_->table.finish(queue_, &error);

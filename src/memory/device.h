@@ -81,6 +81,8 @@ class Queue {
   void fetch(void* to, const void* from, size_t bytes) { device_->table.fetch(queue_, to, from, bytes); }
   void fetch_after() { device_->table.fetch_after(queue_); }
   void await_fetched() { device_->table.await_fetched(queue_); }
+  // What is asked for from now on comes after what `first` was asked for so far, which is in no step.
+  void follow(const Queue& first) { device_->table.follow(queue_, first.queue_); }
   void order_hot_pages(const HotPages& pages) { device_->table.order_hot_pages(queue_, pages); }
   void begin_step() {
     device_->table.begin_step(queue_);
@@ -92,7 +94,8 @@ class Queue {
   void keep_pace(const Stream& stream);
   bool in_step() const { return in_step_; }  // what is asked for may begin no earlier than finish()
   void finish();                             // waits; throws what went wrong since the last time
-  void drain() noexcept;                     // waits, whatever went wrong
+  void finish(const Stream& stream);  // the same, with others let in while it waits, as keep_pace() does
+  void drain() noexcept;              // waits, whatever went wrong
 
   // At least so many bytes, 256-byte aligned; what the last call of the same name gave is gone for what is asked for
   // from now on. headroom: more of them, where it is made anew. Throws WI_E_MEMORY.

@@ -6,7 +6,6 @@
 #include "src/cancel.h"
 #include "src/memory/breaks.h"
 #include "src/memory/device.h"
-#include "src/pipeline/attention.h"
 
 namespace wi {
 namespace {
@@ -16,10 +15,23 @@ size_t at_once(size_t each_bytes, size_t most_bytes, size_t planes) {
   return std::clamp<size_t>(most_bytes / std::max<size_t>(each_bytes, 1), 1, planes);
 }
 
-// A plane's tokens in order of position, where kernels read them: first those of older segments, cluster by cluster
-// there, which the new one takes the place of, then blocks of the tail.
-void find_runs(const Sequence& sequence, SegmentSpan span, int32_t layer, int32_t head,
-               std::vector<KvRun>& runs) {
+size_t work_bytes(size_t each, size_t planes) { return std::max<size_t>(each * planes, 1); }
+
+// For so many planes at a time, or fewer, where the device has no more; null: not even one.
+std::byte* work_room(Queue& queue, size_t each, size_t& planes) {
+  for (; planes > 0; planes /= 2) try {
+      return queue.room(Queue::kIndexing, work_bytes(each, planes));
+    } catch (const Error& error) {
+      if (error.code() != WI_E_MEMORY) throw;
+    }
+  return nullptr;
+}
+
+}  // namespace
+
+void find_runs(const Sequence& sequence, SegmentSpan span, size_t plane, std::vector<KvRun>& runs) {
+  const auto heads = static_cast<size_t>(sequence.shape().kv_heads);
+  const auto layer = static_cast<int32_t>(plane / heads), head = static_cast<int32_t>(plane % heads);
   const size_t row = sequence.shape().head_bytes();
   int64_t position = span.first;
   for (const auto& older : sequence.segments()) {
@@ -44,81 +56,79 @@ void find_runs(const Sequence& sequence, SegmentSpan span, int32_t layer, int32_
   }
 }
 
-// What was asked for uses what is about to go, however this ends.
-struct Drained {
-  Queue& queue;
-  ~Drained() { queue.drain(); }
-};
-
-size_t work_bytes(size_t each, size_t planes) { return std::max<size_t>(each * planes, 1); }
-
-// For so many planes at a time, or fewer, where the device has no more; null: not even one.
-std::byte* work_room(Queue& queue, size_t each, size_t& planes) {
-  for (; planes > 0; planes /= 2) try {
-      return queue.room(Queue::kIndexing, work_bytes(each, planes));
-    } catch (const Error& error) {
-      if (error.code() != WI_E_MEMORY) throw;
-    }
-  return nullptr;
-}
-
-}  // namespace
-
 bool index_on_device(const Sequence& sequence, SegmentSpan span, const SealContext& context,
                      const Segment& segment, IndexRoom& room, size_t most_bytes) {
   const KvShape& shape = sequence.shape();
   if (!context.queue || !context.policy.index_planes || shape.indexed_layers() == 0) return false;
-  const auto heads = static_cast<size_t>(shape.kv_heads);
   const auto runs_of = [&](size_t plane, std::vector<KvRun>& runs) {
-    find_runs(sequence, span, static_cast<int32_t>(plane / heads), static_cast<int32_t>(plane % heads), runs);
+    find_runs(sequence, span, plane, runs);
   };
   return index_on_device(indexed_planes(shape), runs_of, context.policy, context.params, context.stream,
                          *context.queue, segment, room, most_bytes);
 }
 
 bool index_on_device(std::span<const size_t> planes, const RunsOfPlane& runs_of, const Policy& policy,
-                     const PolicyParams& params, const Stream& given, Queue& queue, const Segment& segment,
+                     const PolicyParams& params, const Stream& stream, Queue& queue, const Segment& segment,
                      IndexRoom& room, size_t most_bytes) {
-  const KvShape& shape = segment.shape();
-  const size_t each = policy.index_workspace(params, segment.tokens(), shape.head_dim, shape.dtype);
-  size_t together = at_once(each, most_bytes, planes.size());
-  std::byte* work = nullptr;
+  PlanesOnDevice indexing(queue, policy, params, segment, room);
+  if (!indexing.open(planes.size(), most_bytes)) return false;
+  indexing.ask(stream, planes, runs_of, true);
+  indexing.finish(stream);
+  return true;
+}
+
+PlanesOnDevice::PlanesOnDevice(Queue& queue, const Policy& policy, const PolicyParams& params,
+                               const Segment& segment, IndexRoom& room)
+    : queue_(queue), policy_(policy), params_(params), segment_(segment), room_(room) {}
+
+bool PlanesOnDevice::open(size_t planes, size_t most_bytes) {
+  const KvShape& shape = segment_.shape();
+  each_ = policy_.index_workspace(params_, segment_.tokens(), shape.head_dim, shape.dtype);
+  together_ = at_once(each_, most_bytes, planes);
   try {
-    room.open_on_device();
-    work = work_room(queue, each, together);
+    room_.open_on_device();
+    work_ = work_room(queue_, each_, together_);
   } catch (const Error& error) {
     if (error.code() != WI_E_MEMORY && error.code() != WI_E_BUDGET) throw;
   }
-  if (!work) return false;
-  Stream stream = given;
-  stream.queue = queue.get();
-  std::vector<std::vector<KvRun>> runs(together);
-  std::vector<IndexArgs> args(together);
-  std::vector<IndexResult> results(planes.size());
-  size_t staged = 0;
-  const Drained drained{queue};
+  runs_.resize(together_);
+  args_.resize(together_);
+  results_.resize(static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads));
+  return work_ != nullptr;
+}
 
-  for (size_t first = 0; first < planes.size(); first += together) {
-    take_break(given);
-    throw_if_cancelled(given);
-    const size_t count = std::min(together, planes.size() - first);
+void PlanesOnDevice::ask(const Stream& given, std::span<const size_t> planes, const RunsOfPlane& runs_of,
+                         bool paced) {
+  Stream stream = given;
+  stream.queue = queue_.get();
+  for (; !planes.empty(); planes = planes.subspan(std::min(together_, planes.size()))) {
+    if (paced) {
+      take_break(given);
+      throw_if_cancelled(given);
+    }
+    const size_t count = std::min(together_, planes.size());
+    size_t listed = 0;
     for (size_t i = 0; i < count; ++i) {
-      runs[i].clear();
-      runs_of(planes[first + i], runs[i]);
-      args[i] = room.args_on_device(segment, planes[first + i], runs[i]);
-      staged += 2 * runs[i].size() * sizeof(KvRun);
+      runs_[i].clear();
+      runs_of(planes[i], runs_[i]);
+      args_[i] = room_.args_on_device(segment_, planes[i], runs_[i]);
+      listed += 2 * runs_[i].size() * sizeof(KvRun);
     }
-    policy.index_planes(stream, args.data(), static_cast<int32_t>(count), work, results.data() + first);
-    if (staged > kMostStaged) {
-      queue.finish();
-      staged = 0;
-    } else {
-      queue.keep_pace(given);
+    if (listed_ && listed_ + listed > kMostListed) {
+      queue_.finish();
+      listed_ = 0;
     }
+    listed_ += listed;
+    policy_.index_planes(stream, args_.data(), static_cast<int32_t>(count), work_,
+                         results_.data() + asked_.size());
+    asked_.insert(asked_.end(), planes.begin(), planes.begin() + static_cast<std::ptrdiff_t>(count));
+    if (paced) queue_.keep_pace(given);
   }
-  queue.finish();
-  for (size_t i = 0; i < planes.size(); ++i) room.set_result_of_device(planes[i], results[i]);
-  return true;
+}
+
+void PlanesOnDevice::finish(const Stream& stream) {
+  queue_.finish(stream);
+  for (size_t i = 0; i < asked_.size(); ++i) room_.set_result_of_device(asked_[i], results_[i]);
 }
 
 uint64_t indexing_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,

@@ -13,22 +13,6 @@
 namespace wi {
 namespace {
 
-// The next segment of a prompt in a sequence that will have final_tokens; none if there is no more. The
-// segments that it takes the place of are the last ones: were there any behind it, they would have been cut
-// as it is.
-SegmentSpan next_of_prompt(const Sequence& sequence, const PolicyParams& params, int64_t final_tokens) {
-  const SegmentGrid grid(params);
-  const int64_t end = grid.sealed_end(final_tokens);
-  int64_t first = sequence.settled_end();
-  for (const auto& segment : sequence.segments()) {
-    if (segment->first_position() < first) continue;
-    if (segment->tokens() != grid.longest(first, end).tokens) break;
-    first = segment->end_position();
-  }
-  const SegmentSpan span = grid.longest(first, end);
-  return span.end() > sequence.sealed_end() ? span : SegmentSpan{};
-}
-
 void put_in_place(Sequence& sequence, std::shared_ptr<const Segment> segment, const SealContext& context) {
   size_t freed_bytes = 0;
   const int64_t from_tail = segment->end_position() - sequence.sealed_end();
@@ -62,6 +46,20 @@ void copy_next(const Sequence& from, int64_t count, const Stream& stream, Sequen
 }
 
 }  // namespace
+
+// The segments that it takes the place of are the last ones: were there any behind it, they would have been cut as it is.
+SegmentSpan next_of_prompt(const Sequence& sequence, const PolicyParams& params, int64_t final_tokens) {
+  const SegmentGrid grid(params);
+  const int64_t end = grid.sealed_end(final_tokens);
+  int64_t first = sequence.settled_end();
+  for (const auto& segment : sequence.segments()) {
+    if (segment->first_position() < first) continue;
+    if (segment->tokens() != grid.longest(first, end).tokens) break;
+    first = segment->end_position();
+  }
+  const SegmentSpan span = grid.longest(first, end);
+  return span.end() > sequence.sealed_end() ? span : SegmentSpan{};
+}
 
 void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_tokens, int64_t coming) {
   for (;;) {

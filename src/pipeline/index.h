@@ -17,6 +17,9 @@ namespace wi {
 // window leaves.
 void seal_prompt(Sequence& sequence, const SealContext& context, int64_t final_tokens, int64_t coming = 0);
 
+// The segment that it makes next, when it is due; tokens 0: there is no more.
+SegmentSpan next_of_prompt(const Sequence& sequence, const PolicyParams& params, int64_t final_tokens);
+
 // While decoding, before each step: settles what is sealed, and seals single units. A unit is sealed when
 // kBuildTokens have come behind it and the local window, never earlier and never later; until then each step
 // does its share of the work. What of the tail is in the slow tier is sealed at once where that is due, and else

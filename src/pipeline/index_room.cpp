@@ -136,6 +136,7 @@ void IndexRoom::attach_to(Segment& segment) {
     }
   }
   segment.attach_index(*pools_.host, policy_, std::move(index), std::move(heads), made_there_);
+  room_there_ = HostBuffer();
 }
 
 }  // namespace wi

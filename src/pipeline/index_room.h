@@ -36,7 +36,8 @@ class IndexRoom {
   static void place(const Segment& segment, size_t plane, const std::byte* host);
   void set_result(size_t plane, const IndexResult& result);
   void set_result_of_device(size_t plane, const IndexResult& result);
-  void attach_to(Segment& segment);
+  void attach_to(Segment& segment);  // and gives the device's room back
+  uint64_t device_bytes() const { return room_there_.bytes(); }
 
  private:
   IndexRoom(const KvPools& pools, const KvShape& shape, const Policy& policy, const PolicyParams& params,

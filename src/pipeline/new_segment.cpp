@@ -15,6 +15,7 @@
 #include "src/error.h"
 #include "src/pipeline/device_index.h"
 #include "src/pipeline/index_room.h"
+#include "src/pipeline/segment_ahead.h"
 #include "src/pipeline/straight.h"
 #include "src/store/copy_rows.h"
 
@@ -62,8 +63,9 @@ struct Source {
 class Planes {
  public:
   // whole: a segment that the new one is the beginning of, or null. straight: on their way to the slow tier, or null.
+  // indexed: by a device, where a plane has an index.
   Planes(const Sequence& sequence, SegmentSpan span, const SealContext& context, const Segment* whole,
-         StraightPlanes* straight, Segment& segment, IndexRoom& room);
+         StraightPlanes* straight, Segment& segment, IndexRoom& room, bool indexed);
   void make_all();
 
  private:
@@ -99,7 +101,7 @@ class Planes {
   const int64_t planes_;
   std::vector<Place> places_;
   Source source_;
-  const bool indexed_;  // by the device, where a plane has an index
+  const bool indexed_;
   std::atomic<int64_t> next_{0};
 };
 
@@ -115,10 +117,21 @@ std::shared_ptr<Segment> build_in(WaveBuffer* to, const Sequence& sequence, Segm
   IndexRoom room = whole && context.policy.cut
                        ? IndexRoom(pools, context.policy, context.params, *whole)
                        : IndexRoom(pools, shape, context.policy, context.params, tokens);
-  Planes(sequence, span, context, whole, straight ? &*straight : nullptr, *segment, room).make_all();
+  const bool indexed = !straight && !whole && index_on_device(sequence, span, context, *segment, room);
+  Planes(sequence, span, context, whole, straight ? &*straight : nullptr, *segment, room, indexed).make_all();
   room.attach_to(*segment);
   if (straight) straight->attach_to(*segment);
   return segment;
+}
+
+// What a device has not indexed of it is layers with a window.
+std::shared_ptr<Segment> end_ahead(const Sequence& sequence, const SealContext& context) {
+  SegmentAhead& ahead = *context.ahead;
+  if (sequence.shape().windows)
+    Planes(sequence, ahead.span(), context, nullptr, nullptr, *ahead.segment(), ahead.room(), true)
+        .make_all();
+  ahead.room().attach_to(*ahead.segment());
+  return ahead.segment();
 }
 
 }  // namespace
@@ -127,6 +140,8 @@ std::shared_ptr<Segment> build_in(WaveBuffer* to, const Sequence& sequence, Segm
 std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan span, const SealContext& context,
                                        const Segment* whole) {
   std::exception_ptr refused;
+  if (context.ahead && !whole && context.ahead->is_indexed() && context.ahead->span() == span)
+    return end_ahead(sequence, context);
   if (context.straight) {
     try {
       return build_in(context.straight, sequence, span, context, whole);
@@ -146,7 +161,7 @@ std::shared_ptr<Segment> build_segment(const Sequence& sequence, SegmentSpan spa
 namespace {
 
 Planes::Planes(const Sequence& sequence, SegmentSpan span, const SealContext& context, const Segment* whole,
-               StraightPlanes* straight, Segment& segment, IndexRoom& room)
+               StraightPlanes* straight, Segment& segment, IndexRoom& room, bool indexed)
     : context_(context),
       shape_(sequence.shape()),
       whole_(whole),
@@ -157,7 +172,7 @@ Planes::Planes(const Sequence& sequence, SegmentSpan span, const SealContext& co
       places_(static_cast<size_t>(straight ? straight->at_once()
                                            : std::min<int64_t>(context.stream.workers, planes_))),
       source_(sequence, span, static_cast<int>(places_.size())),
-      indexed_(!straight && !whole && index_on_device(sequence, span, context, segment, room)) {}
+      indexed_(indexed) {}
 
 void Planes::make_all() {
   const Stream& stream = context_.stream;

@@ -11,6 +11,7 @@
 
 namespace wi {
 
+class SegmentAhead;
 class WaveBuffer;
 
 struct SealContext {
@@ -23,7 +24,9 @@ struct SealContext {
   StepStats* stats = nullptr;  // sealed_tokens is counted there
   // Of reindex(): called before so many tokens are taken in and sealed, when nothing is being read; may be empty.
   std::function<void(int64_t tokens)> before_tokens = {};
-  Queue* queue = nullptr;          // of the device that keys and values are on; null: the host indexes them
+  Queue* queue = nullptr;  // of the device that keys and values are on; null: the host indexes them
+  SegmentAhead* ahead =
+      nullptr;  // the next segment of a prompt, if a device has indexed it by now; null: it has not
   WaveBuffer* straight = nullptr;  // new segments go straight to its slow tier, a file; null: to the fast one
 };
 

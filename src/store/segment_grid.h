@@ -17,6 +17,7 @@ struct SegmentSpan {
   int64_t first = 0;
   int32_t tokens = 0;  // 0: there is none
   int64_t end() const { return first + tokens; }
+  bool operator==(const SegmentSpan&) const = default;
 };
 
 class SegmentGrid {
