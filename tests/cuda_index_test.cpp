@@ -143,6 +143,7 @@ struct MadeByDevice {
 // An index went to the host plane by plane, and from there back to the device that had made it.
 void an_index_crosses_the_bus_once(void**) {
   cuda_emulation::reset(test::seed());
+  static_cast<void>(cuda_emulation::traffic());  // where nobody counts the test ends here
   World world(cuda_backend());
   world.session_params.policy_params.local_window = 4096;
   const auto session = world.session();
@@ -165,6 +166,7 @@ void an_index_crosses_the_bus_once(void**) {
 // Each part was waited for, and the device had nothing to do until the host had copied what came of it.
 void however_many_parts_planes_come_in_the_host_waits_no_longer(void**) {
   cuda_emulation::reset(test::seed());
+  static_cast<void>(cuda_emulation::traffic());  // where nobody counts the test ends here
   World world(cuda_backend(), {.layers = 6});
   world.session_params.policy_params.local_window = 4096;
   const auto session = world.session();
@@ -178,6 +180,7 @@ void however_many_parts_planes_come_in_the_host_waits_no_longer(void**) {
 // A layer's planes are indexed beside the layers after it, each layer's as soon as its keys and values are written: of
 // the first segment that a chunk completes. The host waits for none of that but at the chunk's end.
 void layers_are_indexed_beside_those_that_follow(void**) {
+  static_cast<void>(cuda_emulation::traffic());  // as above
   uint64_t waits[2] = {};
   for (const int32_t layers : {3, 6}) {
     cuda_emulation::reset(test::seed());
