@@ -18,6 +18,7 @@ from conftest import MODEL, answer, resident_bytes, some_tokens
 
 import waveinfer
 from waveinfer import Cancel, KvStore, Model, Runtime, Sampling, Session
+from waveinfer._calls import alone
 
 
 def test_use_after_close_is_an_error() -> None:
@@ -173,6 +174,59 @@ def test_of_two_calls_at_once_one_is_refused_and_none_waits(runtime: Runtime, se
         over.set()
         threads[0].join()
         assert len(refused) == 1
+
+
+def test_threads_that_come_at_once_are_never_inside_together(session: Session) -> None:
+    inside = worst = calls = 0
+
+    @alone
+    def enter(_: Session) -> None:
+        nonlocal inside, worst, calls
+        inside += 1
+        calls += 1
+        time.sleep(0)  # another thread's turn, if it had one
+        worst = max(worst, inside)
+        inside -= 1
+
+    def work() -> None:
+        for _ in range(2000):
+            try:
+                enter(session)
+            except waveinfer.BusyError:
+                refused.append(1)
+
+    refused: list[int] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert worst == 1
+    assert calls + len(refused) == 4 * 2000
+    enter(session)
+
+
+def test_a_signal_as_a_turn_is_taken_leaves_its_session_free(session: Session) -> None:
+    class Taken(dict[str, Any]):
+        def setdefault(self, *given: Any) -> Any:
+            place = super().setdefault(*given)
+            if place is given[1]:
+                raise KeyboardInterrupt
+            return place
+
+    session.prefill([1, 2, 3])
+    with session.fork() as other:
+        for call in (session.decode, lambda: waveinfer.decode_batch([other, session])):
+            session._last = Taken(session._last)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            assert session.tokens().tolist() == other.tokens().tolist() == [1, 2, 3]
+        assert len(waveinfer.decode_batch([other, session])) == 2
 
 
 def test_closing_waits_for_nobody_and_harms_nobody(model: Model) -> None:

@@ -141,23 +141,27 @@ class Exclusive(Owner):
 
     def __init__(self, handle: Handle) -> None:
         super().__init__(handle)
-        self._lock = threading.Lock()  # of the next field, for a moment: nobody waits for a call
-        self._turn = Turn(over=True)
+        # The last one's place in the row of turns; the place behind it, when there is one, is its "next".
+        self._last: dict[str, Any] = {"turn": Turn(over=True)}
 
     def _take(self, turn: Turn) -> Handle:
         """Gives this turn the object until it is over; BusyError if another one has it. In the caller's `try`."""
         handle = self._use()
-        with self._lock:  # nothing is called here, where a signal handler might want it too
-            free = self._turn.over
-            if free:
-                self._turn = turn
-        if not free:
+        # No lock: a signal may raise when it is taken, before the block that gives it back (3.14). setdefault is
+        # atomic: of two turns that come at once one is next. One whose call a signal has kept away is over.
+        last, mine = self._last, {"turn": turn}
+        while last["turn"].over:
+            last = last.setdefault("next", mine)
+        self._last = last  # or one before it, if others came between: it leads to the last one too
+        if last is not mine:
             raise BusyError(f"{type(self).__name__} is in use by another call")
         return handle
 
 
 def alone(method: Callable[Concatenate[E, P], T]) -> Callable[Concatenate[E, P], T]:
-    """A method with nobody else inside, until a result is read."""
+    """A method with nobody else inside, until a result is read. What it returns is lost where a signal handler
+    raises just then, which 3.10 and 3.11 look for after a call with *args.
+    """
 
     @functools.wraps(method)
     def taking_turns(self: E, /, *args: P.args, **kwargs: P.kwargs) -> T:
