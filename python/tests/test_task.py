@@ -1,5 +1,6 @@
 """Tasks, polled, waited for and awaited."""
 
+import _thread
 import asyncio
 import gc
 import itertools
@@ -89,9 +90,7 @@ def test_a_loop_that_is_left_early_takes_no_more_events_than_it_gave(model: Mode
             assert task.ended
 
 
-def test_what_a_signal_handler_raises_loses_no_event(
-    model: Model, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_signal_handler_raises_loses_no_event(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = expected(model, 1, 150)
     made = waveinfer.session.event_of
     for count in (0, 1, 63):  # of them are made of the library's when it raises
@@ -111,8 +110,27 @@ def test_what_a_signal_handler_raises_loses_no_event(
             assert [event.token for event in [*task.poll(), *task]] == whole
     monkeypatch.undo()
 
-    # Anywhere: a list takes what an iterator gives without an instruction between the two.
-    raising = False
+
+def poll_all(task: Task, given: list[Event]) -> None:
+    while not task.ended:
+        given += task.poll()
+
+
+# Python 3.10 looks for signals between the end of a call and the use of its result, but not where C made the call.
+def poll_all_from_c(task: Task, given: list[Event]) -> None:
+    given.extend(itertools.chain.from_iterable(iter(task.poll, [])))
+
+
+# Anywhere: a list takes what an iterator gives without an instruction between the two.
+def iterate(task: Task, given: list[Event]) -> None:
+    given.extend(task)
+
+
+@pytest.mark.parametrize("fetch", [iterate, poll_all_from_c if sys.version_info < (3, 11) else poll_all])
+def test_a_signal_at_any_moment_loses_no_event(
+    model: Model, session: Session, fetch: Callable[[Task, list[Event]], None]
+) -> None:
+    whole, raising = expected(model, 1, 150), False
 
     def handler(*_: object) -> None:
         nonlocal raising
@@ -131,7 +149,7 @@ def test_what_a_signal_handler_raises_loses_no_event(
                     try:
                         raising = True
                         signal.setitimer(signal.ITIMER_REAL, delay)
-                        given.extend(task)
+                        fetch(task, given)
                         raising = False
                     except Mine:
                         raised += 1
@@ -141,6 +159,33 @@ def test_what_a_signal_handler_raises_loses_no_event(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("fetch", [poll_all, poll_all_from_c])
+def test_a_signal_as_a_poll_returns_loses_no_event(
+    model: Model,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    fetch: Callable[[Task, list[Event]], None],
+) -> None:
+    if fetch is poll_all and sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 looks for signals before a caller has what a call returned")
+
+    # Comes as the list takes the last event: without a call of Python's, so that nothing looks for it yet.
+    def signalled(events: list[Event]) -> Iterator[object]:
+        return itertools.chain(events, filter(None, map(_thread.interrupt_main, [signal.SIGUSR1])))
+
+    given: list[Event] = []
+    before = signal.signal(signal.SIGUSR1, fail)
+    try:
+        with session.submit(some_tokens(300), max_tokens=10) as task:
+            has_ended(task)
+            monkeypatch.setattr("waveinfer.task.iter", signalled, raising=False)
+            with pytest.raises(Mine):
+                fetch(task, given)
+            assert [event.token for event in given] == expected(model, 1, 10)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_signal_handler_that_polls_finds_the_task_busy(

@@ -211,6 +211,7 @@ class Session(Exclusive):
 
         Errors: StateError if the session is empty or nothing is left to sample; UnsupportedError, BudgetError,
         CancelledError, BusyError, FileError and FormatError, as `prefill`; no token is lost and none is added.
+        Where a signal handler raises as a step ends, the token may be there, in `tokens`, without its event.
         """
         session = self._use()
         return self._step(
