@@ -2,6 +2,7 @@
 
 import _thread
 import asyncio
+import contextlib
 import gc
 import itertools
 import math
@@ -547,6 +548,99 @@ def test_cancelling_an_asyncio_task_cancels_the_native_one(model: Model) -> None
 
 async def consume(task: waveinfer.Task) -> list[Event]:
     return [event async for event in task]
+
+
+def test_events_that_are_fetched_beside_an_awaiting_loop_end_it(session: Session) -> None:
+    async def run(fetch: Callable[[Task], object]) -> list[Event]:
+        with session.submit(some_tokens(200_000)) as task:
+            waiting = asyncio.create_task(consume(task))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            has_ended(task)  # and this loop has not looked
+            fetch(task)
+            return await asyncio.wait_for(waiting, 20)
+
+    def poll_in_a_thread(task: Task) -> None:
+        thread = threading.Thread(target=task.poll)
+        thread.start()
+        thread.join()
+
+    def poll_interrupted(task: Task) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("waveinfer.task.event_of", fail)
+            with pytest.raises(Mine):
+                task.poll()
+
+    assert asyncio.run(run(Task.poll)) == []
+    assert asyncio.run(run(poll_in_a_thread)) == []
+    assert asyncio.run(run(list)) == []
+    assert [event.kind for event in asyncio.run(run(poll_interrupted))] == [EventKind.CANCELLED]
+
+
+def test_ending_a_task_beside_an_awaiting_loop_ends_that(session: Session) -> None:
+    async def run() -> None:
+        with session.submit(some_tokens(200_000)) as task:
+            ending = [asyncio.create_task(task.end_async()) for _ in range(2)]
+            await asyncio.wait_for(asyncio.gather(*ending, consume(task)), 20)
+
+    asyncio.run(run())
+
+
+def test_each_event_goes_to_one_of_the_loops_that_await_it(model: Model, session: Session) -> None:
+    async def run() -> None:
+        with session.submit(some_tokens(300), max_tokens=150) as task:
+            given = await asyncio.wait_for(asyncio.gather(*(consume(task) for _ in range(3))), 60)
+            assert sorted(event.token for each in given for event in each) == sorted(expected(model, 1, 150))
+            assert not asyncio.get_running_loop().remove_reader(task.fileno())
+
+    asyncio.run(run())
+
+
+def test_event_loops_in_many_threads_await_one_task(model: Model, session: Session) -> None:
+    given: list[Event] = []
+
+    async def take(task: Task) -> None:
+        while not task.ended:
+            with contextlib.suppress(waveinfer.BusyError):  # of two that fetch at once
+                async for event in task:
+                    given.append(event)  # noqa: PERF401 (an exception leaves what was given)
+
+    with session.submit(some_tokens(300), max_tokens=150) as task:
+        threads = [threading.Thread(target=asyncio.run, args=(take(task),), daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+    assert sorted(event.token for event in given) == sorted(expected(model, 1, 150))
+
+
+def test_of_two_that_await_a_task_one_may_leave(session: Session) -> None:
+    async def run() -> None:
+        with session.submit(some_tokens(200_000)) as task:
+            first, second, third = (asyncio.create_task(consume(task)) for _ in range(3))
+            await asyncio.sleep(0.05)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            ended = await asyncio.wait_for(asyncio.gather(first, third), 20)
+            assert [event.kind for each in ended for event in each] == [EventKind.CANCELLED]
+
+    asyncio.run(run())
+
+
+def test_a_loop_that_was_closed_while_it_awaited_a_task_keeps_nobody(session: Session) -> None:
+    with session.submit(some_tokens(200_000)) as task:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # a task that is pending when it goes
+        waiting = loop.create_task(consume(task))
+        loop.run_until_complete(asyncio.sleep(0.05))
+        loop.close()
+        task.cancel()
+        assert [event.kind for event in task] == [EventKind.CANCELLED]
+        del waiting, loop
+        gc.collect()
+        assert not task._awaiting
 
 
 def test_leaving_a_stream_early_frees_its_session(session: Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import enum
 import math
 import time
@@ -16,7 +17,7 @@ from ._abi import ffi
 from ._calls import Exclusive, Handle, Target, alone, call, has_log, is_engine, on_task
 from ._library import lib
 from ._values import Arguments, Text, Tokens, int32_pointer, read, result, token_array
-from .errors import ArgumentError, StateError, Status, error_of
+from .errors import ArgumentError, ClosedError, StateError, Status, error_of
 from .params import Sampler, Sampling, sampling_struct
 from .session import Event, EventKind, event_of
 
@@ -93,8 +94,9 @@ class Task(Exclusive):
 
     Iterate over it, `for` or `async for`, to get its events; or `poll` it, `wait` for it, or give it to a
     selector: it has a `fileno`, which is readable while there are events. A loop may be left early: the next one,
-    or `poll`, goes on with the event after its last. Any thread; events are fetched by one at a time, and who
-    finds another one fetching, as a signal handler may, gets `BusyError`.
+    or `poll`, goes on with the event after its last. Any thread, and event loops in many; each event goes to one
+    of those who ask, and all of them learn of the end. Events are fetched by one at a time, and who finds another
+    one fetching, as a signal handler may, gets `BusyError`.
     """
 
     def __init__(self, handle: Handle, failures: _Failures, own: _OwnSampling | None) -> None:
@@ -102,6 +104,7 @@ class Task(Exclusive):
         self._failures = failures
         self._own = own
         self._batch = _Batch()
+        self._awaiting: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
         self._events = ffi.new("wi_event[]", _EVENTS)
         for event in self._events:
             event.struct_size = ffi.sizeof("wi_event")
@@ -115,6 +118,7 @@ class Task(Exclusive):
             lib.wi_task_cancel(handle.cell[0])  # now: who waits for it holds the handle
             self._look_at_sampling()
         super().close()
+        self._wake()
         if isinstance(handle, _Borrower):
             if handle.loan.memory and not is_engine():
                 handle.loan.wait()
@@ -139,31 +143,37 @@ class Task(Exclusive):
         # them afterwards, and needs no turn: an iterator gives each event once, whoever asks.
         return [*self._batch.given]
 
-    @alone
     def _fetch(self, most: int) -> bool:
         """Sees to it that what comes next, if anything is there, waits in the batch. Raises what went wrong."""
+        try:
+            self._fill_batch(most)
+        finally:
+            self._wake()  # now that the task is not busy any more
         batch = self._batch
-        if self._waiting():
-            return True
-        if not batch.ends:
-            if batch.made:  # and all of it given
-                self._batch = batch = _Batch()
-            events = self._ask(batch, most) or self._untold(batch, most)
-            if self._failures.notified:
-                self.cancel()
-            if events:
-                if events[-1].kind != EventKind.TOKEN:
-                    self._look_at_sampling()
-                    batch.last = True
-                    if events[-1].kind == EventKind.FAILED or self._failures.notified:
-                        batch.fails = True
-                        events.pop()  # what was written before is not lost: what went wrong is raised after it
-                batch.given = iter(events)
         if batch.ends and batch.fails and not self._waiting():
             failure = self._failure()
             batch.fails = False
             raise failure
         return self._waiting()
+
+    @alone
+    def _fill_batch(self, most: int) -> None:
+        batch = self._batch
+        if self._waiting() or batch.ends:
+            return
+        if batch.made:  # and all of it given
+            self._batch = batch = _Batch()
+        events = self._ask(batch, most) or self._untold(batch, most)
+        if self._failures.notified:
+            self.cancel()
+        if events:
+            if events[-1].kind != EventKind.TOKEN:
+                self._look_at_sampling()
+                batch.last = True
+                if events[-1].kind == EventKind.FAILED or self._failures.notified:
+                    batch.fails = True
+                    events.pop()  # what was written before is not lost: what went wrong is raised after it
+            batch.given = iter(events)
 
     def _waiting(self) -> bool:
         """Whether something was fetched and not given."""
@@ -263,7 +273,7 @@ class Task(Exclusive):
                 for event in self._batch.given:
                     yield event
         except asyncio.CancelledError:
-            if not self.closed:
+            with contextlib.suppress(ClosedError):
                 self.cancel()
             raise
 
@@ -271,15 +281,31 @@ class Task(Exclusive):
         return self.ended and not self._batch.fails
 
     async def _readable(self) -> None:
+        """Until there is something to fetch, or the task has ended, whoever has fetched that."""
         task = self._use()  # its descriptor stays open so long: closing the task ends it, which is an event
         loop, number = asyncio.get_running_loop(), self.fileno()
-        ready = loop.create_future()
-        loop.add_reader(number, _set, ready)
+        ready, waiting = loop.create_future(), self._awaiting.setdefault(loop, set())
         try:
-            await ready
+            waiting.add(ready)
+            loop.add_reader(number, _set, waiting)  # a loop has one, for all who wait in it
+            if not _over(task.cell[0]):  # else it might have been fetched before _wake knew of this one
+                await ready
         finally:
-            loop.remove_reader(number)
+            waiting.discard(ready)
+            if not waiting:
+                loop.remove_reader(number)
+                self._awaiting.pop(loop, None)
             del task
+
+    def _wake(self) -> None:
+        """Those who await the descriptor, once it may never be readable again."""
+        task = self._handle
+        if self._awaiting and (task is None or _over(task.cell[0])):
+            for loop, waiting in list(self._awaiting.items()):
+                try:
+                    loop.call_soon_threadsafe(_set, waiting)
+                except RuntimeError:  # it is closed
+                    self._awaiting.pop(loop, None)
 
     async def end_async(self) -> None:
         """Cancels it if it has not ended, and waits until its session is free."""
@@ -289,6 +315,7 @@ class Task(Exclusive):
         while self.info().state < TaskState.DONE:
             await self._readable()
             self._drop()
+            self._wake()
 
     @alone
     def _drop(self) -> None:
@@ -321,9 +348,16 @@ class _Batch:
         return self.last and self.made
 
 
-def _set(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
+def _set(waiting: set[asyncio.Future[None]]) -> None:
+    for ready in tuple(waiting):
+        if not ready.done():
+            ready.set_result(None)
+
+
+def _over(task: Any) -> bool:
+    """Whether the engine has left it."""
+    info = result("wi_task_info")
+    return bool(lib.wi_task_get_info(task, info, ffi.NULL)) or info.state >= TaskState.DONE
 
 
 class _Failures:
@@ -360,10 +394,7 @@ class _Loan:
 
     def over(self) -> bool:
         """Whether the engine has left the task. Unknown where an exception came between: then never."""
-        if self.task is None:
-            return False
-        info = result("wi_task_info")
-        return bool(lib.wi_task_get_info(self.task, info, ffi.NULL)) or info.state >= TaskState.DONE
+        return self.task is not None and _over(self.task)
 
     def wait(self, until: float = math.inf) -> None:
         while self.task is not None and not self.over() and time.monotonic() < until:
