@@ -112,6 +112,28 @@ def test_what_a_signal_handler_raises_loses_no_event(model: Model, monkeypatch: 
     monkeypatch.undo()
 
 
+def test_events_that_an_interrupted_poll_has_fetched_are_not_waited_for(session: Session) -> None:
+    steps, writing, over = itertools.count(), threading.Event(), threading.Event()
+
+    def logits(_: object) -> None:
+        if next(steps) == 3:
+            writing.set()
+            over.wait(60)
+
+    with session.submit(some_tokens(10), max_tokens=5, sampling=Sampling(logits=logits)) as task:
+        assert writing.wait(60)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("waveinfer.task.event_of", fail)
+            with pytest.raises(Mine):
+                task.poll()
+        try:
+            assert task.wait(0)
+            assert task.poll()
+            assert not task.wait(0)
+        finally:
+            over.set()
+
+
 def poll_all(task: Task, given: list[Event]) -> None:
     while not task.ended:
         given += task.poll()

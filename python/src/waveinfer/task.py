@@ -218,7 +218,8 @@ class Task(Exclusive):
         for, if there are none.
         """
         task, ready = self._use(), ffi.new("int32_t*")
-        if self._waiting():
+        interrupted = self._batch.begun and self._last["turn"].over
+        if self._waiting() or interrupted:
             return True
         if is_engine():
             call(lambda _, error: lib.wi_task_wait(task.cell[0], 0, ready, error))
@@ -338,6 +339,11 @@ class _Batch:
         self.given = _NOTHING  # made of them: gives each once, whoever asks
         self.last = False  # the task's last one is among them
         self.fails = False  # and stands for what is raised instead
+
+    @property
+    def begun(self) -> bool:
+        """Whether a call is between the two, or was when a signal handler raised."""
+        return self.count[0] > 0 and not self.made
 
     @property
     def made(self) -> bool:
