@@ -329,8 +329,8 @@ void create_refuses_what_does_not_fit(void**) {
   assert_error(WI_E_FORMAT, "lacks byte 65", with([](V& v) { v.tokens[65] = "?A"; })());
   assert_error(WI_E_FORMAT, "special token of 2000 bytes",
                with([](V& v) { add_special(v, std::string(2000, 'x')); })());
-  assert_error(WI_E_UNSUPPORTED, "have 5000000 bytes, at most 4194304", with([](V& v) {
-                 for (int i = 0; i < 5000; ++i) add_special(v, std::string(1000, 'x'));
+  assert_error(WI_E_UNSUPPORTED, "have 10000000 bytes, at most 8388608", with([](V& v) {
+                 for (int i = 0; i < 10000; ++i) add_special(v, std::string(1000, 'x'));
                })());
   assert_error(WI_E_FORMAT, "does not compile", with([](V& v) { v.splits = splits("a)"); })());
   assert_error(WI_E_FORMAT, "scores is empty", {

@@ -20,7 +20,7 @@ namespace {
 // Those of real models have some hundreds.
 constexpr size_t kLongestToken = size_t{64} << 10;
 // All those that are looked for in text, together; searches keep some fifty times that. Models of speech have 1 MB.
-constexpr size_t kMostAddedBytes = size_t{4} << 20;
+constexpr size_t kMostAddedBytes = size_t{8} << 20;
 
 void validate(Vocabulary& vocabulary);
 void check_id(const Vocabulary& vocabulary, const char* field, int64_t index, int32_t id);
