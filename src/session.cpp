@@ -258,9 +258,10 @@ void Session::run_chunk(std::span<const int32_t> ids, bool last, const PrefillPa
     std::vector<StepStats> row_stats(ids.size());
     std::vector<float> room(all ? static_cast<size_t>(unwanted) * vocab : 0);
     for (int64_t i = 0; i < count; ++i) {
-      float* const row_of_all = i < unwanted ? room.data() + static_cast<size_t>(i) * vocab
-                                             : all_out + static_cast<size_t>(i - unwanted) * vocab;
-      float* const out = all ? row_of_all : i + 1 == count ? last_out : nullptr;
+      float* out = i + 1 == count ? last_out : nullptr;
+      if (all)
+        out = i < unwanted ? room.data() + static_cast<size_t>(i) * vocab
+                           : all_out + static_cast<size_t>(i - unwanted) * vocab;
       Row& row = rows.emplace_back();
       row.sequence = &sequence_;
       row.position = sequence_.tokens() + i;

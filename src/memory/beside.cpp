@@ -46,13 +46,12 @@ bool run_beside(const OwnThreads& own, const std::function<void(const std::funct
                 const std::function<void()>& meanwhile) {
   constexpr char kName[] = "wi-beside";
   Work state;
-  const std::function<void()> poll = [&state] {
-    if (state.given_up.load(std::memory_order_relaxed)) throw GivenUp{};
-  };
   int refused = 0;
-  state.thread = own.start(kName, &refused, [&] {
+  state.thread = own.start(kName, &refused, [&state, &work] {  // what outlives the thread
     try {
-      work(poll);
+      work([&state] {
+        if (state.given_up.load(std::memory_order_relaxed)) throw GivenUp{};
+      });
     } catch (...) {
       state.failed = std::current_exception();
     }
