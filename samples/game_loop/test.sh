@@ -24,25 +24,25 @@ the_character_answers_from_what_it_has_read() {
   done
 }
 
-# A machine may be busy with more than it has cores for: one game of eight has to go as it should, with no frame
-# missed for whatever reason, and calls that take 2 ms in 99 of 100 frames. The first submission starts a thread: of 2 ms
-# on a machine of one's own, on one that others share of up to 8, which is half a frame.
+# A machine may be busy with more than it has cores for: one game of five has to go as it should, with no frame
+# missed for whatever reason, and no spike in its picture.
 no_frame_is_missed() {
   tail -n 1 game.out | grep -E "^frames [0-9]+, in the library's calls p50 $ms, p99 $ms, max $ms, missed [0-9]+, for the calls [0-9]+\$" >/dev/null ||
     broken "the last line is $(tail -n 1 game.out)"
   [ "$in_time" = in_time ] || return 0
   local try
-  for try in {1..8}; do
+  for try in 1 2 3 4 5; do
     tail -n 1 game.out
     goes_as_it_should && return
-    [ $try = 8 ] || play
+    [ $try = 5 ] || play
   done
-  broken "calls took more than 2 ms of a frame, or a frame was missed"
+  broken "calls took more than 2 ms of a frame, a frame was missed, or the picture has a spike"
 }
 ms='[0-9]+\.[0-9]+ ms'
 
 goes_as_it_should() {
-  tail -n 1 game.out | awk '{ gsub(",", ""); exit !($11 <= 2 && $14 <= 8 && $17 == 0 && $NF == 0) }'
+  tail -n 1 game.out | awk '{ gsub(",", ""); exit !($14 <= 2 && $17 == 0 && $NF == 0) }' || return
+  ! grep -q 'class="over"' game.svg
 }
 
 the_program_has_no_call_that_waits() {
