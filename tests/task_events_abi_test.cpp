@@ -85,8 +85,7 @@ void a_poll_does_not_sleep_for_the_engine_that_it_interrupts(void**) {
   const std::vector<int32_t> prompt = some_tokens(30);
   const wi_task_params params = prompt_of(prompt, 40);
   Task task = submit(session.get(), &params);
-  int32_t fd = -1;
-  assert_works(wi_task_get_fd(task.get(), &fd, error));
+  const int32_t fd = descriptor_of(task.get());
   polling = std::this_thread::get_id();
   held_up = fd;
   const auto sleeps = [] {
@@ -148,8 +147,7 @@ void a_descriptor_is_readable_while_there_are_events(void**) {
   const std::vector<int32_t> prompt = some_tokens(30);
   const wi_task_params params = prompt_of(prompt, 10);
   Task task = submit(session.get(), &params);
-  int32_t fd = -1;
-  assert_works(wi_task_get_fd(task.get(), &fd, error));
+  const int32_t fd = descriptor_of(task.get());
   assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
   Answer answer;
   for (bool more = true; more;) {

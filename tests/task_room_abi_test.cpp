@@ -11,11 +11,15 @@ namespace {
 using namespace wi::test;
 using Clock = std::chrono::steady_clock;
 
+wi_runtime_params with_budget(uint64_t bytes) {
+  auto params = sized<wi_runtime_params>();
+  params.kv_budget_bytes = bytes;
+  return params;
+}
+
 void tasks_wait_for_memory_instead_of_failing(void**) {
-  auto limited = sized<wi_runtime_params>();
-  limited.kv_budget_bytes = 40 << 20;
-  Runtime runtime = create_runtime(&limited);
-  Model model = open_sample_model(runtime.get());
+  const wi_runtime_params limited = with_budget(40 << 20);
+  const World narrow(&limited);
   const std::vector<int32_t> prompt = some_tokens(length(6000));
   const wi_task_params params = prompt_of(prompt, 5);
   std::vector<Session> sessions;
@@ -23,7 +27,7 @@ void tasks_wait_for_memory_instead_of_failing(void**) {
   auto off = sized<wi_session_params>();
   off.prefix_reuse = WI_PREFIX_REUSE_OFF;
   for (int i = 0; i < 6; ++i) {
-    sessions.push_back(create_session(model.get(), &off));
+    sessions.push_back(create_session(narrow.model.get(), &off));
     tasks.push_back(submit(sessions.back().get(), &params));
   }
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -33,7 +37,7 @@ void tasks_wait_for_memory_instead_of_failing(void**) {
     assert_works(wi_session_truncate(sessions[i].get(), 0, error));  // makes room for those that wait
   }
   // What can never fit is told at once, not queued for ever.
-  Session large = create_session(model.get());
+  Session large = create_session(narrow.model.get());
   for (const uint64_t tokens : {uint64_t{1000000}, UINT64_MAX}) {
     wi_task_params too_much = prompt_of(prompt, tokens);
     Task refused = submit(large.get(), &too_much);
@@ -47,12 +51,10 @@ void tasks_wait_for_memory_instead_of_failing(void**) {
 // Neither what must stay in fast memory, as the slow tier has no room for it, nor what a share of it leaves no room for.
 void a_slow_tier_that_can_never_hold_a_task_is_told_at_once(void**) {
   const Folder folder;
-  auto limited = sized<wi_runtime_params>();
-  limited.kv_budget_bytes = 16 << 20;
+  wi_runtime_params limited = with_budget(16 << 20);
   limited.spill_folder = folder.path.c_str();
   limited.spill_bytes = 1 << 20;
-  Runtime runtime = create_runtime(&limited);
-  Model model = open_sample_model(runtime.get());
+  const World narrow(&limited);
   const std::vector<int32_t> prompt = some_tokens(100);
   const wi_task_params too_much = prompt_of(prompt, 20000);
   const struct {
@@ -62,7 +64,7 @@ void a_slow_tier_that_can_never_hold_a_task_is_told_at_once(void**) {
   for (const auto& [share, named] : cases) {
     auto params = sized<wi_session_params>();
     params.kv_fast_share = share;
-    Session session = create_session(model.get(), &params);
+    Session session = create_session(narrow.model.get(), &params);
     Task refused = submit(session.get(), &too_much);
     assert_int_equal(take_all(refused.get()).last, WI_EVENT_FAILED);
     const wi_task_info info = info_of(refused.get());
@@ -111,12 +113,11 @@ void tasks_wait_for_the_slow_tier_instead_of_failing(void**) {
   limited.kv_budget_bytes = plan.fast_bytes * 5 / 2;
   limited.spill_bytes = given.stats.kv_bytes + given.stats.kv_bytes * 8192 / given.kTokens;  // and a segment
   assert_true(limited.kv_budget_bytes < given.stats.kv_bytes);
-  Runtime runtime = create_runtime(&limited);
-  Model model = open_sample_model(runtime.get());
+  const World narrow(&limited);
   std::vector<Session> sessions;
   std::vector<Task> tasks;
   for (int i = 0; i < 5; ++i) {
-    sessions.push_back(create_session(model.get(), &given.off));
+    sessions.push_back(create_session(narrow.model.get(), &given.off));
     tasks.push_back(submit(sessions.back().get(), &given.params));
   }
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -133,13 +134,12 @@ void tasks_wait_for_idle_sessions_that_cannot_leave(void**) {
   if (LongTask::kIsShortened) skip();
   const Folder folder;
   const LongTask given;
-  auto limited = sized<wi_runtime_params>();
+  wi_runtime_params limited = with_budget(given.planned_bytes() * 5 / 4);
   limited.spill_folder = folder.path.c_str();
-  limited.kv_budget_bytes = given.planned_bytes() * 5 / 4;
   limited.spill_bytes = 1 << 20;
-  Runtime runtime = create_runtime(&limited);
-  Model model = open_sample_model(runtime.get());
-  Session idle = create_session(model.get(), &given.off), next = create_session(model.get(), &given.off);
+  const World narrow(&limited);
+  Session idle = create_session(narrow.model.get(), &given.off),
+          next = create_session(narrow.model.get(), &given.off);
   assert_works(
       wi_session_prefill(idle.get(), given.prompt.data(), given.prompt.size(), nullptr, nullptr, error));
   const Task task = submit(next.get(), &given.params);
@@ -155,11 +155,9 @@ void a_task_beside_idle_sessions_does_with_what_they_leave(void**) {
   if (LongTask::kIsShortened) skip();
   const Folder folder;
   const LongTask given;
-  auto limited = sized<wi_runtime_params>();
+  wi_runtime_params limited = with_budget(given.planned_bytes() * 2);
   limited.spill_folder = folder.path.c_str();
-  limited.kv_budget_bytes = given.planned_bytes() * 2;
-  Runtime runtime = create_runtime(&limited);
-  Model model = open_sample_model(runtime.get());
+  const World narrow(&limited);
   const std::vector<int32_t> recent = some_tokens(900);
   auto policy = sized<wi_policy_params>();
   policy.local_window = 1000;
@@ -167,11 +165,11 @@ void a_task_beside_idle_sessions_does_with_what_they_leave(void**) {
   all_recent.policy = &policy;
   std::vector<Session> idle;
   for (int i = 0; i < 50; ++i) {
-    idle.push_back(create_session(model.get(), &all_recent));
+    idle.push_back(create_session(narrow.model.get(), &all_recent));
     assert_works(
         wi_session_prefill(idle.back().get(), recent.data(), recent.size(), nullptr, nullptr, error));
   }
-  Session session = create_session(model.get(), &given.off);
+  Session session = create_session(narrow.model.get(), &given.off);
   const Task task = submit(session.get(), &given.params);
   int32_t ready = 0;
   assert_works(wi_task_wait(task.get(), int64_t{patience(60)} * 1'000'000'000, &ready, error));
@@ -184,10 +182,8 @@ void a_task_beside_idle_sessions_does_with_what_they_leave(void**) {
 
 // A host that lets go of sessions when their tasks are submitted, and fetches events much later.
 void an_ended_task_holds_no_memory_that_others_wait_for(void**) {
-  auto limited = sized<wi_runtime_params>();
-  limited.kv_budget_bytes = 40 << 20;
-  Runtime runtime = create_runtime(&limited);
-  Model model = open_sample_model(runtime.get());
+  const wi_runtime_params limited = with_budget(40 << 20);
+  World narrow(&limited);
   const std::vector<int32_t> prompt = some_tokens(length(6000));
   const wi_task_params params = prompt_of(prompt, 5);
   auto sampling = sized<wi_sampling_params>();
@@ -197,18 +193,18 @@ void an_ended_task_holds_no_memory_that_others_wait_for(void**) {
   session_params.sampling = &sampling;
   std::vector<Task> tasks;
   for (int i = 0; i < 6; ++i) {
-    const Session session = create_session(model.get(), &session_params);
+    const Session session = create_session(narrow.model.get(), &session_params);
     tasks.push_back(submit(session.get(), &params));
   }
   for (const Task& task : tasks)
     for (const auto start = Clock::now(); info_of(task.get()).state < WI_TASK_DONE; usleep(1000))
       assert_true(Clock::now() - start < std::chrono::seconds(patience(60)));
   auto stats = sized<wi_runtime_stats>();
-  assert_works(wi_runtime_get_stats(runtime.get(), &stats, error));
+  assert_works(wi_runtime_get_stats(narrow.runtime.get(), &stats, error));
   assert_int_equal(stats.sessions, 0);
   assert_int_equal(stats.kv_bytes, 0);
-  runtime.reset();
-  model.reset();
+  narrow.runtime.reset();
+  narrow.model.reset();
   for (const Task& task : tasks) {
     std::vector<wi_event> events(10, sized<wi_event>());
     uint64_t count = 0;

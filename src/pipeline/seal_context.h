@@ -24,9 +24,8 @@ struct SealContext {
   StepStats* stats = nullptr;  // sealed_tokens is counted there
   // Of reindex(): called before so many tokens are taken in and sealed, when nothing is being read; may be empty.
   std::function<void(int64_t tokens)> before_tokens = {};
-  Queue* queue = nullptr;  // of the device that keys and values are on; null: the host indexes them
-  SegmentAhead* ahead =
-      nullptr;  // the next segment of a prompt, if a device has indexed it by now; null: it has not
+  Queue* queue = nullptr;          // of the device that keys and values are on; null: the host indexes them
+  SegmentAhead* ahead = nullptr;   // the next segment of a prompt, that a device has indexed by now; or null
   WaveBuffer* straight = nullptr;  // new segments go straight to its slow tier, a file; null: to the fast one
 };
 

@@ -8,7 +8,8 @@ namespace wi::test {
 using Task = std::unique_ptr<wi_task, decltype(&wi_task_release)>;
 
 struct World {
-  Runtime runtime = create_runtime();
+  explicit World(const wi_runtime_params* params = nullptr) : runtime(create_runtime(params)) {}
+  Runtime runtime;
   Model model = open_sample_model(runtime.get());
 };
 inline World* world;
@@ -34,6 +35,12 @@ inline Task submit(wi_session* session, const wi_task_params* params = nullptr) 
   wi_task* task = nullptr;
   assert_works(wi_task_submit(session, params, &task, error));
   return {task, wi_task_release};
+}
+
+inline int32_t descriptor_of(wi_task* task) {
+  int32_t fd = -1;
+  assert_works(wi_task_get_fd(task, &fd, error));
+  return fd;
 }
 
 inline wi_task_info info_of(wi_task* task) {
