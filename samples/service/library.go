@@ -33,6 +33,8 @@ type library struct {
 	documents map[string]*document
 	readings  map[string]*reading
 	closed    bool // nothing new is read
+
+	savedAgain chan struct{} // closed when saveAgain has ended
 }
 
 // reading is a text that is being read, for all who have sent it, or a document that is brought back into memory, for
@@ -65,6 +67,7 @@ func openLibrary(base context.Context, e *engine, o options) (*library, error) {
 	l := &library{
 		engine: e, folder: folder, earlier: o.documents, base: base, most: stats.KVBudgetBytes / 2, disk: o.documentsDisk,
 		needed: make(chan struct{}, 1), documents: map[string]*document{}, readings: map[string]*reading{},
+		savedAgain: make(chan struct{}),
 	}
 	e.makeRoom = l.makeRoom
 	err = l.find(l.earlier)
@@ -280,6 +283,7 @@ const mostDoublings = 6
 
 // saveAgain tries to save what could not be, until the service ends.
 func (l *library) saveAgain() {
+	defer close(l.savedAgain)
 	tick := time.NewTicker(saveAfter)
 	defer tick.Stop()
 	for {
@@ -447,12 +451,14 @@ func (l *library) held() (bytes uint64, count int) {
 	return bytes, count
 }
 
-// close waits for what is being read and saved, saves what is not saved yet, and lets go of all.
+// close waits for what is being read and saved, saves what is not saved yet, and lets go of all. base has ended: with
+// it readings end, and saveAgain, which may be closing sessions.
 func (l *library) close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
 	l.work.Wait()
+	<-l.savedAgain
 	var failed error
 	for _, d := range l.all() {
 		if err := l.save(ctx, d); err != nil {

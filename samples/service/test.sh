@@ -39,7 +39,11 @@ main() {
   echo "== Service: format, vet, tests with the race detector"
   [ -z "$(gofmt -l .)" ] || { gofmt -d . >&2; exit 1; }
   go vet ./...
-  go test -race -count=1 -v . >"$work/test.log" 2>&1 || { grep -v '^ *--- PASS\|^=== ' "$work/test.log" >&2; exit 1; }
+  go test -race -count=1 -v . >"$work/test.log" 2>&1 || {
+    grep -v '^ *--- PASS\|^=== ' "$work/test.log" >&2
+    grep '^ *--- FAIL' "$work/test.log" >&2 # once more, below hundreds of lines
+    exit 1
+  }
   passed=$(grep -c '^ *--- PASS' "$work/test.log")
   go build -o "$work/bin/" . ./load
 
