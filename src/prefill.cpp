@@ -24,6 +24,7 @@ void finish(const Step& step, const Sequence& sequence);
 void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_t> tokens,
                    PrefillLogits wanted, float* logits_out, int64_t unwanted, SegmentAhead* ahead) {
   const Stream queued = given.work.on_device(given.stream);
+  UnsetFloats room;  // a device that is still at work when a chunk is given up writes its logits here
   const Workspace::Running running(given.work);
   const Step step{given.backend, queued, given.model, given.work, given.buffer, given.rows_alike};
   for (size_t done = 0; done < tokens.size();) {
@@ -40,7 +41,6 @@ void prefill_chunk(const Step& given, Sequence& sequence, std::span<const int32_
     }
     const size_t vocab = static_cast<size_t>(step.model.config.vocab);
     const int64_t left_out = std::min(static_cast<int64_t>(count), unwanted);
-    UnsetFloats room;
     float* const out = left_out > 0 ? room.at_least(count * vocab) : logits_out;
     run_piece(step, sequence, position, piece, of_piece, out, ahead);
     const int64_t kept = static_cast<int64_t>(count) - left_out;
