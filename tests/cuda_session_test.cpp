@@ -269,10 +269,24 @@ struct Interruption final : Breaks {
   int times = 0;
 };
 
+// A device that is ahead of whoever asks.
+const Backend& quick_backend() {
+  static DeviceTable table = *cuda::backend().device;
+  table.passed = [](DeviceQueue*, int32_t) { return true; };
+  static Backend quick = cuda::backend();
+  quick.device = &table;
+  static const BackendOnDevice both(quick);
+  return both.backend;
+}
+
 // A chunk was silence until the device had done all of it.
 void a_device_lets_others_in_while_it_reads_a_chunk(void**) {
-  for (const float fast_share : {0.0f, 0.3f}) {  // the past in one piece, and in parts
-    World device(cuda_backend(), {.fast_share = fast_share, .layers = 6});
+  const struct {
+    const Backend& backend;
+    float fast_share;  // the past in one piece, and in parts
+  } cases[] = {{cuda_backend(), 0}, {cuda_backend(), 0.3f}, {quick_backend(), 0}};
+  for (const auto& [backend, fast_share] : cases) {
+    World device(backend, {.fast_share = fast_share, .layers = 6});
     const auto reads = [&](Session& session, Breaks* breaks) {
       session.prefill(prompt(300), {}, nullptr);
       leave_the_device(device, session);
@@ -296,19 +310,48 @@ void a_device_lets_others_in_while_it_reads_a_chunk(void**) {
 }
 
 void a_chunk_that_is_given_up_on_a_device_leaves_the_session_as_it_was(void**) {
-  World device(cuda_backend(), {.layers = 6});
-  const auto session = device.session(), expected = device.session();
-  for (Session* each : {session.get(), expected.get()}) each->prefill(prompt(60), {}, nullptr);
-  Interruption enough([&] {
-    if (enough.times == 3) throw_error(WI_E_CANCELLED, "enough");
-  });
+  for (const Backend* backend : {&cuda_backend(), &quick_backend()}) {
+    World device(*backend, {.layers = 6});
+    const auto session = device.session(), expected = device.session();
+    for (Session* each : {session.get(), expected.get()}) each->prefill(prompt(60), {}, nullptr);
+    Interruption enough([&] {
+      if (enough.times == 3) throw_error(WI_E_CANCELLED, "enough");
+    });
+    PrefillParams params;
+    params.breaks = &enough;
+    assert_int_equal(status_of([&] { session->prefill(prompt(50, 1), params, nullptr); }), WI_E_CANCELLED);
+    assert_int_equal(enough.times, 3);
+    assert_true(logits_of(*session) == logits_of(*expected));
+    for (Session* each : {session.get(), expected.get()}) each->prefill(prompt(50, 1), {}, nullptr);
+    assert_true(logits_of(*session) == logits_of(*expected));
+  }
+}
+
+// What a device still writes of logits when a chunk is given up has a place until then. Of the pending token nobody
+// wants them, so that they go by room that the call has for them.
+void logits_that_come_after_a_call_is_cancelled_reach_no_freed_memory(void**) {
+  constexpr size_t kTokens = 700, kVocab = 100, kAll = (kTokens + 1) * kVocab * sizeof(float);
+  static CancelToken cancel;
+  static DeviceTable table = *cuda::backend().device;
+  table.download = [](DeviceQueue* queue, void* to, const void* from, size_t bytes) {
+    cuda::backend().device->download(queue, to, from, bytes);
+    if (bytes == kAll) cancel.flag = true;
+  };
+  static Backend late = cuda::backend();
+  late.device = &table;
+  static const BackendOnDevice both(late);
+  World device(both.backend, {.policy = "full"});
+  assert_int_equal(device.model->config.vocab, kVocab);
+  const auto session = device.session();
+  session->prefill(prompt(20), {}, nullptr);
+  session->decode(nullptr);
+  std::vector<float> logits(kTokens * kVocab);
   PrefillParams params;
-  params.breaks = &enough;
-  assert_int_equal(status_of([&] { session->prefill(prompt(50, 1), params, nullptr); }), WI_E_CANCELLED);
-  assert_int_equal(enough.times, 3);
-  assert_true(logits_of(*session) == logits_of(*expected));
-  for (Session* each : {session.get(), expected.get()}) each->prefill(prompt(50, 1), {}, nullptr);
-  assert_true(logits_of(*session) == logits_of(*expected));
+  params.logits = logits;
+  params.chunk_tokens = 1024;
+  assert_int_equal(status_of([&] { session->prefill(prompt(kTokens, 1), params, &cancel); }), WI_E_CANCELLED);
+  assert_true(cancel.flag);
+  assert_int_equal(session->stats().tokens, 21);
 }
 
 // No budget of the host's is to blame.
@@ -580,6 +623,7 @@ int main() {
       cmocka_unit_test_setup(sessions_move_between_devices_by_file, reset),
       cmocka_unit_test_setup(a_device_lets_others_in_while_it_reads_a_chunk, reset),
       cmocka_unit_test_setup(a_chunk_that_is_given_up_on_a_device_leaves_the_session_as_it_was, reset),
+      cmocka_unit_test_setup(logits_that_come_after_a_call_is_cancelled_reach_no_freed_memory, reset),
       cmocka_unit_test_setup(weights_beyond_a_device_are_memory_that_it_has_not, reset),
       cmocka_unit_test_setup(refused_memory_is_a_status_and_the_next_call_works, reset),
       cmocka_unit_test_setup(warm_steps_allocate_nothing, reset),

@@ -97,9 +97,12 @@ Queue::~Queue() {
 }
 
 // As long as a device has two parts before it, of some hundred microseconds at the least, so short a sleep leaves it at work.
+// One that keeps up is never waited for: others have their turn all the same.
 void Queue::keep_pace(const Stream& stream) {
   assert(!in_step_);
   constexpr std::chrono::microseconds kPoll{50};
+  take_break(stream);
+  if (stream.cancelled()) wi::fail(WI_E_CANCELLED, "cancelled");
   const int32_t mark = next_mark_;
   while (!device_->table.passed(queue_, mark)) {
     std::this_thread::sleep_for(kPoll);
