@@ -321,7 +321,7 @@ void a_fault_beside_a_chunk_loses_the_device_and_no_token(void**) {
     cuda_emulation::fail_launch(nth);
     assert_int_equal(status_of([&] { session->prefill(prompt(160, 1), {}, nullptr); }), WI_E_DEVICE_LOST);
     assert_int_equal(session->stats().tokens, 40);
-    if (!cuda_emulation::kForgetsFaults) break;
+    if (!cuda_emulation::kForgetsFaults) return;
   }
   cuda_emulation::reset(test::seed());
 }
@@ -402,8 +402,9 @@ int main() {
                               cmocka_unit_test(what_is_made_ahead_is_within_the_plan),
                               cmocka_unit_test(a_launch_that_is_refused_changes_no_session),
                               cmocka_unit_test(a_chunk_that_is_given_up_leaves_nothing_of_its_segment),
-                              cmocka_unit_test(a_fault_beside_a_chunk_loses_the_device_and_no_token),
                               cmocka_unit_test(a_device_without_room_leaves_indexes_to_the_host),
-                              cmocka_unit_test(a_segment_in_the_making_needs_no_room_of_the_device)};
+                              cmocka_unit_test(a_segment_in_the_making_needs_no_room_of_the_device),
+                              // Last: a device is lost for good.
+                              cmocka_unit_test(a_fault_beside_a_chunk_loses_the_device_and_no_token)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
