@@ -129,6 +129,10 @@ def random_case(rng, folder):
     write(path, architecture, keys, random_tensors(rng, architecture, sizes))
     tokens = [0] + [rng.randrange(4, VOCAB) for _ in range(rng.choice([4, 19, 39, 89]))]
 
+    # llama.cpp knows no windows in this architecture. check_windows.py compares them with transformers.
+    if architecture == "llama" and 0 < keys.get("attention.sliding_window", 0) < len(tokens):
+        return None, path, None
+
     def compare(model, wanted):
         distance = random_cases.distance(model.logits(tokens, VOCAB, decoded=3), wanted)
         return f"{len(tokens)} tokens, distance {distance:.1e}: {architecture} {json.dumps(keys)}" if distance > TOLERANCE else None
