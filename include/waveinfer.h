@@ -494,15 +494,15 @@ typedef struct wi_chat_message {
   const char* role;    /* NUL-terminated: "system", "user", "assistant", "tool" or what the template knows */
   const char* content; /* NULL with content_length 0: an empty text, or what fields_json calls content */
   uint64_t content_length; /* bytes */
-  const char* fields_json; /* since 0.2. NULL, or a JSON object, NUL-terminated: more fields of the message */
+  const char* fields_json; /* since 0.2. NULL, empty, or a JSON object, NUL-terminated: more fields of the message */
 } wi_chat_message;
 
 /* How a conversation is rendered. Since 0.2. */
 typedef struct wi_chat_params {
   uint32_t struct_size;
   uint32_t flags;             /* WI_CHAT_*, or-ed */
-  const char* tools_json;     /* NULL: no tools. Else a JSON array of function schemas, NUL-terminated */
-  const char* variables_json; /* NULL, or a JSON object, NUL-terminated: {"enable_thinking": false} */
+  const char* tools_json;     /* NULL or empty: no tools. Else a JSON array of function schemas, NUL-terminated */
+  const char* variables_json; /* NULL, empty, or a JSON object, NUL-terminated: {"enable_thinking": false} */
   int64_t now;                /* for templates that print a date: seconds since 1970. 0: the clock's */
 } wi_chat_params;
 

@@ -393,8 +393,9 @@ wi_status wi_model_plan_memory(wi_model* model, const wi_session_params* params,
   return guard(error, [&] {
     const wi_model& of = required(model, "model");
     check_struct_out(plan_out, "plan_out");
-    write_struct(plan_memory(*of.runtime, *of.object, to_session_params(params, of.runtime->backend), tokens),
-                 plan_out);
+    const SessionParams converted = to_session_params(params, of.runtime->backend);
+    check_bias(converted.sampling, of.object->config.vocab);
+    write_struct(plan_memory(*of.runtime, *of.object, converted, tokens), plan_out);
   });
 }
 
@@ -584,7 +585,7 @@ wi_status wi_task_submit(wi_session* session, const wi_task_params* params, wi_t
     const wi_session& of = required(session, "session");
     check_out(task_out, "task_out");
     TaskParams converted = to_task_params(params, of.model->config.vocab);
-    if (converted.sampling) of.object->check_bias(*converted.sampling);
+    if (converted.sampling) check_bias(*converted.sampling, of.model->config.vocab);
     auto task = std::make_unique<wi_task>(std::make_shared<Task>(of.object, std::move(converted)));
     const auto before_notify = task->object->hold_notify();
     submit_task(task->object);

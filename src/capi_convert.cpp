@@ -150,6 +150,7 @@ SamplingParams to_sampling_params(const wi_sampling_params* params) {
   out.top_logprobs = p.top_logprobs;
   check_range("wi_sampling_params.top_logprobs", p.top_logprobs, 0, kMostTopLogprobs);
   check_reserved("wi_sampling_params.reserved_2", p.reserved_2);
+  check_sampling(out, WI_E_ARGUMENT, "wi_sampling_params.");
   return out;
 }
 

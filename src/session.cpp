@@ -46,7 +46,7 @@ Session::Session(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> 
       params_(params),
       sequence_(runtime_->kv_pools, kv_shape_of(*model_, params.kv, *runtime_), params.kv_budget_bytes),
       sampler_(params.sampling) {
-  check_bias(params.sampling);
+  check_bias(params.sampling, model_->config.vocab);
   params_.sampling = {};  // the sampler has them
   if (runtime_->buffer)
     resident_ = std::make_unique<Residency::Member>(
@@ -555,16 +555,8 @@ void Session::truncate(int64_t tokens) {
 void Session::set_sampling(const SamplingParams& sampling) {
   Session* const self = this;
   Use use({&self, 1});
-  check_bias(sampling);
+  check_bias(sampling, model_->config.vocab);
   sampler_ = Sampler(sampling);
-}
-
-void Session::check_bias(const SamplingParams& sampling) const {
-  for (size_t i = 0; i < sampling.logit_bias.size(); ++i) {
-    const int32_t token = sampling.logit_bias[i].token;
-    check(token >= 0 && token < model_->config.vocab, WI_E_ARGUMENT, "logit_bias[", i, "].token is ", token,
-          ", must be in [0, ", model_->config.vocab, ")");
-  }
 }
 
 // ---- saving: save.cpp does it ----

@@ -136,7 +136,6 @@ class Session : public std::enable_shared_from_this<Session> {
   static std::shared_ptr<Session> load(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                        ByteSource& from, const Choice& choose, const CancelToken* cancel);
 
-  void check_bias(const SamplingParams& sampling) const;  // that its tokens are the model's; any thread
   void set_sampling(const SamplingParams& sampling);
   static bool reading_here();  // this thread is in the middle of reading some session's keys and values
 

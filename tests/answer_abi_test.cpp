@@ -363,6 +363,17 @@ void parameters_are_checked_by_name(void**) {
   wi_session* made = nullptr;
   assert_fails(WI_E_ARGUMENT, "logit_bias[0].token is 1073741824",
                wi_session_create(world->model.get(), &params, &made, error));
+  auto plan = sized<wi_memory_plan>();
+  assert_fails(WI_E_ARGUMENT, "logit_bias[0].token is 1073741824",
+               wi_model_plan_memory(world->model.get(), &params, 1, &plan, error));
+  sampling.logit_bias = nan;
+  assert_fails(WI_E_ARGUMENT, "logit_bias[0].bias is NaN",
+               wi_model_plan_memory(world->model.get(), &params, 1, &plan, error));
+  auto asked = sized<wi_task_params>();
+  asked.sampling = &sampling;
+  wi_task* task = nullptr;
+  assert_fails(WI_E_ARGUMENT, "logit_bias[0].bias is NaN",
+               wi_task_submit(session.get(), &asked, &task, error));
 
   auto event = sized<wi_event>();
   const auto vocab = static_cast<int32_t>(world->vocab);

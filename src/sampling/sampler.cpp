@@ -53,6 +53,14 @@ void check_sampling(const SamplingParams& params, wi_status code, const char* pr
     check(!std::isnan(params.logit_bias[i].bias), code, prefix, "logit_bias[", i, "].bias is NaN");
 }
 
+void check_bias(const SamplingParams& params, int32_t vocab) {
+  for (size_t i = 0; i < params.logit_bias.size(); ++i) {
+    const int32_t token = params.logit_bias[i].token;
+    check(token >= 0 && token < vocab, WI_E_ARGUMENT, "logit_bias[", i, "].token is ", token,
+          ", must be in [0, ", vocab, ")");
+  }
+}
+
 namespace {
 bool changes_logits(const SamplingParams& params) {
   return !params.logit_bias.empty() || params.logits_callback || params.repetition_penalty != 1;

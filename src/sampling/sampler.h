@@ -33,6 +33,8 @@ constexpr size_t kMostStops = 64, kLongestStop = 1024;
 
 // Throws `code` naming the first field out of its range as prefix + field.
 void check_sampling(const SamplingParams& params, wi_status code, const char* prefix);
+// That its bias is of a model's tokens, of which there are so many. Throws WI_E_ARGUMENT.
+void check_bias(const SamplingParams& params, int32_t vocab);
 
 // What samplers work in, kept from one token to the next. Of a vocabulary's size at most.
 struct SamplerScratch {
