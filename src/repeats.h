@@ -19,7 +19,7 @@ constexpr int32_t kMostRepeats = 8;
 constexpr int64_t kFollowed = 4;  // tokens from `last` on that are wanted
 
 // Writes the longest repeats that end in [first, end), longest first, of equals the newest first, and at most
-// `most`; returns how many. Reads every id once.
+// `most`; returns how many. Compares each id a few times, whatever the text.
 int32_t find_repeats(const TokenLog& tokens, int64_t first, int64_t end, int32_t most, Repeat* out);
 
 }  // namespace wi
