@@ -295,7 +295,7 @@ typedef struct wi_runtime_stats {
   uint64_t kv_budget_bytes;     /* in force */
   uint64_t kv_bytes;            /* KV, index and tail bytes now; what sessions share counts once */
   uint64_t kv_bytes_peak;       /* most since creation */
-  uint64_t scratch_bytes;       /* workspaces of calls, kept for the next one; of a device, and pinned, too */
+  uint64_t scratch_bytes;       /* workspaces of calls; kept are as many as threads; of a device, and pinned, too */
   uint64_t prefix_hits;         /* segments taken over from another session instead of being computed */
   uint64_t copied_weight_bytes; /* of models that were opened with WI_WEIGHTS_COPIED and live */
   /* Of the slow tier, 0 without one; since 0.2: */
