@@ -1,6 +1,7 @@
 // What is released goes back to the system: the process has as little memory afterwards as before.
 #include <atomic>
 #include <fstream>
+#include <malloc.h>
 #include <thread>
 #include <unistd.h>
 
@@ -133,6 +134,23 @@ void scratch_of_a_burst_of_callers_is_given_back(void**) {
   assert_true(stats_of(runtime.get()).scratch_bytes <= 3 * of_one);
 }
 
+void a_session_takes_memory_only_as_tokens_come(void**) {
+#if defined(__GLIBC__) && !defined(WI_SANITIZED)
+  const Runtime runtime = create_runtime();
+  const Model model = open_sample_model(runtime.get());
+  std::vector<Session> sessions;
+  sessions.reserve(301);
+  sessions.push_back(create_session(model.get()));
+  const size_t before = mallinfo2().uordblks;
+  for (int i = 0; i < 300; ++i) sessions.push_back(create_session(model.get()));
+  const size_t each = (mallinfo2().uordblks - before) / 300;
+  print_message("%zu bytes of heap for an empty session\n", each);
+  assert_in_range(each, 1, 6 << 10);  // its own members; room for the first tokens' ids is 16 KiB
+#else
+  std::printf("skipped: the C library does not say what its heap has\n");
+#endif
+}
+
 }  // namespace
 
 int main() {
@@ -140,6 +158,7 @@ int main() {
       cmocka_unit_test(memory_stays_within_the_budget_whatever_sizes_come_after_each_other),
       cmocka_unit_test(stores_of_little_are_given_back_whichever_thread_releases_them),
       cmocka_unit_test(scratch_of_a_burst_of_callers_is_given_back),
+      cmocka_unit_test(a_session_takes_memory_only_as_tokens_come),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
