@@ -46,9 +46,9 @@
  *   release accept NULL and may be called from any thread. What is made from a handle keeps it alive by
  *   itself: a runtime, a model and its sessions may be released in any order. Nobody may be inside a call
  *   with a handle whose last reference is released. What a session or a KV store alone has is given back to the system
- *   on the thread that releases its last reference, which takes about 15 ms for each GB: a thread that draws frames
- *   should leave that to another one. Memory passed in is the caller's and is not used after
- *   the call returns; memory passed out says whose it is.
+ *   on the thread that releases its last reference, but for pieces of less than eight pages, in about 15 ms for each GB
+ *   of huge pages and 120 ms of small ones: a thread that draws frames should leave it to another one. Memory passed in
+ *   is the caller's and is not used after the call returns; memory passed out says whose it is.
  * Threads. Runtimes, models and cancel tokens may be used from any number of threads at once. A session
  *   and a KV store are used by one thread at a time, not always the same one: a call that finds another
  *   one inside returns WI_E_BUSY and changes nothing. Statistics may be read from any thread at any time.
@@ -295,7 +295,7 @@ typedef struct wi_runtime_stats {
   uint64_t kv_budget_bytes;     /* in force */
   uint64_t kv_bytes;            /* KV, index and tail bytes now; what sessions share counts once */
   uint64_t kv_bytes_peak;       /* most since creation */
-  uint64_t scratch_bytes;       /* workspaces of calls, kept for the next one; of a device, and pinned, too */
+  uint64_t scratch_bytes;       /* workspaces of calls; kept are as many as threads; of a device, and pinned, too */
   uint64_t prefix_hits;         /* segments taken over from another session instead of being computed */
   uint64_t copied_weight_bytes; /* of models that were opened with WI_WEIGHTS_COPIED and live */
   /* Of the slow tier, 0 without one; since 0.2: */

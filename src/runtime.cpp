@@ -110,7 +110,9 @@ Runtime::Runtime(const RuntimeParams& params, Topology topology_in)
       weights_pool(HostPool::create(topology.memory_bytes, params.huge_pages)),
       device_weights_pool(make_device_weights_pool(params, *pool, device)),
       residency(pool),
-      buffer(open_buffer(params, topology, pool, kv_pools, device, own_threads)) {
+      buffer(open_buffer(params, topology, pool, kv_pools, device, own_threads)),
+      most_idle_(static_cast<size_t>(std::max(2, workers.threads()))) {
+  idle_.reserve(most_idle_);  // so that giving one back cannot fail
   if (const Workers::Refusal refused = workers.refused(); refused.threads > 0)
     log(WI_LOG_WARNING,
         concat("the system refused ", refused.threads, " of ", workers.threads() + refused.threads - 1,
@@ -135,7 +137,6 @@ std::unique_ptr<Workspace, Runtime::WorkspaceReturn> Runtime::workspace() {
   std::lock_guard lock(mutex_);
   std::unique_ptr<Workspace> workspace;
   if (idle_.empty()) {
-    idle_.reserve(idle_.capacity() + 1);  // so that giving it back cannot fail
     workspace = std::make_unique<Workspace>(device);
   } else {
     workspace = std::move(idle_.back());
@@ -144,17 +145,27 @@ std::unique_ptr<Workspace, Runtime::WorkspaceReturn> Runtime::workspace() {
   return {workspace.release(), WorkspaceReturn{this}};
 }
 
-void Runtime::WorkspaceReturn::operator()(Workspace* workspace) const {
-  std::lock_guard lock(runtime->mutex_);
-  const size_t bytes = workspace->bytes();
-  runtime->workspace_bytes_ += bytes - workspace->counted_bytes;
-  workspace->counted_bytes = bytes;
-  // Where the budget is what the device has left, that is less.
-  const uint64_t on_device = workspace->device_bytes();
-  if (!runtime->params_.kv_budget_bytes)
-    runtime->pool->shared_budget()->tell_elsewhere(workspace->counted_device_bytes, on_device);
-  workspace->counted_device_bytes = on_device;
-  runtime->idle_.emplace_back(workspace);
+// Of a burst of callers those go that are more than the threads.
+void Runtime::WorkspaceReturn::operator()(Workspace* returned) const {
+  std::unique_ptr<Workspace> workspace(returned);
+  const uint64_t counted = workspace->counted_bytes, counted_on_device = workspace->counted_device_bytes;
+  const auto count = [&](uint64_t bytes, uint64_t on_device) {
+    runtime->workspace_bytes_ += bytes - counted;
+    // Where the budget is what the device has left, that is less.
+    if (!runtime->params_.kv_budget_bytes)
+      runtime->pool->shared_budget()->tell_elsewhere(counted_on_device, on_device);
+  };
+  {
+    std::lock_guard lock(runtime->mutex_);
+    if (runtime->idle_.size() < runtime->most_idle_) {
+      workspace->counted_bytes = workspace->bytes();
+      workspace->counted_device_bytes = workspace->device_bytes();
+      count(workspace->counted_bytes, workspace->counted_device_bytes);
+      return runtime->idle_.push_back(std::move(workspace));
+    }
+  }
+  workspace.reset();
+  count(0, 0);
 }
 
 Runtime::Service& Runtime::service(const std::function<std::unique_ptr<Service>()>& make) {

@@ -81,7 +81,8 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
   // From now on log_release is called at the end. Not before: of a creation that fails the host keeps it.
   void own_log_user() { log_user_.release = params_.log_release; }
 
-  // A step's buffers, taken from and given back to the runtime, so that they are warm for the next step.
+  // A step's buffers, taken from and given back to the runtime, so that they are warm for the next step. As many wait
+  // as there are threads, and two at least.
   struct WorkspaceReturn {
     Runtime* runtime;
     void operator()(Workspace* workspace) const;
@@ -100,6 +101,7 @@ class Runtime : public std::enable_shared_from_this<Runtime> {
  private:
   explicit Runtime(const RuntimeParams& params, Topology topology);
   mutable std::mutex mutex_;
+  const size_t most_idle_;
   std::vector<std::unique_ptr<Workspace>> idle_;
   std::atomic<uint64_t> workspace_bytes_{0};
   std::unique_ptr<Service> service_;  // last: it uses the rest

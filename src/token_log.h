@@ -13,12 +13,10 @@ class TokenLog {
  public:
   static constexpr size_t kChunk = 4096;
 
-  TokenLog() { tail_.reserve(kChunk); }
-  TokenLog(const TokenLog& other) : full_(other.full_) {
-    tail_.reserve(kChunk);
-    tail_.assign(other.tail_.begin(), other.tail_.end());
-  }
+  TokenLog() = default;
+  TokenLog(const TokenLog& other) { *this = other; }
   TokenLog& operator=(const TokenLog& other) {
+    if (other.size() > 0) tail_.reserve(kChunk);
     full_ = other.full_;
     tail_.assign(other.tail_.begin(), other.tail_.end());
     return *this;
@@ -32,6 +30,7 @@ class TokenLog {
   }
   // After it the next push_back cannot fail.
   void reserve_one() {
+    tail_.reserve(kChunk);
     if (tail_.size() < kChunk) return;
     full_.push_back(std::make_shared<const std::vector<int32_t>>(tail_));
     tail_.clear();
@@ -64,7 +63,7 @@ class TokenLog {
 
  private:
   std::vector<std::shared_ptr<const std::vector<int32_t>>> full_;  // kChunk ids each
-  std::vector<int32_t> tail_;
+  std::vector<int32_t> tail_;  // from the first id on with room for kChunk
 };
 
 }  // namespace wi

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "src/memory/device.h"
+#include "src/memory/host_memory.h"
 #include "src/model/model.h"
 #include "src/pipeline/append.h"
 #include "src/pipeline/attention.h"
@@ -20,23 +22,33 @@
 
 namespace wi {
 
-// Numbers that nobody has set: pages that the system need not clear before they are of use are not touched here.
+// Numbers that nobody has set: pages that the system need not clear before they are of use are not touched here. Not
+// from the C library, which keeps what threads free that call no more.
 class UnsetFloats {
  public:
-  // What was there before is gone where there is less than that.
+  UnsetFloats() = default;
+  UnsetFloats(const UnsetFloats&) = delete;
+  ~UnsetFloats() { free(); }
+  // What was there before is gone where there is less than that. Throws std::bad_alloc.
   float* at_least(size_t count) {
     if (count > count_) {
-      count_ = 0;
-      numbers_.reset();  // before there is more
-      numbers_ = std::make_unique_for_overwrite<float[]>(count);
+      free();  // before there is more
+      numbers_ = reinterpret_cast<float*>(memory_.allocate(count * sizeof(float), HostPages::small));
+      if (!numbers_) throw std::bad_alloc();
       count_ = count;
     }
-    return numbers_.get();
+    return numbers_;
   }
   size_t bytes() const { return count_ * sizeof(float); }
 
  private:
-  std::unique_ptr<float[]> numbers_;
+  void free() noexcept {
+    if (numbers_) memory_.free(reinterpret_cast<std::byte*>(numbers_), bytes());
+    numbers_ = nullptr;
+    count_ = 0;
+  }
+  HostMemory memory_{false};
+  float* numbers_ = nullptr;
   size_t count_ = 0;
 };
 

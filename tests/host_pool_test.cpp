@@ -39,12 +39,14 @@ std::string home_of(void* symbol) {
 
 void buffers_are_aligned_and_writable(void**) {
   auto pool = HostPool::create(HostPool::kUnlimited, true);
-  for (uint64_t bytes :
-       {uint64_t{1}, uint64_t{63}, uint64_t{4097}, kMiB, 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 3}) {
+  for (uint64_t bytes : {uint64_t{1}, uint64_t{63}, uint64_t{4097}, HostMemory::least_carved_bytes(), kMiB,
+                         2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 3}) {
     HostBuffer buffer = pool->allocate(bytes, "test");
     assert_int_equal(buffer.bytes(), bytes);
     const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-    const uint64_t alignment = bytes >= 2 * kMiB ? 2 * kMiB : bytes >= HostMemory::kMappedBytes ? page : 64;
+    const uint64_t alignment = bytes >= 2 * kMiB                           ? 2 * kMiB
+                               : bytes >= HostMemory::least_carved_bytes() ? page
+                                                                           : 64;
     assert_int_equal(reinterpret_cast<uintptr_t>(buffer.data()) % alignment, 0);
     std::memset(buffer.data(), 0x5a, bytes);
   }
@@ -66,7 +68,8 @@ int64_t mappings_of(std::span<const HostBuffer> pieces) {
   return count;
 }
 
-// A process may have 65530, which pieces of a mapping each would be at 100 GB of slabs of 1.5 MiB.
+// A process may have 65530, which pieces of a mapping each would be at 100 GB of slabs of 1.5 MiB, and at 8 GB of
+// recent tokens' blocks of 128 KiB.
 void pieces_without_huge_pages_are_few_mappings(void**) {
   constexpr int kPieces = 200;
   struct Case {
@@ -74,9 +77,9 @@ void pieces_without_huge_pages_are_few_mappings(void**) {
     uint64_t bytes;
     HostPages pages;
   };
-  for (const Case& one : {Case{true, kMiB * 3 / 2, HostPages::huge}, Case{true, kMiB * 3, HostPages::small},
-                          Case{false, kMiB * 3 / 2, HostPages::huge}, Case{false, kMiB * 3, HostPages::huge},
-                          Case{true, 2 * kMiB, HostPages::huge}}) {
+  for (const Case& one : {Case{true, kMiB / 8, HostPages::huge}, Case{true, kMiB * 3 / 2, HostPages::huge},
+                          Case{true, kMiB * 3, HostPages::small}, Case{false, kMiB * 3 / 2, HostPages::huge},
+                          Case{false, kMiB * 3, HostPages::huge}, Case{true, 2 * kMiB, HostPages::huge}}) {
     auto pool = HostPool::create(HostPool::kUnlimited, one.huge_pages);
     std::vector<HostBuffer> pieces(kPieces);
     for (HostBuffer& piece : pieces) {
@@ -202,22 +205,29 @@ void buffers_keep_their_pool_alive(void**) {
   assert_true(watched.expired());
 }
 
-void big_frees_return_memory_at_once_from_any_thread(void**) {
+void freed_pieces_go_back_to_the_system_at_once_from_any_thread(void**) {
 #if defined(WI_SANITIZED) || defined(WI_EMULATED)
   std::printf("skipped: sanitizers keep shadow memory of what was freed, emulators what they translated\n");
 #else
   auto pool = HostPool::create(HostPool::kUnlimited, true);
-  for (uint64_t bytes : {2 * kMiB, 8 * kMiB, 64 * kMiB}) {
-    uint64_t before = resident_bytes();
-    std::vector<HostBuffer> buffers;
-    for (int i = 0; i < 4; ++i) {
-      buffers.push_back(pool->allocate(bytes, "big"));
-      std::memset(buffers.back().data(), 1, bytes);
+  const uint64_t least = HostMemory::least_carved_bytes();
+  for (uint64_t bytes : {least, kMiB / 16, kMiB / 8, kMiB * 3 / 4, kMiB, 2 * kMiB, 4 * kMiB, 64 * kMiB}) {
+    std::vector<HostBuffer> buffers(std::max<uint64_t>(4, 64 * kMiB / bytes));
+    const uint64_t before = resident_bytes();
+    for (HostBuffer& buffer : buffers) {
+      buffer = pool->allocate(bytes, "a piece");
+      std::memset(buffer.data(), 1, bytes);
     }
-    assert_true(resident_bytes() >= before + 4 * bytes - kMiB);
-    std::thread([&] { buffers.clear(); }).join();
-    // A quarter of one buffer covers what the threads and the C library take meanwhile.
-    assert_true(resident_bytes() < before + std::max(bytes / 4, kMiB));
+    assert_true(resident_bytes() >= before + buffers.size() * bytes - kMiB);
+    std::thread([&] {
+      for (size_t i = 0; i < buffers.size(); i += 2) buffers[i] = HostBuffer();
+    }).join();
+    // 1 MiB covers what the threads and the C library take meanwhile.
+    assert_true(resident_bytes() < before + buffers.size() / 2 * bytes + kMiB);
+    std::thread([&] {
+      for (HostBuffer& buffer : buffers) buffer = HostBuffer();
+    }).join();
+    assert_true(resident_bytes() < before + kMiB);
   }
 #endif
 }
@@ -306,7 +316,7 @@ int main() {
       cmocka_unit_test(over_budget_names_purpose_and_figures_and_changes_nothing),
       cmocka_unit_test(a_refusal_of_the_system_is_an_error_and_is_not_charged),
       cmocka_unit_test(buffers_keep_their_pool_alive),
-      cmocka_unit_test(big_frees_return_memory_at_once_from_any_thread),
+      cmocka_unit_test(freed_pieces_go_back_to_the_system_at_once_from_any_thread),
       cmocka_unit_test(small_buffers_outlive_the_thread_that_allocated_them),
       cmocka_unit_test(threads_share_one_budget),
       cmocka_unit_test(the_host_keeps_its_own_allocator),

@@ -346,6 +346,25 @@ void a_file_that_is_replaced_or_removed_stays_until_it_is_not_needed(void**) {
   step(*fork, 1);
 }
 
+// However many are loaded, and whichever of them goes first: another file under the name is another one.
+void sessions_of_a_file_share_a_descriptor(void**) {
+  World world;
+  world.session("wave")->save(world.path, nullptr);
+  std::vector<std::shared_ptr<Session>> loaded;
+  for (int i = 0; i < 5; ++i) loaded.push_back(world.load(world.slow, 0.05f));
+  assert_int_equal(descriptors_of(world.path), 1);
+  loaded.erase(loaded.begin());
+  loaded.push_back(world.load(world.slow, 0.05f));
+  assert_int_equal(descriptors_of(world.path), 1);
+  world.session("wave")->save(world.path, nullptr);  // replaces it
+  loaded.push_back(world.load(world.slow, 0.05f));
+  assert_int_equal(descriptors_of(world.path), 2);
+  const std::vector<float> expected = step(*loaded[0], 1);
+  for (size_t i = 1; i < loaded.size(); ++i) assert_true(step(*loaded[i], 1) == expected);
+  loaded.clear();
+  assert_int_equal(descriptors_of(world.path), 0);
+}
+
 // Both read one file, and each has frames of its own.
 void runtimes_share_a_file(void**) {
   World world;
@@ -523,6 +542,7 @@ int main() {
       cmocka_unit_test(damage_never_changes_a_token),
       cmocka_unit_test(a_file_that_is_cut_is_a_status_and_costs_no_token),
       cmocka_unit_test(a_file_that_is_replaced_or_removed_stays_until_it_is_not_needed),
+      cmocka_unit_test(sessions_of_a_file_share_a_descriptor),
       cmocka_unit_test(runtimes_share_a_file),
       cmocka_unit_test(an_opened_file_is_not_of_the_spill_files_budget),
       cmocka_unit_test(budgets_hold_while_loading_in_place),

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "src/error.h"
@@ -54,6 +55,17 @@ SavedFile::~SavedFile() { close(file_); }
 void SavedFile::forget(uint64_t offset, uint64_t bytes) const noexcept {
   const uint64_t begin = round_down(offset, kMostAlignment), end = round_up(offset + bytes, kMostAlignment);
   posix_fadvise(file_, static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_DONTNEED);
+}
+
+std::shared_ptr<SavedFile> SavedFiles::open(int file, const std::string& path, bool direct) {
+  struct stat status {};
+  if (fstat(file, &status) != 0) throw_errno(WI_E_IO, "cannot look at " + path, errno);
+  std::lock_guard lock(mutex_);
+  std::erase_if(files_, [](const auto& known) { return known.second.expired(); });
+  std::weak_ptr<SavedFile>& known = files_[{status.st_dev, status.st_ino, path, direct}];
+  std::shared_ptr<SavedFile> found = known.lock();
+  if (!found) known = found = SavedFile::open(file, path, direct);
+  return found;
 }
 
 }  // namespace wi

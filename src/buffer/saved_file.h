@@ -2,8 +2,12 @@
 // replace or remove it; what they write into it, checksums tell.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <sys/types.h>
+#include <tuple>
 
 #include "src/buffer/spill_file.h"
 
@@ -32,6 +36,19 @@ class SavedFile final : public SlowFile, public std::enable_shared_from_this<Sav
   const std::string path_;
   int file_ = -1;
   uint64_t alignment_ = 1;
+};
+
+// Those that are open, so that however many sessions are loaded from a file, they have one descriptor. Thread-safe.
+class SavedFiles {
+ public:
+  // As SavedFile's, or the one that is open of the same file with the same name.
+  std::shared_ptr<SavedFile> open(int file, const std::string& path, bool direct);
+
+ private:
+  // A file that is open has its device and number for itself.
+  using Key = std::tuple<dev_t, ino_t, std::string, bool>;
+  std::mutex mutex_;
+  std::map<Key, std::weak_ptr<SavedFile>> files_;
 };
 
 }  // namespace wi

@@ -14,9 +14,9 @@
 #include <string>
 #include <utility>
 
-#include "src/buffer/extents.h"
 #include "src/buffer/file_reads.h"
 #include "src/buffer/unnamed_file.h"
+#include "src/memory/extents.h"
 #include "src/memory/host_pool.h"
 #include "src/memory/own_threads.h"
 

@@ -16,6 +16,7 @@
 #include "src/buffer/epochs.h"
 #include "src/buffer/hot_page_cache.h"
 #include "src/buffer/page_cache.h"
+#include "src/buffer/saved_file.h"
 #include "src/buffer/slow_kv.h"
 #include "src/buffer/spill_file.h"
 
@@ -63,7 +64,8 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   WaveBuffer(const WaveBuffer&) = delete;
   WaveBuffer& operator=(const WaveBuffer&) = delete;
 
-  const std::shared_ptr<SpillFile>& file() const { return file_; }     // null: it is pinned memory
+  const std::shared_ptr<SpillFile>& file() const { return file_; }  // null: it is pinned memory
+  SavedFiles& saved_files() { return saved_files_; }
   const std::shared_ptr<HostPool>& pinned() const { return pinned_; }  // null: it is a file
   // What frames for all of so many bytes take: a partition's last one is not full, and the cache clears room while
   // what it has is within a slab of its limit.
@@ -178,6 +180,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   const std::shared_ptr<HostPool> pinned_, device_;
   const std::shared_ptr<const OwnThreads> own_threads_;
   const std::shared_ptr<SpillFile> file_;
+  SavedFiles saved_files_;
   const uint32_t made_after_forks_;
   Epochs readings_, steps_;
 

@@ -1,6 +1,8 @@
 // Memory of the library's own, with every byte accounted and a budget that is checked before the system is
 // asked: a cache that grows too large is WI_E_BUDGET, never the OOM killer. KV pages, indexes and scratch
-// live here, out of the host program's malloc but for small pieces where there is no mimalloc (host_memory.h).
+// live here, out of the host program's malloc but for small pieces where there is no mimalloc. Beyond what is
+// accounted, host memory takes an eighth at the most for whole pages, and for small pieces what they once
+// were, which mimalloc keeps (host_memory.h).
 #pragma once
 
 #include <atomic>

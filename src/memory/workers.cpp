@@ -37,6 +37,7 @@ class Scratch {
     }
     return buffer_.data();
   }
+  void give_back() { buffer_ = HostBuffer(); }
 
  private:
   HostBuffer buffer_;
@@ -83,6 +84,7 @@ struct Workers::Impl {
       }
     }
     void parallel(int64_t tasks, Stream::Body body, void* context, const std::atomic<bool>* cancel);
+    void give_scratch_back();
 
     // What a worker has for the operations it goes through alone.
     struct Alone {
@@ -99,6 +101,7 @@ struct Workers::Impl {
     std::vector<Alone> alone_scratch;
     std::atomic<int> helpers{0};  // at work or wanted
     int wanted = 0;               // that have not come yet; under the mutex
+    bool keeps_scratch = false;   // while it is idle, beside the first; under the mutex
     const bool first;
   };
 
@@ -133,7 +136,8 @@ struct Workers::Impl {
   std::mutex mutex;  // of all below
   std::condition_variable wanted_or_stopped;
   std::vector<std::unique_ptr<Run>> runs;
-  std::vector<Run*> idle;  // as much capacity as there are runs: leaving cannot fail
+  std::vector<Run*> idle;   // as much capacity as there are runs: leaving cannot fail
+  int keeping_scratch = 0;  // of idle
   size_t last_helped = 0;
   int64_t wanted = 0;  // sum over runs
   bool stopped = false;
@@ -179,14 +183,28 @@ Workers::Impl::Run& Workers::Impl::enter() {
   }
   Run& run = *idle.back();
   idle.pop_back();
+  keeping_scratch -= std::exchange(run.keeps_scratch, false);
   return run;
 }
 
+// The last idle one is the first choice: the first run, then those that have scratch. Of a burst of callers no
+// more keep theirs than there are threads.
 void Workers::Impl::leave(Run& run) {
+  {
+    std::lock_guard lock(mutex);
+    run.helpers.fetch_sub(run.wanted, std::memory_order_relaxed);
+    wanted -= std::exchange(run.wanted, 0);
+    if (run.first) return idle.push_back(&run);
+    if (keeping_scratch < std::max(count - 1, 1)) {
+      ++keeping_scratch;
+      run.keeps_scratch = true;
+      idle.insert(idle.end() - (!idle.empty() && idle.back()->first), &run);
+      return;
+    }
+  }
+  run.give_scratch_back();
   std::lock_guard lock(mutex);
-  run.helpers.fetch_sub(run.wanted, std::memory_order_relaxed);
-  wanted -= std::exchange(run.wanted, 0);
-  idle.insert(run.first ? idle.end() : idle.begin(), &run);  // the first run is the first choice
+  idle.insert(idle.begin(), &run);
 }
 
 Stream Workers::Impl::stream_of(Run& run, const std::atomic<bool>* cancel) const {
@@ -207,6 +225,16 @@ Stream Workers::Impl::stream_of(Run& run, const std::atomic<bool>* cancel) const
   };
   stream.alone = Run::alone;
   return stream;
+}
+
+// No body runs any more, and only bodies and the caller ask for any.
+void Workers::Impl::Run::give_scratch_back() {
+  for (Scratch& scratch : worker_scratch) scratch.give_back();
+  shared_scratch.give_back();
+  for (Alone& of : alone_scratch) {
+    of.own.give_back();
+    of.shared.give_back();
+  }
 }
 
 Stream Workers::Impl::Run::alone(const Stream& stream, int worker) {

@@ -1,5 +1,5 @@
 // The runtime's own threads: started with it, ended with it, as many as the process may use cores, with
-// per-worker scratch that only grows. The host's threads and their masks are left alone. A thread that the
+// per-worker scratch that grows and is kept. The host's threads and their masks are left alone. A thread that the
 // system refuses is one worker less, never a failure.
 #pragma once
 
@@ -36,9 +36,10 @@ class Workers {
   size_t scratch_bytes() const;  // of all runs
 
   // Runs f(stream) on this thread, as worker 0, with helpers for the stream's loops. Any number of threads
-  // may be inside run() at once; each has scratch of its own for the time, kept for reuse, and the helpers
-  // take turns at them. A loop's body must not start a loop. What f or a body throws comes out here when no
-  // body runs any more, std::bad_alloc as WI_E_MEMORY; scratch that cannot grow is WI_E_MEMORY too.
+  // may be inside run() at once; each has scratch of its own for the time, and the helpers take turns at them.
+  // As many as there are threads, and two at least, are kept for reuse. A loop's body must not start a loop.
+  // What f or a body throws comes out here when no body runs any more, std::bad_alloc as WI_E_MEMORY; scratch
+  // that cannot grow is WI_E_MEMORY too.
   template <class F>
   void run(const std::atomic<bool>* cancel, F&& f) {
     run_erased(

@@ -677,8 +677,8 @@ void SessionFile::read_pages(const Sequence& sequence, Segment& segment, size_t 
     HostBuffer checksums = sequence.pools().host->allocate(checksum_bytes, "a segment's checksums");
     reader_.raw(checksums.data(), checksum_bytes, "checksums");
     if (!saved_)
-      saved_ =
-          SavedFile::open(place_.file->number(), place_.file->path(), place_.buffer->file()->may_be_direct());
+      saved_ = place_.buffer->saved_files().open(place_.file->number(), place_.file->path(),
+                                                 place_.buffer->file()->may_be_direct());
     segment.attach_slow(*place_.buffer, saved_->extent(offset, segment.kv_bytes()), std::move(checksums));
     return;
   }

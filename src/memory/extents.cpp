@@ -1,4 +1,4 @@
-#include "src/buffer/extents.h"
+#include "src/memory/extents.h"
 
 #include <algorithm>
 #include <cassert>

@@ -1,5 +1,5 @@
-// Which parts of a file are taken: extents in, extents out, first fit. Numbers only; spill_file.cpp does to
-// the file what they mean.
+// Which parts of a file or of a mapping are taken: extents in, extents out, first fit. Numbers only; who has one does
+// to the file (buffer/spill_file.cpp) or the mapping (carved_memory.cpp) what they mean.
 #pragma once
 
 #include <cstdint>
