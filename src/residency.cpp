@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "src/error.h"
@@ -37,6 +38,11 @@ struct Unwanted {};
 
 void check_wanted(const std::shared_ptr<const Segment>& segment) {
   if (segment.use_count() == 1) throw Unwanted{};
+}
+
+template <class T>
+void make_room_in(std::vector<T>& list, size_t size) {
+  if (list.capacity() < size) list.reserve(std::max(size, 2 * list.capacity()));
 }
 
 uint64_t mandatory_of(const HostPool& pool, uint64_t fast, const WaveBufferMemory& buffers) {
@@ -115,26 +121,37 @@ struct Residency::CatchingUp {
 Residency::Member::Member(Residency& residency, std::shared_ptr<WaveBuffer> buffer, size_t page_bytes)
     : residency_(residency), buffer_(std::move(buffer)), frames_(buffer_, page_bytes) {
   std::lock_guard lock(residency_.mutex_);
-  const size_t members = residency_.members_.size() + 1;
-  if (residency_.demands_.size() < members) residency_.demands_.resize(members);
-  if (residency_.parts_.size() < members) residency_.parts_.resize(members);
-  residency_.members_.push_back(this);
+  const size_t members = residency_.members_ + 1;
+  for (auto* list : {&residency_.having_, &residency_.claiming_, &residency_.changed_, &residency_.moved_})
+    make_room_in(*list, members);
+  make_room_in(residency_.demands_, members);
+  make_room_in(residency_.parts_, members);
+  residency_.members_ = members;
+  number_ = residency_.made_++;
 }
 
 Residency::Member::~Member() {
   std::lock_guard lock(residency_.mutex_);
-  std::erase(residency_.members_, this);
+  --residency_.members_;
+  residency_.set_coming(*this, 0);
   for (Holding* holding : holdings_) residency_.release(*holding);
+  if (has_) residency_.having_.erase(residency_.place_of(*this));
+  if (changed_) std::erase(residency_.changed_, this);
+  if (moved_) std::erase(residency_.moved_, this);
+  residency_.frames_ -= frames_.bytes();
+  residency_.whole_ -= whole_;
+  residency_.most_ -= demand_.most;
+  residency_.left_ = true;
 }
 
 void Residency::Member::still_coming(uint64_t bytes) noexcept {
   std::lock_guard lock(residency_.mutex_);
-  coming_ = bytes;
+  residency_.set_coming(*this, bytes);
 }
 
 void Residency::Member::rest(Segments segments) noexcept {
   std::lock_guard lock(residency_.mutex_);
-  coming_ = 0;
+  residency_.set_coming(*this, 0);
   try {
     residency_.hold(*this, segments);
   } catch (const std::bad_alloc&) {  // then as of its last step
@@ -177,15 +194,15 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
       std::lock_guard lock(mutex_);
       if (round == 0) {
         hold(self, wish.segments);
-        self.floor_ = wish.floor, self.most_ = wish.most;
-        self.cached_ = wish.cached, self.coming_ = wish.coming;
+        if (std::tie(self.floor_, self.most_, self.cached_) != std::tie(wish.floor, wish.most, wish.cached))
+          change(self);
+        self.floor_ = wish.floor, self.most_ = wish.most, self.cached_ = wish.cached;
+        set_coming(self, wish.coming);
         self.caller_ = std::this_thread::get_id();
       }
       WaveBufferMemory buffers = buffer.memory();
       const uint64_t room = divide_room(buffers);
-      uint64_t claims = 0;
-      for (const Member* member : members_) claims += member->coming_;
-      const uint64_t used = pool_->used();
+      const uint64_t used = pool_->used(), claims = coming_;
       changes.missing =
           wish.coming ? less(used + claims, pool_->budget()) : 0;  // nothing is needed for nothing
       changes.within_budget = used + wish.coming <= pool_->budget();
@@ -199,8 +216,8 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
         keep_what_stays(self);
         if (wish.at_once && self.all_fast_ > wish.share) std::rethrow_exception(refused);
       }
-      if (changes.missing || held_bytes() > room) {
-        for (Member* member : members_)
+      if (changes.missing || whole_ + frames_ > room) {
+        for (Member* member : having_)
           if (member != &self) take_from(*member, refused != nullptr, changes.later);
       }
       if (round > 0 && changes.missing && (refused || !wish.patience.may_wait || waited > kPatience))
@@ -226,7 +243,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
         if (segment) changes.now.push_back(std::move(segment));
       }
       changes.on_its_way = refused ? frees : on_its_way > 0;
-      changes.coming_back = changes.on_its_way || (!refused && others_go_on());
+      changes.coming_back = changes.on_its_way || (!refused && changes.missing && others_go_on());
     }
     const Clock::time_point begin = Clock::now();
     carry_out(changes, buffer, poll, wish.patience.pause, refused);
@@ -315,19 +332,25 @@ void Residency::settle(const Segment& segment) noexcept {
     holding.fast = false;
     fast_ -= holding.bytes;
   }
-  changed_ = true;
+  change(holding);
 }
 
 // ---- with the lock ----
 
 void Residency::hold(Member& member, Segments segments) {
+  std::vector<Holding*>& held = member.holdings_;
   const auto same = [](const Holding* holding, const auto& segment) { return holding->id == segment->id(); };
-  if (std::equal(member.holdings_.begin(), member.holdings_.end(), segments.begin(), segments.end(), same))
-    return;
+  const auto differ = std::mismatch(held.begin(), held.end(), segments.begin(), segments.end(), same).first;
+  const auto kept = static_cast<size_t>(differ - held.begin());
+  if (kept == held.size() && kept == segments.size()) return list(member);
   std::vector<Holding*> next;
   next.reserve(segments.size());
+  next.assign(held.begin(), differ);
+  const auto release_rest = [&](const std::vector<Holding*>& of) {
+    for (size_t i = kept; i < of.size(); ++i) release(*of[i]);
+  };
   try {
-    for (const auto& segment : segments) {
+    for (const auto& segment : segments.subspan(kept)) {
       const auto [at, added] = held_.try_emplace(segment->id());
       Holding& holding = at->second;
       if (added) {
@@ -335,77 +358,141 @@ void Residency::hold(Member& member, Segments segments) {
         holding.id = segment->id();
         holding.bytes = segment->leaving_bytes();
         holding.fast = !segment->is_slow();
+        holding.holder = &member;
         if (holding.fast) fast_ += holding.bytes;
+      } else {
+        all_changed_ = true;
       }
       ++holding.holders;
       next.push_back(&holding);
     }
   } catch (...) {
-    for (Holding* holding : next) release(*holding);
+    release_rest(next);
     throw;
   }
-  next.swap(member.holdings_);
-  for (Holding* holding : next) release(*holding);
-  changed_ = true;
+  next.swap(held);
+  release_rest(next);
+  change(member);
+  list(member);
 }
 
 void Residency::release(Holding& holding) noexcept {
-  changed_ = true;
-  if (--holding.holders) return;
+  if (--holding.holders) {
+    all_changed_ = true;
+    return;
+  }
   if (holding.fast) fast_ -= holding.bytes;
   held_.erase(held_.find(holding.id));
 }
 
+void Residency::change(Member& member) noexcept {
+  if (!std::exchange(member.changed_, true)) changed_.push_back(&member);
+}
+
+void Residency::change(const Holding& holding) noexcept {
+  if (all_changed_) return;
+  if (holding.holders == 1)
+    change(*holding.holder);
+  else
+    all_changed_ = true;
+}
+
 void Residency::recount() noexcept {
-  if (!std::exchange(changed_, false)) return;
-  for (Member* member : members_) {
-    member->all_ = member->all_fast_ = member->whole_ = member->kv_ = 0;
-    for (const Holding* holding : member->holdings_) {
-      const uint64_t part = holding->bytes / holding->holders;
-      member->all_ += holding->bytes;
-      member->kv_ += part;
-      if (!holding->fast || holding->leaving) continue;
-      member->all_fast_ += holding->bytes;
-      member->whole_ += part;
-    }
-    const uint64_t slow = member->kv_ - member->whole_;
-    const bool in_frames = slow && !member->buffer_->pinned();
-    member->demand_.kv = member->whole_ + (in_frames ? member->buffer_->frame_bytes_for(slow) : slow);
+  if (std::exchange(all_changed_, false))
+    for (Member* member : having_) recount(*member);
+  for (Member* member : changed_) {
+    member->changed_ = false;
+    recount(*member);
   }
+  changed_.clear();
+}
+
+void Residency::recount(Member& member) noexcept {
+  whole_ -= member.whole_;
+  member.all_ = member.all_fast_ = member.whole_ = member.kv_ = 0;
+  for (Holding* holding : member.holdings_) {
+    holding->holder = &member;
+    const uint64_t part = holding->bytes / holding->holders;
+    member.all_ += holding->bytes;
+    member.kv_ += part;
+    if (!holding->fast || holding->leaving) continue;
+    member.all_fast_ += holding->bytes;
+    member.whole_ += part;
+  }
+  whole_ += member.whole_;
+  const uint64_t slow = member.kv_ - member.whole_;
+  const bool pinned = member.buffer_->pinned() != nullptr;
+  Demand demand;
+  demand.kv = member.whole_ + (slow && !pinned ? member.buffer_->frame_bytes_for(slow) : slow);
+  demand.floor = scaled(member.floor_, member.kv_, member.all_);
+  demand.most = member.most_ >= member.all_ ? demand.kv : scaled(member.kv_, member.most_, member.all_);
+  // What has left for pinned memory does not come back: it is read there, and some of it is in frames.
+  if (pinned) demand.most = std::min(demand.most, member.whole_ + most_in_frames(member));
+  const Demand before = std::exchange(member.demand_, demand);
+  most_ += demand.most - before.most;
+  if (before.kv == demand.kv && before.floor == demand.floor && before.most == demand.most) return;
+  if (!std::exchange(member.moved_, true)) moved_.push_back(&member);
+}
+
+// Whoever has nothing is no part of what is divided, and has nothing that could be taken.
+void Residency::list(Member& member) noexcept {
+  const bool has = !member.holdings_.empty() || member.frames_.bytes();
+  if (std::exchange(member.has_, has) == has) return;
+  has ? static_cast<void>(having_.insert(place_of(member), &member))
+      : static_cast<void>(having_.erase(place_of(member)));
+}
+
+std::vector<Residency::Member*>::iterator Residency::place_of(const Member& member) noexcept {
+  return std::lower_bound(having_.begin(), having_.end(), member.number_,
+                          [](const Member* one, uint64_t number) { return one->number_ < number; });
+}
+
+void Residency::set_coming(Member& member, uint64_t bytes) noexcept {
+  if (bytes && !member.coming_) claiming_.push_back(&member);
+  if (!bytes && member.coming_) std::erase(claiming_, &member);
+  coming_ += bytes - member.coming_;
+  member.coming_ = bytes;
+}
+
+void Residency::set_frames(Member& member, uint64_t bytes) {
+  const uint64_t before = member.frames_.bytes();
+  member.frames_.set(bytes);
+  frames_ += bytes - before;
+  if (bytes) list(member);  // with none left later: the caller may be going through the list
 }
 
 // Whether a call that has claims may end, and leave some of them: another's, and none that waits itself. Of those that
 // wait for each other the last to come gives up, and with that the first may find room.
 bool Residency::others_go_on() const {
   const auto waits = [&](std::thread::id caller) {
-    return std::any_of(members_.begin(), members_.end(),
+    return std::any_of(claiming_.begin(), claiming_.end(),
                        [&](const Member* member) { return member->waits_ && member->caller_ == caller; });
   };
-  return std::any_of(members_.begin(), members_.end(), [&](const Member* member) {
-    return member->coming_ && member->caller_ != std::this_thread::get_id() && !waits(member->caller_);
+  return std::any_of(claiming_.begin(), claiming_.end(), [&](const Member* member) {
+    return member->caller_ != std::this_thread::get_id() && !waits(member->caller_);
   });
 }
 
 // The room for sealed keys and values, each member's part of which is noted.
 uint64_t Residency::divide_room(const WaveBufferMemory& buffers) {
   recount();
-  uint64_t taken = mandatory_of(*pool_, fast_, buffers);
-  for (size_t i = 0; i < members_.size(); ++i) {
-    Member& member = *members_[i];
-    taken += member.coming_;
-    member.demand_.floor = scaled(member.floor_, member.kv_, member.all_);
-    member.demand_.most =
-        member.most_ >= member.all_ ? member.demand_.kv : scaled(member.kv_, member.most_, member.all_);
-    // What has left for pinned memory does not come back: it is read there, and some of it is in frames.
-    if (member.buffer_->pinned())
-      member.demand_.most = std::min(member.demand_.most, member.whole_ + most_in_frames(member));
-    demands_[i] = member.demand_;
-  }
   // What is kept free is for the tails of others to grow into without anybody's having to leave first.
-  uint64_t room = less(pool_->budget(), taken);
+  uint64_t room = less(pool_->budget(), mandatory_of(*pool_, fast_, buffers) + coming_);
   room -= room / kSlack;
-  divide(room, {demands_.data(), members_.size()}, {parts_.data(), members_.size()});
-  for (size_t i = 0; i < members_.size(); ++i) members_[i]->part_ = parts_[i];
+  const bool fits = most_ <= room;
+  const bool anew = fits ? !fitted_ : fitted_ || left_ || room != room_ || !moved_.empty();
+  for (Member* member : moved_) {
+    member->moved_ = false;
+    member->part_ = member->demand_.most;
+  }
+  moved_.clear();
+  fitted_ = fits, left_ = false, room_ = room;
+  if (!anew) return room;
+  demands_.clear();
+  for (const Member* member : having_) demands_.push_back(member->demand_);
+  parts_.resize(having_.size());
+  divide(room, demands_, parts_);
+  for (size_t i = 0; i < having_.size(); ++i) having_[i]->part_ = parts_[i];
   return room;
 }
 
@@ -420,8 +507,9 @@ void Residency::choose(Member& from, Chosen& chosen, Enough&& enough) {
       chosen.push_back(std::move(segment));
     }
     holding->leaving = true;  // of one that has gone the memory is free in a moment
-    changed_ = true;
+    change(*holding);
     from.whole_ -= holding->bytes / holding->holders;
+    whole_ -= holding->bytes / holding->holders;
     from.all_fast_ -= holding->bytes;
   }
 }
@@ -507,14 +595,14 @@ void Residency::keep_pinned_part(Member& self, Chosen& chosen) {
 // Not changed for every block that somebody's tail takes or gives back.
 void Residency::keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change) {
   const uint64_t now = self.frames_.bytes();
-  if (frames < now || frames >= now + least_change || frames == all) self.frames_.set(frames);
+  if (frames < now || frames >= now + least_change || frames == all) set_frames(self, frames);
 }
 
 // refused: the slow tier has refused something, and is asked only for what it seems to have room for.
 void Residency::take_from(Member& other, bool refused, Chosen& chosen) {
   const uint64_t frames = other.frames_.bytes(), over = less(other.whole_ + frames, other.part_);
   if (!over) return;
-  other.frames_.set(less(frames, over));
+  set_frames(other, less(frames, over));
   uint64_t room = refused ? slow_room(other) : UINT64_MAX;
   choose(other, chosen, [&](uint64_t next) {
     if (other.whole_ <= other.part_ || next > room) return true;
@@ -536,16 +624,9 @@ uint64_t Residency::slow_room(const Member& member) {
 
 // From all, for as long as others' steps keep what is to leave.
 void Residency::cut_frames(uint64_t bytes) {
-  uint64_t all = 0;
-  for (const Member* member : members_) all += member->frames_.bytes();
+  const uint64_t all = frames_;
   if (!all) return;
-  for (Member* member : members_) member->frames_.set(scaled(member->frames_.bytes(), less(all, bytes), all));
-}
-
-uint64_t Residency::held_bytes() const {
-  uint64_t bytes = 0;
-  for (const Member* member : members_) bytes += member->whole_ + member->frames_.bytes();
-  return bytes;
+  for (Member* member : having_) set_frames(*member, scaled(member->frames_.bytes(), less(all, bytes), all));
 }
 
 }  // namespace wi

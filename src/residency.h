@@ -100,8 +100,10 @@ class Residency {
     friend class Residency;
     Residency& residency_;
     const std::shared_ptr<WaveBuffer> buffer_;
+    uint64_t number_ = 0;             // of its making
     std::vector<Holding*> holdings_;  // in order
     WaveBuffer::Share frames_;
+    bool has_ = false, changed_ = false, moved_ = false;  // in the residency's lists of these names
     uint64_t floor_ = 0, most_ = UINT64_MAX, cached_ = 0, coming_ = 0;  // as wished
     std::thread::id caller_;           // who has wished it, and of a batch the same for all of it
     bool waits_ = false;               // for others' claims
@@ -122,7 +124,8 @@ class Residency {
     std::weak_ptr<const Segment> segment;
     uint64_t id = 0, bytes = 0, holders = 0;
     bool fast = true;
-    bool leaving = false;  // somebody has undertaken to demote it
+    bool leaving = false;      // somebody has undertaken to demote it
+    Member* holder = nullptr;  // of one with one holder, unless all_changed_
   };
   using Chosen = std::vector<std::shared_ptr<const Segment>>;
   struct Changes;
@@ -139,14 +142,21 @@ class Residency {
   // With mutex_ held:
   void hold(Member& member, Segments segments);
   void release(Holding& holding) noexcept;
+  void change(Member& member) noexcept;
+  void change(const Holding& holding) noexcept;
   void recount() noexcept;
+  void recount(Member& member) noexcept;
+  void list(Member& member) noexcept;
+  std::vector<Member*>::iterator place_of(const Member& member) noexcept;
+  void set_coming(Member& member, uint64_t bytes) noexcept;
+  void set_frames(Member& member, uint64_t bytes);
   uint64_t divide_room(const WaveBufferMemory& buffers);
   void keep_part(Member& self, bool missing, Chosen& chosen);
   void keep_what_stays(Member& self);
   static void await_leaving(const Member& self, uint64_t limit, Chosen& chosen);
   static uint64_t most_in_frames(const Member& member);
   void keep_pinned_part(Member& self, Chosen& chosen);
-  static void keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change);
+  void keep_frames(Member& self, uint64_t frames, uint64_t all, uint64_t least_change);
   void take_from(Member& other, bool refused, Chosen& chosen);
   bool others_go_on() const;
   static uint64_t slow_room(const Member& member);
@@ -154,15 +164,24 @@ class Residency {
   void expect_pinned(const Member& member, uint64_t used) const;
   template <class Enough>
   void choose(Member& from, Chosen& chosen, Enough&& enough);
-  uint64_t held_bytes() const;
 
   const std::shared_ptr<HostPool> pool_;
   mutable std::mutex mutex_;
-  std::vector<Member*> members_;
+  // What a step costs does not depend on how many sessions there are, but where the room is divided anew: those that
+  // have nothing want nothing, and what the others come to is kept in sums.
+  uint64_t members_ = 0, made_ = 0;             // that there are; ever
+  std::vector<Member*> having_;                 // with segments or frames, in order of their making
+  std::vector<Member*> claiming_;               // for whom something is coming
   std::unordered_map<uint64_t, Holding> held_;  // by id
   uint64_t fast_ = 0;                           // bytes of these in the fast tier, once each
-  bool changed_ = false;                        // since recount()
-  std::vector<Demand> demands_;                 // (members) scratch, as parts_
+  std::vector<Member*> changed_;                // what they have, since recount()
+  std::vector<Member*> moved_;                  // what they demand, since the last division
+  bool all_changed_ = false;                    // or something that several have
+  uint64_t coming_ = 0, whole_ = 0, frames_ = 0, most_ = 0;  // of all members; most_: that they demand
+  // Of the last division: whether it gave all what they demand, and otherwise of what; since then one has gone.
+  bool fitted_ = true, left_ = false;
+  uint64_t room_ = 0;
+  std::vector<Demand> demands_;  // (having_) scratch, as parts_
   std::vector<uint64_t> parts_;
 };
 

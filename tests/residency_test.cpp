@@ -352,6 +352,37 @@ void nor_by_a_call_that_waits_for_its_room(void**) {
   assert_int_equal(buffer.stats().slow_bytes, 0);
 }
 
+// That many more are idle costs who goes on nothing, though all of them have segments: each pass over them would make it
+// several times as much.
+void a_step_does_not_look_at_idle_sessions(void**) {
+  constexpr size_t kFew = test::emulated_or(50, 250);
+  constexpr double kMost = 3;
+  World world(0);
+  const auto first = world.session();
+  fill(*first, 1, 700);
+  assert_true(first->residency().whole > 0);
+  std::vector<std::shared_ptr<Session>> idle;
+  Residency::Member member(world.runtime->residency, world.runtime->buffer, 1024);
+  const auto seconds_of_room = [&] {
+    Residency::Wish wish;
+    wish.coming = 1024;
+    std::exception_ptr refused;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 500; ++i) {
+      assert_true(member.make_room(wish, {}, refused));
+      member.rest({});
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const auto least_with = [&](size_t sessions) {
+    while (idle.size() < sessions) idle.push_back(first->fork());
+    return test::least_of_tries(0, seconds_of_room);
+  };
+  const double few = least_with(kFew), many = least_with(16 * kFew);
+  std::printf("  beside 16 times as many %.1f times as much\n", many / few);
+  assert_in_time(many < kMost * few);
+}
+
 // The manager may be the last that has a segment, which takes a while to go.
 void what_the_manager_lets_go_of_keeps_nobody(void**) {
   struct Slow {
@@ -934,6 +965,7 @@ int main() {
       cmocka_unit_test(frames_that_a_step_keeps_go_when_it_ends),
       cmocka_unit_test(what_nobody_has_any_more_is_not_written_to_its_end),
       cmocka_unit_test(nor_by_a_call_that_waits_for_its_room),
+      cmocka_unit_test(a_step_does_not_look_at_idle_sessions),
       cmocka_unit_test(what_the_manager_lets_go_of_keeps_nobody),
       cmocka_unit_test(a_newcomer_waits_for_the_memory_of_one_that_is_being_closed),
       cmocka_unit_test(a_save_that_takes_long_keeps_nobody_from_room),

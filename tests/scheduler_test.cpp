@@ -3,10 +3,12 @@
 #include "src/engine/scheduler.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <random>
 
+#include "tests/support/in_time.h"
 #include "tests/test.h"
 
 namespace {
@@ -250,6 +252,33 @@ void everybody_is_served_in_a_random_hour(void**) {
   assert_true(worst_gap < 60ull * 1000 * kMs);
 }
 
+// What each of so many tasks takes to wait, a look at the queue included, to be admitted, to write and to go.
+double seconds_of_each(Id tasks) {
+  const auto begin = std::chrono::steady_clock::now();
+  Scheduler scheduler;
+  for (Id id = 1; id <= tasks; ++id) {
+    scheduler.submit(id, static_cast<int32_t>(id % 3), id);
+    scheduler.admit(
+        id, [](Id) { return false; }, [](Id) {});
+  }
+  scheduler.admit(tasks, anybody, [](Id) {});
+  for (Id id = 1; id <= tasks; id += 2) scheduler.start_writing(id);
+  for (Id id = 1; id <= tasks; ++id) scheduler.remove(id);
+  assert_int_equal(scheduler.queued() + scheduler.readers() + scheduler.writers(), 0);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
+         static_cast<double>(tasks);
+}
+
+// Lists that are gone through for each would make it 16 times as much; trees and caches make it twice.
+void what_a_task_takes_is_the_same_beside_many_others(void**) {
+  constexpr Id kFew = 500;
+  constexpr double kMost = 6;
+  const double ratio =
+      test::least_of_tries(kMost, [] { return seconds_of_each(16 * kFew) / seconds_of_each(kFew); });
+  std::printf("beside 16 times as many %.1f times as much\n", ratio);
+  assert_in_time(ratio < kMost);
+}
+
 }  // namespace
 
 int main() {
@@ -266,6 +295,7 @@ int main() {
       cmocka_unit_test(the_queue_goes_by_priority_then_age_and_nobody_overtakes_the_first),
       cmocka_unit_test(waiting_counts_as_priority),
       cmocka_unit_test(everybody_is_served_in_a_random_hour),
+      cmocka_unit_test(what_a_task_takes_is_the_same_beside_many_others),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -105,9 +105,15 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   void read_text(size_t most_bytes);
   void pause_text();
   void prepare(const std::shared_ptr<Task>& task);
-  bool fits(Task& task) const;
-  bool fits(const Task& task, const TierPlan& plan) const;
-  static bool runs(const Task& task);
+  // What running tasks may still come to hold.
+  struct Claims {
+    uint64_t fast_bytes = 0, slow_bytes = 0;
+    uint64_t whole_bytes = 0;  // that they have, of what can leave the fast tier
+    bool none = true;
+    void add(const Session& session, const TierPlan& planned);
+  };
+  static bool fits(Task& task, const Claims& running);
+  static bool fits(const Task& task, const TierPlan& plan, const Claims& running);
   void admit();
   void drop_cancelled();
   void cancel(const std::shared_ptr<Task>& task) noexcept {
@@ -148,6 +154,7 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   Scheduler scheduler_;
   std::map<Scheduler::Id, std::shared_ptr<Task>> tasks_;
   Scheduler::Id next_id_ = 1;
+  bool cancelled_left_ = false;  // some whose chunk is being read: it may be read before it hears of it
   // Of a step: its writers, those of a model side by side, and what a batch of them is called with.
   std::vector<Scheduler::Id> ids_;
   std::vector<std::shared_ptr<Task>> step_;
@@ -224,8 +231,10 @@ void Loop::take_in() {
     arrived.swap(incoming_);
     has_news_.store(false, std::memory_order_relaxed);
   }
-  cancelled_some_->exchange(false, std::memory_order_acquire);  // before their own flags are looked at
+  // Before their own flags are looked at. What told of one that has just come may have been seen before it came.
+  bool some = cancelled_some_->exchange(false, std::memory_order_acquire) || cancelled_left_;
   for (std::shared_ptr<Task>& task : arrived) {
+    some = some || task->cancelled();
     task->id = next_id_++;
     if (task->params().text.empty()) {
       prepare(task);
@@ -237,7 +246,7 @@ void Loop::take_in() {
       fail_task(task, {WI_E_MEMORY, "the system refused memory for a list of tasks"});
     }
   }
-  drop_cancelled();
+  if (some) drop_cancelled();
   admit();
 }
 
@@ -321,9 +330,14 @@ void Loop::prepare(const std::shared_ptr<Task>& task) {
 }
 
 void Loop::drop_cancelled() {
+  cancelled_left_ = false;
   for (auto at = tasks_.begin(); at != tasks_.end();) {
-    const std::shared_ptr<Task> task = (at++)->second;
-    if (task->cancelled() && !is_reading(*task))  // a chunk's own loops see that it is cancelled
+    const auto here = at++;
+    if (!here->second->cancelled()) continue;
+    const std::shared_ptr<Task> task = here->second;
+    if (is_reading(*task))  // a chunk's own loops see that it is cancelled
+      cancelled_left_ = true;
+    else
       cancel(task);
   }
   for (const auto& task : reading_texts_)  // its own loop sees it too, when it goes on
@@ -335,49 +349,53 @@ void Loop::drop_cancelled() {
   });
 }
 
+void Loop::Claims::add(const Session& session, const TierPlan& planned) {
+  const auto less = [](uint64_t from, uint64_t bytes) { return from - std::min(from, bytes); };
+  fast_bytes += less(planned.fast_bytes, session.mandatory_bytes());
+  slow_bytes += less(planned.slow_bytes, session.stats().slow_bytes);
+  if (session.has_slow_tier()) whole_bytes += session.residency().whole;
+  none = false;
+}
+
 // With as much in the fast tier as it wants, once those that run beside it leave that; where there is none, with what
 // idle sessions leave.
-bool Loop::fits(Task& task) const {
-  if (fits(task, task.planned)) return true;
-  const bool alone =
-      std::none_of(tasks_.begin(), tasks_.end(), [](const auto& of) { return runs(*of.second); });
-  if (!alone || !fits(task, task.least)) return false;
+bool Loop::fits(Task& task, const Claims& running) {
+  if (fits(task, task.planned, running)) return true;
+  if (!running.none || !fits(task, task.least, running)) return false;
   task.planned = task.least;
   return true;
 }
 
 // What the runtime holds now, and what the running tasks and this one may still come to hold: in the fast tier, of what
 // cannot be in a slow one, and in that, where what idle sessions have in the fast one goes as far as it has to.
-bool Loop::fits(const Task& task, const TierPlan& plan) const {
-  const auto less = [](uint64_t from, uint64_t bytes) { return from - std::min(from, bytes); };
+bool Loop::fits(const Task& task, const TierPlan& plan, const Claims& running) {
   const Runtime& runtime = task.session().runtime();
+  Claims all = running;
+  all.add(task.session(), plan);
   const uint64_t budget = runtime.pool->budget();
-  uint64_t fast = runtime.buffer ? runtime.residency.mandatory_bytes(*runtime.buffer) : runtime.pool->used();
-  uint64_t idle = runtime.buffer ? runtime.residency.leaving_bytes() : 0, slow = 0;
-  const auto add = [&](const Session& session, const TierPlan& planned) {
-    fast += less(planned.fast_bytes, session.mandatory_bytes());
-    slow += less(planned.slow_bytes, session.stats().slow_bytes);
-    if (session.has_slow_tier()) idle = less(idle, session.residency().whole);
-  };
-  add(task.session(), plan);
-  for (const auto& [id, other] : tasks_)
-    if (runs(*other)) add(other->session(), other->planned);
+  const uint64_t fast = all.fast_bytes + (runtime.buffer ? runtime.residency.mandatory_bytes(*runtime.buffer)
+                                                         : runtime.pool->used());
   if (fast > budget) return false;
-  const uint64_t leaving = less(fast + idle, budget);
+  const uint64_t able = runtime.buffer ? runtime.residency.leaving_bytes() : 0,
+                 idle = able - std::min(able, all.whole_bytes),
+                 leaving = fast + idle - std::min(fast + idle, budget);
   if (!plan.slow_bytes && !leaving) return true;
-  return slow_tier_used(runtime) + slow + leaving <= slow_tier_room(runtime);
+  return slow_tier_used(runtime) + all.slow_bytes + leaving <= slow_tier_room(runtime);
 }
 
-bool Loop::runs(const Task& task) {
-  const int32_t state = task.info().state;
-  return state == WI_TASK_READING || state == WI_TASK_WRITING;
-}
-
+// Those that run do nothing meanwhile, so that what they claim is the same for all that wait.
 void Loop::admit() {
+  if (scheduler_.queued() == 0) return;
+  Claims running;
+  scheduler_.each_running([&](Scheduler::Id id) {
+    const Task& task = *tasks_.at(id);
+    running.add(task.session(), task.planned);
+  });
   scheduler_.admit(
-      now_ns(), [&](Scheduler::Id id) { return fits(*tasks_.at(id)); },
+      now_ns(), [&](Scheduler::Id id) { return fits(*tasks_.at(id), running); },
       [&](Scheduler::Id id) {
         Task& task = *tasks_.at(id);
+        running.add(task.session(), task.planned);
         // The rest is for those that run beside it.
         if (task.session().has_slow_tier()) task.session().limit_fast(task.planned.fast_bytes);
         const bool reads = !task.prompt().empty();

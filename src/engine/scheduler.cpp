@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 namespace wi {
 namespace {
-
-double aged_priority(int32_t priority, uint64_t since_ns, uint64_t now_ns) {
-  const uint64_t waited = now_ns > since_ns ? now_ns - since_ns : 0;
-  return priority + static_cast<double>(waited) / static_cast<double>(Scheduler::kAgingNs);
-}
 
 template <class T>
 void make_room(std::vector<T>& list, size_t size) {
@@ -18,130 +15,161 @@ void make_room(std::vector<T>& list, size_t size) {
 
 }  // namespace
 
+// Older by kAgingNs is as good as one priority more.
+bool Scheduler::Before::operator()(const Task* one, const Task* other) const {
+  const auto ahead_ns = [](const Task* task) {
+    return static_cast<int64_t>(kAgingNs) * task->priority - static_cast<int64_t>(task->since_ns);
+  };
+  const int64_t ones = ahead_ns(one), others = ahead_ns(other);
+  return ones != others ? ones > others : one->number < other->number;
+}
+
 void Scheduler::submit(Id id, int32_t priority, uint64_t now_ns) {
   const size_t all = queue_.size() + running_.size() + 1;
   make_room(running_, all);
   make_room(choice_, all);
-  queue_.push_back({id, priority, now_ns});
+  const double weight = std::exp2(priority);
+  const auto task =
+      tasks_.try_emplace(id, Task{id, priority, now_ns, submitted_, weight, weight, 0, false, kQueued}).first;
+  try {
+    queue_.insert(&task->second);
+  } catch (...) {
+    tasks_.erase(task);
+    throw;
+  }
+  ++submitted_;
 }
 
-void Scheduler::admit(uint64_t now_ns, const std::function<bool(Id)>& fits,
+void Scheduler::admit(uint64_t, const std::function<bool(Id)>& fits,
                       const std::function<void(Id)>& admitted) {
   while (!queue_.empty()) {
-    const size_t at = first(now_ns);
-    const Waiting task = queue_[at];
+    Task& task = tasks_.find((*queue_.begin())->id)->second;
     if (!fits(task.id)) return;
-    const double weight = std::exp2(task.priority);
-    running_.push_back({task.id, weight, weight, phase(false).clock, false});
-    weigh(false);
-    queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
+    queue_.erase(queue_.begin());
+    task.place = running_.size();
+    running_.push_back(&task);
+    join(task, false);
     admitted(task.id);
   }
 }
 
-Scheduler::Id Scheduler::first_in_queue(uint64_t now_ns) const {
-  return queue_.empty() ? 0 : queue_[first(now_ns)].id;
-}
+Scheduler::Id Scheduler::first_in_queue(uint64_t) const { return queue_.empty() ? 0 : (*queue_.begin())->id; }
 
-size_t Scheduler::position(Id id, uint64_t now_ns) const {
-  const auto own = std::find_if(queue_.begin(), queue_.end(), [&](const Waiting& w) { return w.id == id; });
-  if (own == queue_.end()) return 0;
-  const double priority = aged_priority(own->priority, own->since_ns, now_ns);
-  size_t before = 0;
-  for (auto other = queue_.begin(); other != queue_.end(); ++other) {
-    const double theirs = aged_priority(other->priority, other->since_ns, now_ns);
-    before += theirs > priority || (theirs == priority && other < own);
-  }
-  return before + 1;
+size_t Scheduler::position(Id id, uint64_t) const {
+  const auto found = tasks_.find(id);
+  if (found == tasks_.end() || found->second.place != kQueued) return 0;
+  const auto own = queue_.find(&found->second);
+  return static_cast<size_t>(std::distance(queue_.begin(), own)) + 1;
 }
 
 void Scheduler::start_writing(Id id) {
-  Running* task = find(id);
+  Task* task = find_running(id);
   if (!task || task->writing) return;
-  task->writing = true;
-  task->clock = phase(true).clock;
-  ++writers_;
-  weigh(false);
-  weigh(true);
+  leave(*task);
+  join(*task, true);
 }
 
 void Scheduler::remove(Id id) {
-  std::erase_if(queue_, [&](const Waiting& w) { return w.id == id; });
-  std::erase_if(running_, [&](const Running& r) {
-    if (r.id == id && r.writing) --writers_;
-    return r.id == id;
-  });
-  weigh(false);
-  weigh(true);
+  const auto found = tasks_.find(id);
+  if (found == tasks_.end()) return;
+  Task& task = found->second;
+  if (task.place == kQueued) {
+    queue_.erase(&task);
+  } else {
+    running_[task.place] = nullptr;
+    ++gaps_;
+    leave(task);
+  }
+  tasks_.erase(found);
+  if (2 * gaps_ > running_.size()) close_gaps();
 }
 
 Scheduler::Id Scheduler::next_reader(const std::function<bool(Id)>& may) const {
-  const Running* best = nullptr;
-  for (const Running& task : running_)
-    if (!task.writing && (!best || task.clock < best->clock) && may(task.id)) best = &task;
+  const Task* best = nullptr;
+  for (const Task* task : running_)
+    if (task && !task->writing && (!best || task->clock < best->clock) && may(task->id)) best = task;
   return best ? best->id : 0;
 }
 
 void Scheduler::next_batch(size_t most, std::vector<Id>* batch) {
-  std::vector<Running*>& writers = choice_;
+  std::vector<Task*>& writers = choice_;
   writers.clear();
-  for (Running& task : running_)
-    if (task.writing) writers.push_back(&task);
+  for (Task* task : running_)
+    if (task && task->writing) writers.push_back(task);
   if (!left_out_)  // nobody was until now, and nobody owes anybody anything
-    for (Running* task : writers) task->clock = phase(true).clock;
+    for (Task* task : writers) task->clock = phase(true).clock;
   left_out_ = writers.size() > most;
   if (left_out_) {
     std::stable_sort(writers.begin(), writers.end(), [](auto* a, auto* b) { return a->clock < b->clock; });
     writers.resize(most);
   }
   batch->clear();
-  for (const Running* task : writers) batch->push_back(task->id);
+  for (const Task* task : writers) batch->push_back(task->id);
 }
 
 // A phase's clock is where newcomers start: where all its tasks would be if each had its share at every moment, or the
 // one furthest behind is if that is later. Earlier, they would have everything to themselves until they had caught up,
 // and one after another for ever; later, they would wait for the others to.
 void Scheduler::charge(Id id, uint64_t ns) {
-  Running* task = find(id);
+  Task* task = find_running(id);
   if (!task) return;
   Phase& of = phase(task->writing);
   task->clock += static_cast<double>(ns) / task->weight;
+  const double shared = of.clock + static_cast<double>(ns) / of.weight;
   double least = task->clock;
-  for (const Running& other : running_)
-    if (other.writing == task->writing) least = std::min(least, other.clock);
-  of.clock = std::max(of.clock + static_cast<double>(ns) / of.weight, least);
+  for (auto other = running_.begin(); other != running_.end() && least > shared; ++other)
+    if (*other && (*other)->writing == task->writing) least = std::min(least, (*other)->clock);
+  of.clock = std::max(shared, least);
+}
+
+void Scheduler::join(Task& task, bool writing) {
+  Phase& of = phase(writing);
+  task.writing = writing;
+  task.clock = of.clock;
+  ++of.tasks;
+  ++of.by_priority[static_cast<size_t>(task.priority - kLowestPriority)];
+  weigh(writing);
+  task.weight = std::max(task.own_weight, of.least_weight);
+}
+
+void Scheduler::leave(const Task& task) {
+  Phase& of = phase(task.writing);
+  --of.tasks;
+  --of.by_priority[static_cast<size_t>(task.priority - kLowestPriority)];
+  weigh(task.writing);
 }
 
 // Who is in a phase has changed, and with it perhaps what the lightest count as. What a task has had too much or too
-// little of is time, which stays the same.
+// little of is time, which stays the same. Weights are powers of two, and their sums exact.
 void Scheduler::weigh(bool writing) {
   Phase& of = phase(writing);
-  double heaviest = 0;
-  for (const Running& task : running_)
-    if (task.writing == writing) heaviest = std::max(heaviest, task.own_weight);
+  size_t heaviest = of.by_priority.size();
+  while (heaviest && !of.by_priority[heaviest - 1]) --heaviest;
+  const double lowest = std::exp2(kLowestPriority);
+  const double least = heaviest ? std::ldexp(lowest, static_cast<int>(heaviest) - 1) / kMostRatio : 0;
   of.weight = 0;
-  for (Running& task : running_) {
-    if (task.writing != writing) continue;
-    const double weight = std::max(task.own_weight, heaviest / kMostRatio);
-    task.clock = of.clock + (task.clock - of.clock) * task.weight / weight;
-    task.weight = weight;
-    of.weight += weight;
+  double weight = lowest;
+  for (size_t i = 0; i < heaviest; ++i, weight *= 2)
+    of.weight += static_cast<double>(of.by_priority[i]) * std::max(weight, least);
+  if (least == std::exchange(of.least_weight, least)) return;
+  for (Task* task : running_) {
+    if (!task || task->writing != writing) continue;
+    const double now = std::max(task->own_weight, least);
+    if (now == task->weight) continue;
+    task->clock = of.clock + (task->clock - of.clock) * task->weight / now;
+    task->weight = now;
   }
 }
 
-size_t Scheduler::first(uint64_t now_ns) const {
-  size_t best = 0;
-  for (size_t i = 1; i < queue_.size(); ++i) {
-    if (aged_priority(queue_[i].priority, queue_[i].since_ns, now_ns) >
-        aged_priority(queue_[best].priority, queue_[best].since_ns, now_ns))
-      best = i;
-  }
-  return best;
+void Scheduler::close_gaps() {
+  std::erase(running_, nullptr);
+  gaps_ = 0;
+  for (size_t place = 0; place < running_.size(); ++place) running_[place]->place = place;
 }
 
-Scheduler::Running* Scheduler::find(Id id) {
-  const auto found = std::find_if(running_.begin(), running_.end(), [&](auto& r) { return r.id == id; });
-  return found == running_.end() ? nullptr : &*found;
+Scheduler::Task* Scheduler::find_running(Id id) {
+  const auto found = tasks_.find(id);
+  return found == tasks_.end() || found->second.place == kQueued ? nullptr : &found->second;
 }
 
 }  // namespace wi

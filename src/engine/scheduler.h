@@ -16,6 +16,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 namespace wi {
@@ -28,6 +30,7 @@ class Scheduler {
   static constexpr uint64_t kAgingNs = 10'000'000'000;
   static constexpr double kMostRatio = 256;
 
+  // now_ns, here and below: never earlier than before.
   // A task at the end of the queue. priority: in [kLowestPriority, kHighestPriority]. Takes memory for all that
   // comes of the task later: what else there is here never fails, next_batch() as far as its list has room.
   void submit(Id id, int32_t priority, uint64_t now_ns);
@@ -48,35 +51,52 @@ class Scheduler {
   void charge(Id id, uint64_t ns);
 
   size_t queued() const { return queue_.size(); }
-  size_t readers() const { return running_.size() - writers_; }
-  size_t writers() const { return writers_; }
+  size_t readers() const { return phases_[0].tasks; }
+  size_t writers() const { return phases_[1].tasks; }
+  // body(id), for all readers and writers in order of admission.
+  template <class Body>
+  void each_running(Body&& body) const {
+    for (const Task* task : running_)
+      if (task) body(task->id);
+  }
 
  private:
-  struct Waiting {
+  struct Task {
     Id id;
     int32_t priority;
-    uint64_t since_ns;
-  };
-  struct Running {
-    Id id;
+    uint64_t since_ns, number;  // in the queue, and of its submission
     double own_weight, weight;  // by priority alone; as it counts beside the others
     double clock;
     bool writing;
+    size_t place;  // in running_; kQueued: not there
+  };
+  // Who comes first in the queue. All age alike, so that time changes nothing about it.
+  struct Before {
+    bool operator()(const Task* one, const Task* other) const;
   };
   // A task reads or writes, and shares with its like.
   struct Phase {
     double clock = 0;
-    double weight = 0;  // of all its tasks
+    size_t tasks = 0;
+    std::array<size_t, kHighestPriority - kLowestPriority + 1> by_priority{};  // of these
+    double weight = 0;                                                         // of all of them
+    double least_weight = 0;                                                   // that one counts as
   };
-  size_t first(uint64_t now_ns) const;
-  Running* find(Id id);
+  static constexpr size_t kQueued = SIZE_MAX;
+  Task* find_running(Id id);  // null: it does not
   Phase& phase(bool writing) { return phases_[writing ? 1 : 0]; }
+  void join(Task& task, bool writing);
+  void leave(const Task& task);
   void weigh(bool writing);
+  void close_gaps();
 
-  std::vector<Waiting> queue_;    // in order of submission
-  std::vector<Running> running_;  // in order of admission
-  std::vector<Running*> choice_;  // next_batch()'s
-  size_t writers_ = 0;
+  std::unordered_map<Id, Task> tasks_;
+  std::set<const Task*, Before> queue_;
+  // In order of admission; null: it has gone. All that go at once leave so many gaps, and are not moved up to each time.
+  std::vector<Task*> running_;
+  size_t gaps_ = 0;
+  std::vector<Task*> choice_;  // next_batch()'s
+  uint64_t submitted_ = 0;
   bool left_out_ = false;  // some writer, of the last batch
   std::array<Phase, 2> phases_{};
 };
