@@ -153,7 +153,10 @@ class Walk {
             {{segment->first_position(), segment->tokens()}, segment->bytes(), segment.use_count() > 1});
     for (const BlockRef& block : sequence.tail()) shared_blocks_.push_back(!block.unique());
     blocks_ = static_cast<int64_t>(shared_blocks_.size());
-    if (sequence.being_built()) others_ = built_ = building(grid_.unit(sealed_end_));
+    if (sequence.being_built()) {  // what it gets at its end is to come; forks may keep the rest
+      const SegmentSpan unit = grid_.unit(sealed_end_);
+      others_ = building(unit) - segments_.index(unit.tokens);
+    }
     most(0);
   }
 
@@ -183,7 +186,6 @@ class Walk {
     const int64_t sealed = tokens_ - params_.local_window - kBuildTokens;
     if (unit.end() <= sealed)
       held_ += segments_.index(unit.tokens) + segments_.unit_indexes(unit.end(), sealed);
-    others_ -= built_;  // one at a time
     most(std::max(building(unit), building({0, regular_})));
   }
 
@@ -255,7 +257,7 @@ class Walk {
   std::vector<Open> open_;              // behind that
   std::vector<bool> shared_blocks_;     // of the tail, while they are those of the sequence
   int64_t blocks_ = 0, kept_end_ = 0;
-  uint64_t held_, kept_ = 0, others_ = 0, built_ = 0, most_ = 0;  // kept_: by the call; others_: beside both
+  uint64_t held_, kept_ = 0, others_ = 0, most_ = 0;  // kept_: by the call; others_: beside both
   const int workers_;
 };
 
