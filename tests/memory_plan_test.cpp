@@ -100,7 +100,7 @@ void plan_agrees_where_windows_slide(void**) {
 void a_plan_is_enough_for_a_task_of_any_length(void**) {
   std::mt19937_64 random(test::seed());
   const auto below = [&](uint64_t end) { return random() % end; };
-  for (int i = 0; i < test::emulated_or(2, 40); ++i) {
+  for (int i = 0; i < test::emulated_or(1, 12); ++i) {
     const int32_t segment = 64 << below(8), unit = 64 << below(4), window = below(2) ? 64 : 700;
     const SessionParams params =
         params_of(below(2) ? "wave" : "full", segment, std::min(unit, segment), window, DType::f16);
@@ -126,7 +126,7 @@ void a_plan_is_enough_for_a_task_of_any_length(void**) {
 void a_later_task_takes_no_more_than_is_planned_for_it(void**) {
   std::mt19937_64 random(test::seed());
   const auto below = [&](uint64_t end) { return random() % end; };
-  for (int i = 0; i < test::emulated_or(2, 30); ++i) {
+  for (int i = 0; i < test::emulated_or(1, 12); ++i) {
     const SessionParams params = params_of("wave", 512 << below(4), 128 << below(2), 64, DType::f16);
     const auto runtime = small_runtime();
     const auto session = Session::create(runtime, small_model(), params);
