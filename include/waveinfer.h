@@ -771,7 +771,7 @@ typedef struct wi_session_params {
   const wi_policy_params* policy;     /* NULL: all defaults */
   const wi_sampling_params* sampling; /* NULL: greedy */
   /* Most bytes of this session's KV and index, shared segments included. 0: only the runtime's counts. What a segment
-   * in the making takes for a while is not counted here, but in the runtime's: up to 1.4 times as much in all,
+   * in the making takes for a while is not counted here, but in the runtime's: up to twice as much in all,
    * where segments are as long as the session */
   uint64_t kv_budget_bytes;
   /* Chunks of at most so many tokens, a pending one included, appended to a past that has segments, read it
@@ -802,7 +802,7 @@ typedef struct wi_memory_plan {
   uint64_t weight_bytes;  /* if mapped, shared with other processes and taken back under pressure */
   uint64_t kv_bytes;      /* keys and values of all tokens, in layers with a sliding window too */
   uint64_t index_bytes;   /* at most, of a prompt; where decode_segment_tokens is small an answer has more */
-  uint64_t sealing_bytes; /* most that is needed besides while a segment is being built */
+  uint64_t sealing_bytes; /* most that is needed besides while segments are being built */
   /* Activations, and what is read of the slow tier at a time, estimated: a part of a chunk's past, and what a step
    * looks up in one layer, which under "full" is all of that layer. Shared by the runtime's sessions that take turns;
    * in a batch, and among tasks, each one more adds what it looks up itself */
@@ -931,7 +931,8 @@ typedef struct wi_session_stats {
   uint64_t buffer_stalls; /* lookups that waited for the slow tier; summed over steps, layers and KV heads */
 } wi_session_stats;
 
-/* What a session of so many tokens would take, without making one.
+/* What a session of so many tokens would take, without making one: by one call and decode steps, or by a task.
+ * A prompt in pieces takes what a later piece goes back to if it fails besides: tokens of which segments are made.
  *   params    of the session to be; NULL: all defaults
  *   tokens    prompt and answer together, at most 2147483647
  *   plan_out  out
@@ -1154,7 +1155,8 @@ WI_API wi_status wi_batch_decode(wi_session* const* sessions, uint64_t count, wi
  * runtime's threads, together with all other tasks, and the host fetches events when it likes. Prompts are
  * read in chunks between steps in which every task that writes gets its next token (continuous batching;
  * SPIN, section 5). A task gets exactly the tokens that the same calls would have given its session alone.
- *   The order: a task waits until its memory (wi_model_plan_memory of its prompt and answer) fits in each tier beside the
+ *   The order: a task waits until its memory (wi_model_plan_memory of its prompt and answer; of a session that has tokens
+ * and no slow tier, what it takes beside these) fits in each tier beside the
  * running ones'; with a slow tier all of it in the fast one, where the budget is enough for that alone, or, where no other
  * task runs and idle sessions leave less, what has to be there. Waiting tasks are admitted by priority, then age; ten
  * seconds of waiting count as one priority more, and nobody overtakes the first, so every task is admitted in the end.

@@ -21,7 +21,7 @@ uint64_t lookup_scratch_bytes(const KvShape& shape, const SessionParams& params,
 uint64_t clustering_scratch_bytes(const KvShape& shape, const SessionParams& params, int64_t tokens,
                                   int workers);
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
-                     uint64_t pool_budget_bytes, const SlowPlan* slow);
+                     uint64_t pool_budget_bytes, const SlowPlan* slow, int workers);
 bool fits_budgets(const KvPlan& plan, uint64_t session_budget_bytes, uint64_t pool_budget_bytes,
                   const SlowPlan* slow);
 
@@ -217,7 +217,7 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   const SlowPlan if_slow = slow_tier ? slow_plan_of(runtime, shape, params) : SlowPlan();
   const SlowPlan* const slow = slow_tier ? &if_slow : nullptr;
   const KvPlan kv = plan_kv(shape, *params.policy, params.policy_params, chunk_tokens,
-                            static_cast<int64_t>(tokens), if_slow);
+                            static_cast<int64_t>(tokens), if_slow, runtime.workers.threads());
 
   wi_memory_plan plan{};
   plan.weight_bytes = model.weight_bytes;
@@ -238,7 +238,8 @@ wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const Ses
   plan.total_bytes =
       plan.weight_bytes + plan.kv_bytes + plan.index_bytes + plan.sealing_bytes + plan.scratch_bytes;
   plan.fast_bytes = kv.fast_bytes;
-  plan.max_tokens = most_tokens(shape, params, chunk_tokens, runtime.pool->budget(), slow);
+  plan.max_tokens =
+      most_tokens(shape, params, chunk_tokens, runtime.pool->budget(), slow, runtime.workers.threads());
   const uint64_t needed =
       slow_tier ? plan.weight_bytes + plan.fast_bytes + plan.scratch_bytes : plan.total_bytes;
   plan.fits =
@@ -253,7 +254,7 @@ TierPlans plan_tiers(const Runtime& runtime, const Model& model, const SessionPa
   const SlowPlan slow = slow_plan_of(runtime, shape, params);
   const auto plan = [&](const SlowPlan& with) {
     return plan_kv(shape, *params.policy, params.policy_params, prefill_chunk_tokens(model.config),
-                   static_cast<int64_t>(tokens), with);
+                   static_cast<int64_t>(tokens), with, runtime.workers.threads());
   };
   const KvPlan least = plan(slow);
   check(least.slow_bytes <= slow.room, WI_E_BUDGET, "kv_fast_share is ", params.kv_fast_share, ", so that ",
@@ -273,6 +274,18 @@ TierPlans plan_tiers(const Runtime& runtime, const Model& model, const SessionPa
           with_fast(least.fast_bytes)};
 }
 
+TaskBytes plan_task(const Session& session, int64_t prompt_tokens, int64_t answer_tokens) {
+  const SessionParams& params = session.params();
+  const Sequence& sequence = session.sequence();
+  const auto pending = static_cast<int64_t>(session.stats().tokens) - sequence.tokens();
+  const TaskTokens task{.prompt = prompt_tokens ? pending + prompt_tokens : 0,
+                        .answer = prompt_tokens ? answer_tokens : pending + answer_tokens,
+                        .chunk = prefill_chunk_step(session.model().config),
+                        .sparse_read = params.sparse_read_tokens};
+  return bytes_of_task(sequence, *params.policy, params.policy_params, task,
+                       session.runtime().workers.threads());
+}
+
 uint64_t slow_tier_room(const Runtime& runtime) {
   const SpillFile* const file = runtime.buffer->file().get();
   return file ? file->most() : runtime.buffer->pinned()->budget();
@@ -285,7 +298,7 @@ uint64_t slow_tier_used(const Runtime& runtime) {
 
 // Follows seal_prompt() of pipeline/index.h: the segments that SegmentGrid has for so many tokens, in order.
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
-               int64_t tokens, const SlowPlan& slow) {
+               int64_t tokens, const SlowPlan& slow, int workers) {
   const auto bytes_of = [&](int64_t count) { return static_cast<uint64_t>(count) * shape.token_bytes(); };
   const auto size_of = [&](int64_t count) {
     return index_size(shape, policy, params, static_cast<int32_t>(count));
@@ -335,6 +348,8 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
        span = grid.longest(span.end(), sealed_end))
     build(span);
   const uint64_t held = plan.kv_bytes + plan.index_bytes;
+  peak = std::max({peak, most_while_reading(shape, policy, params, chunk_tokens - kSinkTokens, tokens),
+                   most_while_writing(shape, policy, params, tokens, workers)});
   plan.sealing_bytes = peak > held ? peak - held : 0;
   const uint64_t sealed =
       static_cast<uint64_t>(std::max<int64_t>(sealed_end - kSinkTokens, 0)) * shape.indexed_token_bytes();
@@ -464,12 +479,12 @@ uint64_t past_scratch_bytes(const Model& model, const KvShape& shape, int64_t ch
 }
 
 uint64_t most_tokens(const KvShape& shape, const SessionParams& params, int64_t chunk_tokens,
-                     uint64_t pool_budget_bytes, const SlowPlan* slow) {
+                     uint64_t pool_budget_bytes, const SlowPlan* slow, int workers) {
   int64_t fits = 0, too_many = INT32_MAX;
   while (fits + 1 < too_many) {
     const int64_t middle = fits + (too_many - fits) / 2;
-    const KvPlan plan =
-        plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, middle, slow ? *slow : SlowPlan());
+    const KvPlan plan = plan_kv(shape, *params.policy, params.policy_params, chunk_tokens, middle,
+                                slow ? *slow : SlowPlan(), workers);
     (fits_budgets(plan, params.kv_budget_bytes, pool_budget_bytes, slow) ? fits : too_many) = middle;
   }
   return static_cast<uint64_t>(fits);

@@ -7,6 +7,7 @@
 #include "src/error.h"
 #include "src/runtime.h"
 #include "src/session.h"
+#include "src/task_plan.h"
 
 namespace wi {
 
@@ -25,8 +26,9 @@ struct SlowPlan {
   int workers = 0;             // that lay out segments which go straight to the slow tier; 0: none does
   bool tail = false;           // nor do all of a prompt's tokens that are to be sealed
 };
+// By one call, or by a task (task_plan.h). workers: that build a segment beside decode steps.
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
-               int64_t tokens, const SlowPlan& slow = {});
+               int64_t tokens, const SlowPlan& slow = {}, int workers = 1);
 
 // Of one head's index of a segment, at most.
 struct IndexSize {
@@ -94,6 +96,9 @@ TierPlans plan_tiers(const Runtime& runtime, const Model& model, const SessionPa
 // What all sessions' keys and values in the slow tier may take, and take now.
 uint64_t slow_tier_room(const Runtime& runtime);
 uint64_t slow_tier_used(const Runtime& runtime);
+
+// What a task of a session that has tokens takes, where there is no slow tier.
+TaskBytes plan_task(const Session& session, int64_t prompt_tokens, int64_t answer_tokens);
 
 wi_memory_plan plan_memory(const Runtime& runtime, const Model& model, const SessionParams& params,
                            uint64_t tokens);

@@ -95,6 +95,59 @@ void plan_agrees_where_windows_slide(void**) {
   assert_int_equal(2 * index_bytes[1], index_bytes[0] + index_bytes[2]);
 }
 
+// A task reads a chunk a call, and each goes back to where it began if it fails; whatever part of the tokens is the
+// answer, and whatever the parameters, the plan of all of them is enough.
+void a_plan_is_enough_for_a_task_of_any_length(void**) {
+  std::mt19937_64 random(test::seed());
+  const auto below = [&](uint64_t end) { return random() % end; };
+  for (int i = 0; i < test::emulated_or(1, 12); ++i) {
+    const int32_t segment = 64 << below(8), unit = 64 << below(4), window = below(2) ? 64 : 700;
+    const SessionParams params =
+        params_of(below(2) ? "wave" : "full", segment, std::min(unit, segment), window, DType::f16);
+    const uint64_t most = 2100 + below(test::emulated_or(400, 10000)), answer = below(2) ? 1 : below(700);
+    const auto runtime = small_runtime();
+    const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, most);
+    const auto session = Session::create(runtime, small_model(), params);
+    const std::vector<int32_t> tokens = some_tokens(most - answer);
+    for (std::span<const int32_t> left = tokens; !left.empty();)
+      left = left.subspan(static_cast<size_t>(session->prefill_chunk_of(left, {}, nullptr)));
+    for (uint64_t n = 0; n < answer; ++n) session->accept(static_cast<int32_t>(n % 100), nullptr);
+    const uint64_t bytes = plan.kv_bytes + plan.index_bytes + plan.sealing_bytes,
+                   peak = runtime->pool->peak();
+    if (peak > bytes)
+      std::printf("segments of %d to %d, window %d, %d tokens and %d: %d bytes, planned %d\n", segment, unit,
+                  window, static_cast<int>(most - answer), static_cast<int>(answer), static_cast<int>(peak),
+                  static_cast<int>(bytes));
+    assert_true(peak <= bytes);
+  }
+}
+
+// The same of one whose session has tokens, by calls before it, and in part shared with a fork.
+void a_later_task_takes_no_more_than_is_planned_for_it(void**) {
+  std::mt19937_64 random(test::seed());
+  const auto below = [&](uint64_t end) { return random() % end; };
+  for (int i = 0; i < test::emulated_or(1, 12); ++i) {
+    const SessionParams params = params_of("wave", 512 << below(4), 128 << below(2), 64, DType::f16);
+    const auto runtime = small_runtime();
+    const auto session = Session::create(runtime, small_model(), params);
+    session->prefill(some_tokens(1 + below(5000)), {}, nullptr);
+    for (uint64_t n = below(2) ? below(600) : 0; n > 0; --n)
+      session->accept(static_cast<int32_t>(n % 100), nullptr);
+    const std::shared_ptr<Session> fork = below(2) ? session->fork() : nullptr;
+    const std::vector<int32_t> tokens = some_tokens(below(3) ? 1 + below(5000) : 0);
+    const uint64_t answer = below(500), used = runtime->pool->used();
+    const TaskBytes bytes =
+        plan_task(*session, static_cast<int64_t>(tokens.size()), static_cast<int64_t>(answer));
+    MemoryBudget& budget = *runtime->pool->shared_budget();
+    const uint64_t others = budget.bytes() - used - (bytes.most - bytes.now);
+    budget.tell_elsewhere(0, others);
+    for (std::span<const int32_t> left = tokens; !left.empty();)
+      left = left.subspan(static_cast<size_t>(session->prefill_chunk_of(left, {}, nullptr)));
+    for (uint64_t n = 0; n < answer; ++n) session->accept(static_cast<int32_t>(n % 100), nullptr);
+    budget.tell_elsewhere(others, 0);
+  }
+}
+
 void max_tokens_fit_the_runtimes_budget(void**) {
   for (const char* policy : test::policies()) {
     const auto runtime = small_runtime(uint64_t{1} << 20);
@@ -388,6 +441,8 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(plan_agrees_with_a_session_that_is_made),
       cmocka_unit_test(plan_agrees_where_windows_slide),
+      cmocka_unit_test(a_plan_is_enough_for_a_task_of_any_length),
+      cmocka_unit_test(a_later_task_takes_no_more_than_is_planned_for_it),
       cmocka_unit_test(max_tokens_fit_the_runtimes_budget),
       cmocka_unit_test(with_a_slow_tier_only_the_fast_part_must_fit),
       cmocka_unit_test(what_the_slow_tier_has_no_room_for_must_fit_too),

@@ -48,6 +48,28 @@ void tasks_wait_for_memory_instead_of_failing(void**) {
   }
 }
 
+// Five, in a budget of what is planned for one of them.
+void tasks_with_room_for_one_succeed_one_after_the_other(void**) {
+  const std::vector<int32_t> prompt = some_tokens(length(3839));
+  auto off = sized<wi_session_params>();
+  off.prefix_reuse = WI_PREFIX_REUSE_OFF;
+  auto plan = sized<wi_memory_plan>();
+  assert_works(wi_model_plan_memory(world->model.get(), &off, prompt.size() + 5, &plan, error));
+  const wi_runtime_params limited = with_budget(plan.kv_bytes + plan.index_bytes + plan.sealing_bytes);
+  const World narrow(&limited);
+  const wi_task_params params = prompt_of(prompt, 5);
+  std::vector<Task> tasks;
+  for (int i = 0; i < 5; ++i) {
+    const Session session = create_session(narrow.model.get(), &off);
+    tasks.push_back(submit(session.get(), &params));
+  }
+  for (const Task& task : tasks) {
+    take_all(task.get());
+    assert_int_equal(info_of(task.get()).status, WI_OK);
+    assert_int_equal(info_of(task.get()).state, WI_TASK_DONE);
+  }
+}
+
 // Neither what must stay in fast memory, as the slow tier has no room for it, nor what a share of it leaves no room for.
 void a_slow_tier_that_can_never_hold_a_task_is_told_at_once(void**) {
   const Folder folder;
@@ -223,6 +245,7 @@ void an_ended_task_holds_no_memory_that_others_wait_for(void**) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(tasks_wait_for_memory_instead_of_failing),
+      cmocka_unit_test(tasks_with_room_for_one_succeed_one_after_the_other),
       cmocka_unit_test(a_slow_tier_that_can_never_hold_a_task_is_told_at_once),
       cmocka_unit_test(tasks_wait_for_the_slow_tier_instead_of_failing),
       cmocka_unit_test(tasks_wait_for_idle_sessions_that_cannot_leave),

@@ -311,16 +311,24 @@ void Loop::prepare(const std::shared_ptr<Task>& task) {
           plan_tiers(session.runtime(), session.model(), session.params(), planned_tokens);
       task->planned = tiers.most;
       task->least = tiers.least;
-    } else {
+    } else if (session.stats().tokens == 0) {
       const wi_memory_plan plan =
           plan_memory(session.runtime(), session.model(), session.params(), planned_tokens);
       task->planned.fast_bytes = plan.kv_bytes + plan.index_bytes + plan.sealing_bytes;
       task->least = task->planned;
+    } else {
+      const TaskBytes bytes =
+          plan_task(session, static_cast<int64_t>(task->prompt().size()),
+                    static_cast<int64_t>(planned_tokens - std::min(planned_tokens, known)));
+      // A unit in the making is not among what the session holds.
+      task->planned.fast_bytes = session.mandatory_bytes() + bytes.most - bytes.now;
+      task->least.fast_bytes = bytes.most;
     }
     const uint64_t budget = session.runtime().pool->budget();
     check(task->least.fast_bytes <= budget, WI_E_BUDGET, "the task may need ", task->least.fast_bytes,
           session.has_slow_tier() ? " bytes of fast memory for " : " bytes of KV for ", tokens,
           " tokens, the runtime's kv_budget_bytes is ", budget);
+    if (!session.has_slow_tier()) task->least = task->planned;
     const EngineCall own;
     if (task->params().sampling) task->session().set_sampling(*task->params().sampling);
     tasks_.emplace(task->id, task);
