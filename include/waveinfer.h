@@ -291,12 +291,12 @@ typedef struct wi_policy_info {
 
 typedef struct wi_runtime_stats {
   uint32_t struct_size;
-  int32_t sessions;             /* alive now */
-  uint64_t kv_budget_bytes;     /* in force */
-  uint64_t kv_bytes;            /* KV, index and tail bytes now; what sessions share counts once */
-  uint64_t kv_bytes_peak;       /* most since creation */
-  uint64_t scratch_bytes;       /* workspaces of calls; kept are as many as threads; of a device, and pinned, too */
-  uint64_t prefix_hits;         /* segments taken over from another session instead of being computed */
+  int32_t sessions;         /* alive now */
+  uint64_t kv_budget_bytes; /* in force */
+  uint64_t kv_bytes;        /* KV, index and tail bytes now; what sessions share counts once */
+  uint64_t kv_bytes_peak;   /* most since creation */
+  uint64_t scratch_bytes; /* workspaces of calls; kept are as many as threads; of a device, and pinned, too */
+  uint64_t prefix_hits;   /* segments taken over from another session instead of being computed */
   uint64_t copied_weight_bytes; /* of models that were opened with WI_WEIGHTS_COPIED and live */
   /* Of the slow tier, 0 without one; since 0.2: */
   uint64_t slow_bytes;        /* in spill_folder's file, or pinned, now; saved sessions' files do not count */
@@ -494,14 +494,15 @@ typedef struct wi_chat_message {
   const char* role;    /* NUL-terminated: "system", "user", "assistant", "tool" or what the template knows */
   const char* content; /* NULL with content_length 0: an empty text, or what fields_json calls content */
   uint64_t content_length; /* bytes */
-  const char* fields_json; /* since 0.2. NULL, empty, or a JSON object, NUL-terminated: more fields of the message */
+  const char*
+      fields_json; /* since 0.2. NULL, empty, or a JSON object, NUL-terminated: more fields of the message */
 } wi_chat_message;
 
 /* How a conversation is rendered. Since 0.2. */
 typedef struct wi_chat_params {
   uint32_t struct_size;
-  uint32_t flags;             /* WI_CHAT_*, or-ed */
-  const char* tools_json;     /* NULL or empty: no tools. Else a JSON array of function schemas, NUL-terminated */
+  uint32_t flags;         /* WI_CHAT_*, or-ed */
+  const char* tools_json; /* NULL or empty: no tools. Else a JSON array of function schemas, NUL-terminated */
   const char* variables_json; /* NULL, empty, or a JSON object, NUL-terminated: {"enable_thinking": false} */
   int64_t now;                /* for templates that print a date: seconds since 1970. 0: the clock's */
 } wi_chat_params;

@@ -5,13 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <new>
 #include <vector>
 
 #include "src/memory/device.h"
-#include "src/memory/host_memory.h"
+#include "src/memory/pages.h"
 #include "src/model/model.h"
 #include "src/pipeline/append.h"
 #include "src/pipeline/attention.h"
@@ -33,7 +34,7 @@ class UnsetFloats {
   float* at_least(size_t count) {
     if (count > count_) {
       free();  // before there is more
-      numbers_ = reinterpret_cast<float*>(memory_.allocate(count * sizeof(float), HostPages::small));
+      numbers_ = allocate(count * sizeof(float));
       if (!numbers_) throw std::bad_alloc();
       count_ = count;
     }
@@ -42,12 +43,22 @@ class UnsetFloats {
   size_t bytes() const { return count_ * sizeof(float); }
 
  private:
+#ifdef WI_SANITIZED  // which are to see who reads beyond them
+  static float* allocate(size_t bytes) { return static_cast<float*>(std::malloc(bytes)); }
+  static void give_back(float* numbers, size_t) { std::free(numbers); }
+#else
+  static float* allocate(size_t bytes) {
+    return reinterpret_cast<float*>(map_pages(round_to_page(bytes), PageSize::any));
+  }
+  static void give_back(float* numbers, size_t bytes) {
+    unmap_pages(reinterpret_cast<std::byte*>(numbers), round_to_page(bytes));
+  }
+#endif
   void free() noexcept {
-    if (numbers_) memory_.free(reinterpret_cast<std::byte*>(numbers_), bytes());
+    if (numbers_) give_back(numbers_, bytes());
     numbers_ = nullptr;
     count_ = 0;
   }
-  HostMemory memory_{false};
   float* numbers_ = nullptr;
   size_t count_ = 0;
 };

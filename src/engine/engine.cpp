@@ -399,17 +399,16 @@ void Loop::admit() {
     const Task& task = *tasks_.at(id);
     running.add(task.session(), task.planned);
   });
-  scheduler_.admit(
-      now_ns(), [&](Scheduler::Id id) { return fits(*tasks_.at(id), running); },
-      [&](Scheduler::Id id) {
-        Task& task = *tasks_.at(id);
-        running.add(task.session(), task.planned);
-        // The rest is for those that run beside it.
-        if (task.session().has_slow_tier()) task.session().limit_fast(task.planned.fast_bytes);
-        const bool reads = !task.prompt().empty();
-        task.set_state(reads ? WI_TASK_READING : WI_TASK_WRITING);
-        if (!reads) scheduler_.start_writing(id);
-      });
+  scheduler_.admit([&](Scheduler::Id id) { return fits(*tasks_.at(id), running); },
+                   [&](Scheduler::Id id) {
+                     Task& task = *tasks_.at(id);
+                     running.add(task.session(), task.planned);
+                     // The rest is for those that run beside it.
+                     if (task.session().has_slow_tier()) task.session().limit_fast(task.planned.fast_bytes);
+                     const bool reads = !task.prompt().empty();
+                     task.set_state(reads ? WI_TASK_READING : WI_TASK_WRITING);
+                     if (!reads) scheduler_.start_writing(id);
+                   });
 }
 
 // One token for every writer, a batch for each model.

@@ -40,8 +40,7 @@ void Scheduler::submit(Id id, int32_t priority, uint64_t now_ns) {
   ++submitted_;
 }
 
-void Scheduler::admit(uint64_t, const std::function<bool(Id)>& fits,
-                      const std::function<void(Id)>& admitted) {
+void Scheduler::admit(const std::function<bool(Id)>& fits, const std::function<void(Id)>& admitted) {
   while (!queue_.empty()) {
     Task& task = tasks_.find((*queue_.begin())->id)->second;
     if (!fits(task.id)) return;
@@ -53,9 +52,9 @@ void Scheduler::admit(uint64_t, const std::function<bool(Id)>& fits,
   }
 }
 
-Scheduler::Id Scheduler::first_in_queue(uint64_t) const { return queue_.empty() ? 0 : (*queue_.begin())->id; }
+Scheduler::Id Scheduler::first_in_queue() const { return queue_.empty() ? 0 : (*queue_.begin())->id; }
 
-size_t Scheduler::position(Id id, uint64_t) const {
+size_t Scheduler::position(Id id) const {
   const auto found = tasks_.find(id);
   if (found == tasks_.end() || found->second.place != kQueued) return 0;
   const auto own = queue_.find(&found->second);

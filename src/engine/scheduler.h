@@ -30,16 +30,16 @@ class Scheduler {
   static constexpr uint64_t kAgingNs = 10'000'000'000;
   static constexpr double kMostRatio = 256;
 
-  // now_ns, here and below: never earlier than before.
-  // A task at the end of the queue. priority: in [kLowestPriority, kHighestPriority]. Takes memory for all that
-  // comes of the task later: what else there is here never fails, next_batch() as far as its list has room.
+  // A task for the queue. priority: in [kLowestPriority, kHighestPriority]. now_ns: never earlier than before. Takes
+  // memory for all that comes of the task later: what else there is here never fails, next_batch() as far as its list
+  // has room.
   void submit(Id id, int32_t priority, uint64_t now_ns);
   // Moves tasks from the queue to the readers while the first one fits, and calls admitted for each.
-  void admit(uint64_t now_ns, const std::function<bool(Id)>& fits, const std::function<void(Id)>& admitted);
+  void admit(const std::function<bool(Id)>& fits, const std::function<void(Id)>& admitted);
   // The task that should be admitted next; 0: the queue is empty.
-  Id first_in_queue(uint64_t now_ns) const;
+  Id first_in_queue() const;
   // Where a task is in the queue, from 1 on; 0: not in it.
-  size_t position(Id id, uint64_t now_ns) const;
+  size_t position(Id id) const;
   // A reader has no prompt left.
   void start_writing(Id id);
   void remove(Id id);  // wherever it is; unknown ids are ignored

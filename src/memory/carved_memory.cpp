@@ -58,7 +58,7 @@ std::byte* CarvedMemory::take(Mapping& mapping, uint64_t length) {
 // Null: the system refused.
 CarvedMemory::Mapping* CarvedMemory::add() {
   if (mappings_.size() == mappings_.capacity()) mappings_.reserve(2 * mappings_.size() + 8);
-  std::byte* const start = map_pages(kMappingBytes, false);
+  std::byte* const start = map_pages(kMappingBytes, PageSize::small);
   if (!start) return nullptr;
   ++empty_;
   return &*mappings_.insert(behind(start), Mapping{start});

@@ -18,7 +18,8 @@ std::byte* HostMemory::allocate(uint64_t bytes, HostPages pages) {
   if (bytes > PTRDIFF_MAX - 2 * kHugePageBytes) return nullptr;
   // Pieces that have no huge page lie next to each other, and are one mapping to the system, of which a process may
   // have 65530. Each of the others is one, unless it is whole huge pages.
-  return map_pages(round_to_page(bytes), huge_pages_ && pages == HostPages::huge && bytes >= kHugePageBytes);
+  const bool huge = huge_pages_ && pages == HostPages::huge && bytes >= kHugePageBytes;
+  return map_pages(round_to_page(bytes), huge ? PageSize::huge : PageSize::small);
 }
 
 void HostMemory::free(std::byte* data, uint64_t bytes) noexcept {

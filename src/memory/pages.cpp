@@ -36,10 +36,11 @@ uint64_t page_bytes() {
   return bytes;
 }
 
-std::byte* map_pages(uint64_t length, bool huge_pages) {
-  std::byte* const data = huge_pages ? map_aligned(length) : map(length);
+std::byte* map_pages(uint64_t length, PageSize size) {
+  std::byte* const data = size == PageSize::huge ? map_aligned(length) : map(length);
   // Advice: a kernel without transparent huge pages says no, and small pages do.
-  if (data) madvise(data, length, huge_pages ? kWithHugePages : kWithoutHugePages);
+  if (data && size != PageSize::any)
+    madvise(data, length, size == PageSize::huge ? kWithHugePages : kWithoutHugePages);
   return data;
 }
 
