@@ -494,8 +494,7 @@ typedef struct wi_chat_message {
   const char* role;    /* NUL-terminated: "system", "user", "assistant", "tool" or what the template knows */
   const char* content; /* NULL with content_length 0: an empty text, or what fields_json calls content */
   uint64_t content_length; /* bytes */
-  const char*
-      fields_json; /* since 0.2. NULL, empty, or a JSON object, NUL-terminated: more fields of the message */
+  const char* fields_json; /* NULL, empty, or a JSON object, NUL-terminated: more fields. Since 0.2 */
 } wi_chat_message;
 
 /* How a conversation is rendered. Since 0.2. */
