@@ -303,8 +303,8 @@ func TestDocumentsLeaveMemoryWhenOthersNeedIt(t *testing.T) {
 }
 
 func TestADocumentLargerThanHalfTheBudgetStays(t *testing.T) {
-	r := start(t, func(o *options) { o.kvBudget = 24 << 20 })
-	id, document := r.read(someText(random(t), 300))
+	r := start(t, func(o *options) { o.kvBudget = 26 << 20 })
+	id, document := r.read(someText(random(t), 330))
 	r.service.library.work.Wait()
 	e := r.service.engine
 	if held, loaded := r.service.library.held(); loaded != 1 || held <= r.service.library.most {
