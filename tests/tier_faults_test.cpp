@@ -586,7 +586,8 @@ class Stall {
   explicit Stall(WaveBuffer& buffer) {
     assert_true(buffer.later([this] {
       stalled_.set_value();
-      kept_ = end_.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+      // Longer than a busy machine takes for all that comes in between, some 10 s where threads are looked at.
+      kept_ = end_.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready;
       over_.set_value();
     }));
     stalled_.get_future().wait();
