@@ -6,6 +6,7 @@
 
 #include "src/error.h"
 #include "src/runtime.h"
+#include "src/segment_bytes.h"
 #include "src/session.h"
 #include "src/task_plan.h"
 
@@ -30,28 +31,12 @@ struct SlowPlan {
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
                int64_t tokens, const SlowPlan& slow = {}, int workers = 1);
 
-// Of one head's index of a segment, at most.
-struct IndexSize {
-  uint64_t bytes = 0;
-  int32_t partitions = 0;
-};
-IndexSize index_size(const KvShape& shape, const Policy& policy, const PolicyParams& params, int32_t tokens);
-// What making a segment of so many tokens takes at once: itself, and its index twice.
-uint64_t making_bytes(const KvShape& shape, const IndexSize& index, int32_t tokens);
-// The same of one that goes straight to the slow tier (pipeline/straight.h), of which a few heads are laid out at once.
-uint64_t straight_making_bytes(const KvShape& shape, const IndexSize& index, int32_t tokens, int workers);
-// What making one beside decode steps (pipeline/building.h) takes on top of making_bytes().
-uint64_t building_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
-                        int32_t tokens, int workers);
 // What segments take, all in all and at once, that are due while a sequence is decoded, or in the making, when it has
 // so many tokens.
 uint64_t decoded_sealing_bytes(const Sequence& sequence, const Policy& policy, const PolicyParams& params,
                                int64_t tokens, int workers);
 // The longest tail of a sequence that is decoded, but for its last block.
 int64_t decode_tail_tokens(const PolicyParams& params);
-// What stays of it beside keys and values.
-uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
-                          int32_t tokens);
 // What is made anew when a sequence is cut back to so many tokens: a segment of at most `longest` tokens in the place
 // of one that is cut, with such an index, and keys and values of it that are tail again. longest 0: none is cut.
 struct CutPlan {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "src/memory_plan.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/index.h"
+#include "src/segment_bytes.h"
 
 namespace wi {
 namespace {
