@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/cgo"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 )
@@ -469,7 +470,10 @@ func (t *Task) errorOf(info *C.wi_task_info) error {
 	if info.state != C.WI_TASK_FAILED {
 		return nil
 	}
-	e := &Error{Code: Code(info.status), Message: C.GoString(&info.message[0])}
+	e := &Error{Code: Code(info.status), Native: int64(info.native_code), Message: C.GoString(&info.message[0])}
+	if e.Code == ErrIO && e.Native > 0 {
+		e.causes = append(e.causes, syscall.Errno(e.Native))
+	}
 	if failure := t.callbackFailure(info); failure != nil && failure.err != nil {
 		e.causes = append(e.causes, failure.err)
 	}

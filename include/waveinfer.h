@@ -1214,6 +1214,7 @@ typedef struct wi_task_info {
   uint64_t first_token_ns; /* from submission to the first token; 0: none yet */
   char message[256];       /* of a failed or cancelled task: what a call would have said; NUL-terminated */
 } wi_task_info;
+  int64_t native_code;     /* of a failed task: as in wi_error, errno or a driver's code; 0: none */
 
 /* Submits a session: the call returns at once. The first task of a runtime starts its engine, one thread.
  *   session   used by nobody else now

@@ -464,6 +464,7 @@ void check_flags(const char* name, uint32_t flags, uint32_t known) {
   check((flags & ~known) == 0, WI_E_ARGUMENT, name, " is ", flags, ", and the bits ", flags & ~known,
         " mean nothing here");
 }
+  out.native_code = info.native_code;
 
 namespace {
 

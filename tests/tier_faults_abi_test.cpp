@@ -2,6 +2,7 @@
 // small. What was saved is there, nothing else is left, and every call is a status or gives the same tokens.
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -353,6 +354,26 @@ void any_budget_is_a_status_or_changes_no_token(void**) {
 // A limit of the system's on lengths stands for a disk that is full for a time: of whole blocks, as a write that it
 // cuts short elsewhere is none past the page cache. (At once there is one chunk, after
 // which nothing has to go: the second prompt is what needs room.)
+wi_task_info end_of_task_that_reads_prompt(wi_session* session) {
+  auto params = sized<wi_task_params>();
+  params.tokens = kIds.data();
+  params.token_count = kIds.size();
+  params.max_tokens = 1;
+  wi_task* task = nullptr;
+  assert_works(wi_task_submit(session, &params, &task, error));
+  auto info = sized<wi_task_info>();
+  auto event = sized<wi_event>();
+  for (int32_t ready = 0; info.state < WI_TASK_DONE;) {
+    assert_works(wi_task_wait(task, -1, &ready, error));
+    uint64_t count = 0;
+    assert_works(wi_task_poll(task, &event, 1, &count, error));
+    assert_works(wi_task_get_info(task, &info, error));
+  }
+  wi_task_release(task);
+  return info;
+}
+
+// Of a call and of a task alike.
 void a_full_disk_is_a_status_until_it_has_room(void**) {
   const Folder folder;
   const World world(folder.path.c_str());
@@ -373,9 +394,14 @@ void a_full_disk_is_a_status_until_it_has_room(void**) {
     auto error = sized<wi_error>();
     const wi_status refused =
         wi_session_prefill(session.get(), kIds.data(), kIds.size(), nullptr, nullptr, &error);
+    const wi_task_info failed = end_of_task_that_reads_prompt(session.get());
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     assert_int_equal(refused, WI_E_IO);
+    assert_int_equal(error.native_code, EFBIG);
     assert_non_null(std::strstr(error.message, "File too large"));
+    assert_int_equal(failed.status, WI_E_IO);
+    assert_int_equal(failed.native_code, EFBIG);
+    assert_string_equal(failed.message, error.message);
     assert_int_equal(tokens_of(session.get()).size(), kPrompt);
     read_prompt(session.get());
     decode(session.get(), 50);

@@ -1,14 +1,13 @@
 #include "src/engine/engine.h"
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
-#include <cstdio>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "src/batch_error.h"
+#include "src/engine/outcome.h"
 #include "src/engine/scheduler.h"
 #include "src/host_call.h"
 #include "src/memory/breaks.h"
@@ -34,28 +33,6 @@ Event event_of(int32_t kind) {
   Event event;
   event.kind = kind;
   return event;
-}
-
-// What came of a piece of work on a task, without memory for saying so.
-struct Outcome {
-  wi_status status = WI_OK;
-  std::array<char, 512> message{};
-
-  Outcome() = default;
-  Outcome(wi_status failed, const char* why) noexcept : status(failed) {
-    std::snprintf(message.data(), message.size(), "%s", why);
-  }
-};
-template <class Work>
-Outcome attempt(Work&& work) noexcept {
-  try {
-    work();
-    return {};
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  } catch (const std::exception& error) {
-    return {WI_E_MEMORY, error.what()};
-  }
 }
 
 uint64_t now_ns() { return static_cast<uint64_t>(Clock::now().time_since_epoch().count()); }
@@ -117,7 +94,7 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   void admit();
   void drop_cancelled();
   void cancel(const std::shared_ptr<Task>& task) noexcept {
-    finish(task, WI_TASK_CANCELLED, event_of(WI_EVENT_CANCELLED), WI_E_CANCELLED, "cancelled");
+    finish(task, WI_TASK_CANCELLED, event_of(WI_EVENT_CANCELLED), {WI_E_CANCELLED, "cancelled"});
   }
   void write_step();
   void write_batch(std::span<const std::shared_ptr<Task>> batch);
@@ -129,8 +106,8 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   bool is_reading(const Task& task) const;
   bool ends_below(size_t depth) const;
   void fail_task(const std::shared_ptr<Task>& task, const Outcome& outcome) noexcept;
-  void finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last, wi_status status,
-              const char* message) noexcept;
+  void finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last,
+              const Outcome& outcome) noexcept;
 
   // A prompt's chunk lets others through, and newcomers, and those that are to end at once.
   bool due() override {
@@ -484,15 +461,14 @@ void Loop::tell(const std::shared_ptr<Task>& task, const Event& event) {
       Event last = event;
       last.text = text;
       last.top = top;
-      return finish(task, WI_TASK_DONE, last, WI_OK, "");
+      return finish(task, WI_TASK_DONE, last, {});
     }
     task->emit(event);
   } catch (const std::bad_alloc&) {
     return fail_task(task, {WI_E_MEMORY, "the system refused memory for an event"});
   }
   const uint64_t most = task->params().max_tokens;
-  if (most && task->info().answer_tokens >= most)
-    finish(task, WI_TASK_DONE, event_of(WI_EVENT_LIMIT), WI_OK, "");
+  if (most && task->info().answer_tokens >= most) finish(task, WI_TASK_DONE, event_of(WI_EVENT_LIMIT), {});
 }
 
 // The next chunk of the reader that is furthest behind, unless that is one whose chunk is being read.
@@ -569,17 +545,17 @@ void Loop::take() {
 }
 
 void Loop::fail_task(const std::shared_ptr<Task>& task, const Outcome& outcome) noexcept {
-  finish(task, WI_TASK_FAILED, event_of(WI_EVENT_FAILED), outcome.status, outcome.message.data());
+  finish(task, WI_TASK_FAILED, event_of(WI_EVENT_FAILED), outcome);
 }
 
 // The session is free, or gone if the host has let go of it, before the host hears of the end.
-void Loop::finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last, wi_status status,
-                  const char* message) noexcept {
+void Loop::finish(const std::shared_ptr<Task>& task, int32_t state, const Event& last,
+                  const Outcome& outcome) noexcept {
   scheduler_.remove(task->id);
   tasks_.erase(task->id);
   task->session().reserve_for({}, true);
   task->release_session();
-  task->end(state, last, status, message);
+  task->end(state, last, outcome);
 }
 
 }  // namespace

@@ -113,23 +113,26 @@ void Task::emit(const Event& event) {
   tell();
 }
 
-void Task::end(int32_t state, const Event& last, wi_status status, const char* message) noexcept {
+void Task::end(int32_t state, const Event& last, const Outcome& outcome) noexcept {
   if (ended()) return;
   try {
     store(last, last_);
   } catch (const std::bad_alloc&) {  // for its text
-    state = WI_TASK_FAILED;
-    status = WI_E_MEMORY;
-    message = "out of memory";  // short: it takes none
     last_->event = {};
     last_->event.kind = WI_EVENT_FAILED;
+    return end_with_last(WI_TASK_FAILED, {WI_E_MEMORY, "no memory left"});  // short: it takes none
   }
+  end_with_last(state, outcome);
+}
+
+void Task::end_with_last(int32_t state, const Outcome& outcome) noexcept {
   {
     std::lock_guard lock(mutex_);
     info_.state = state;
-    info_.status = status;
+    info_.status = outcome.status;
+    info_.native_code = outcome.native_code;
     try {
-      info_.message = message;
+      info_.message = outcome.message.data();
     } catch (const std::bad_alloc&) {  // the status says it too
     }
     append(last_);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/engine/outcome.h"
 #include "src/memory_plan.h"
 #include "src/session.h"
 
@@ -34,8 +35,9 @@ struct TaskParams {
 
 struct TaskInfo {
   int32_t state = WI_TASK_QUEUED;
-  wi_status status = WI_OK;  // of a failed task
+  wi_status status = WI_OK;  // of a failed or cancelled task
   std::string message;
+  int64_t native_code = 0;
   uint64_t prompt_tokens = 0, prompt_done = 0, answer_tokens = 0;
   uint64_t queued_ns = 0, first_token_ns = 0;  // since submission
 };
@@ -98,7 +100,7 @@ class Task {
   void reserve_event();
   void emit(const Event& event);
   // Ends the task with its last event: whoever sees the one sees the other.
-  void end(int32_t state, const Event& last, wi_status status, const char* message) noexcept;
+  void end(int32_t state, const Event& last, const Outcome& outcome) noexcept;
   bool ended() const;
 
   uint64_t id = 0;  // the scheduler's
@@ -115,6 +117,7 @@ class Task {
   bool has_events() const {
     return emitted_.load(std::memory_order_acquire) != taken_.load(std::memory_order_relaxed);
   }
+  void end_with_last(int32_t state, const Outcome& outcome) noexcept;
   static void store(const Event& event, Stored* to);
   void append(Stored* stored);  // with the lock held
   void tell() noexcept;         // whoever waits; without it, as the next three

@@ -76,6 +76,8 @@ class TaskInfo:
     """From submission to the first token; 0: none yet."""
     message: str
     """Of a failed or cancelled task: what a call would have said."""
+    native_code: int
+    """Of a failed task: errno or a driver's code; 0: none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", _known(TaskState, self.state))
@@ -210,7 +212,7 @@ class Task(Exclusive):
             for sampler in self._failures.samplers:
                 if sampler.failure is not None:
                     return sampler.failure
-        return error_of(info.status, info.message)
+        return error_of(info.status, info.message, info.native_code)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until there are events to poll, or the task has ended; at most `timeout` seconds. Returns

@@ -1477,10 +1477,11 @@ pub struct wi_task_info {
     pub queued_ns: u64,
     pub first_token_ns: u64,
     pub message: [::core::ffi::c_char; 256usize],
+    pub native_code: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wi_task_info"][::core::mem::size_of::<wi_task_info>() - 312usize];
+    ["Size of wi_task_info"][::core::mem::size_of::<wi_task_info>() - 320usize];
     ["Alignment of wi_task_info"][::core::mem::align_of::<wi_task_info>() - 8usize];
     ["Offset of field: wi_task_info::struct_size"]
         [::core::mem::offset_of!(wi_task_info, struct_size) - 0usize];
@@ -1497,6 +1498,8 @@ const _: () = {
     ["Offset of field: wi_task_info::first_token_ns"]
         [::core::mem::offset_of!(wi_task_info, first_token_ns) - 48usize];
     ["Offset of field: wi_task_info::message"][::core::mem::offset_of!(wi_task_info, message) - 56usize];
+    ["Offset of field: wi_task_info::native_code"]
+        [::core::mem::offset_of!(wi_task_info, native_code) - 312usize];
 };
 impl Default for wi_task_info {
     fn default() -> Self {

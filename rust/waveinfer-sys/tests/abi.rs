@@ -112,7 +112,7 @@ fn the_manifest_of_the_abi_is_what_this_crate_believes() {
         }
         wi_task_info {
             struct_size, state, status, reserved, prompt_tokens, prompt_done,
-            answer_tokens, queued_ns, first_token_ns, message
+            answer_tokens, queued_ns, first_token_ns, message, native_code
         }
         wi_kv_params {
             struct_size, layers, query_heads, kv_heads, head_dim, kv_type, policy,

@@ -44,7 +44,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    fn from_raw(status: wi_status) -> Self {
+    pub(crate) fn from_raw(status: wi_status) -> Self {
         match status {
             WI_E_ARGUMENT => Self::Argument,
             WI_E_FORMAT => Self::Format,
@@ -136,8 +136,8 @@ impl Error {
     }
 
     /// A failed task's, from what is known of it.
-    pub(crate) fn of_task(status: wi_status, message: String) -> Self {
-        Self { kind: ErrorKind::from_raw(status), native_code: 0, message, source: None }
+    pub(crate) fn of_task(kind: ErrorKind, native_code: i64, message: String) -> Self {
+        Self { kind, native_code, message, source: None }
     }
 
     pub(crate) fn new(kind: ErrorKind, message: String) -> Self {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use waveinfer_sys::*;
 
 use crate::call::{call, is_engine, on_engine, sized, text_of, Handle, Panic};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, OwnedEvent};
 use crate::model::TokenizeFlags;
 use crate::sampling::LogitsHook;
@@ -390,9 +390,12 @@ pub struct TaskInfo {
     pub queued: Option<Duration>,
     /// From submission to the first token; None: none yet.
     pub first_token: Option<Duration>,
-    /// Why it failed.
+    /// Of a failed or cancelled task: what kind of failure its end is.
+    pub kind: Option<ErrorKind>,
+    /// Of a failed or cancelled task: what a call would have said.
     pub message: String,
-    status: wi_status,
+    /// Of a failed task, as [`Error::native_code`]: errno or a driver's code.
+    pub native_code: Option<i64>,
 }
 
 /// What a task is at.
@@ -409,7 +412,7 @@ pub enum TaskState {
     Done,
     /// By the host.
     Cancelled,
-    /// [`Task::poll`] says why, and [`TaskInfo::message`].
+    /// [`Task::poll`] says why, and [`TaskInfo::kind`].
     Failed,
     /// A state that this crate does not know, of a newer library.
     Other(i32),
@@ -467,7 +470,7 @@ impl TaskHandle {
         call(|error| unsafe { wi_task_wait(self.get(), timeout_ns, &mut ready, error) })?;
         if ready == 0 && is_engine() {
             let message = "a callback, which the engine waits for, waits for the engine".into();
-            return Err(Error::new(crate::ErrorKind::State, message));
+            return Err(Error::new(ErrorKind::State, message));
         }
         Ok(ready != 0)
     }
@@ -484,8 +487,9 @@ impl TaskHandle {
             answer_tokens: info.answer_tokens,
             queued: time(info.queued_ns),
             first_token: time(info.first_token_ns),
+            kind: Some(info.status).filter(|&status| status != WI_OK).map(ErrorKind::from_raw),
             message: text_of(&info.message),
-            status: info.status,
+            native_code: Some(info.native_code).filter(|&code| code != 0),
         })
     }
 
@@ -543,14 +547,16 @@ impl Running {
             return Ok(event);
         }
         let info = self.raw.info()?;
-        if info.status == WI_E_CANCELLED {
+        if info.kind == Some(ErrorKind::Cancelled) {
             // By a callback, as nothing else makes a task fail so: by the newest, if that was its own.
             if let Some(panic) = self.hooks.iter().rev().find_map(|hook| hook.take_panic()) {
                 resume_unwind(panic);
             }
         }
-        match info.state {
-            TaskState::Failed => Err(Error::of_task(info.status, info.message)),
+        match (info.state, info.kind) {
+            (TaskState::Failed, Some(kind)) => {
+                Err(Error::of_task(kind, info.native_code.unwrap_or(0), info.message))
+            }
             _ => Ok(None),
         }
     }

@@ -268,7 +268,7 @@ public final class Task extends Handle implements Iterable<Event> {
     Event event = events.isEmpty() ? Event.last(info().state()) : events.get(0);
     if (event.kind() == Event.Kind.FAILED) {
       TaskInfo info = info();
-      throw WaveInferException.of(info.status().code(), 0, info.message());
+      throw WaveInferException.of(info.status().code(), info.nativeCode(), info.message());
     }
     return event;
   }

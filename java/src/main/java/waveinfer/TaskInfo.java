@@ -11,6 +11,7 @@ package waveinfer;
  * @param queuedNs from submission to admission; 0: not admitted yet
  * @param firstTokenNs from submission to the first token; 0: none yet
  * @param message of a failed or cancelled task: what a call would have said
+ * @param nativeCode of a failed task: errno or a driver's code; 0: none
  */
 public record TaskInfo(
     State state,
@@ -20,7 +21,8 @@ public record TaskInfo(
     long answerTokens,
     long queuedNs,
     long firstTokenNs,
-    String message) {
+    String message,
+    long nativeCode) {
   static TaskInfo of(wi_task_info from) {
     return new TaskInfo(
         State.of(from.getState()),
@@ -30,7 +32,8 @@ public record TaskInfo(
         from.getAnswer_tokens(),
         from.getQueued_ns(),
         from.getFirst_token_ns(),
-        from.getMessage());
+        from.getMessage(),
+        from.getNative_code());
   }
 
   /** What a task does. */
