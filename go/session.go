@@ -281,9 +281,10 @@ func (s *Session) Fork() (*Session, error) {
 // ForkAs makes a fork under other parameters: the same tokens, keys, values and logits, read through another
 // policy or another budget, without computing the prompt again. Where the policy and what shapes its index
 // are the same, everything sealed is shared; else keys and values are copied and indexed anew. Without
-// Sampling the sampler goes on where it is.
+// Sampling the sampler goes on where it is, and a zero KVType is the session's; what else is not given is the
+// default, not the session's.
 //
-// Errors: [ErrArgument] if the KV type is not the session's; [ErrUnsupported] for an unknown policy;
+// Errors: [ErrArgument] if the KV type is another than the session's; [ErrUnsupported] for an unknown policy;
 // [ErrBudget], [ErrCancelled], [ErrBusy]; [ErrIO] and [ErrFormat] of the slow tier, as [Session.Prefill].
 func (s *Session) ForkAs(ctx context.Context, params *SessionParams) (*Session, error) {
 	return s.fork(ctx, params, func(c *call, p *C.wi_session_params, out **C.wi_session) C.wi_status {

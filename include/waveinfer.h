@@ -1028,10 +1028,11 @@ WI_API wi_status wi_session_fork(wi_session* session, wi_session** fork_out, wi_
  * another budget, without computing the prompt again. Where the policy and what shapes its index are the
  * same, everything sealed is shared; else keys and values are copied and indexed anew, as if all tokens had
  * been given to one prefill.
- *   params    as for wi_session_create; without sampling the sampler goes on where it is
+ *   params    as for wi_session_create, but that a kv_type of 0 is the session's and that without sampling the sampler
+ *             goes on where it is: of all else what is not given is the default, not the session's
  *   cancel    may be NULL
  *   fork_out  out: a new handle
- * Errors: WI_E_ARGUMENT if kv_type is not the session's; WI_E_UNSUPPORTED for an unknown policy; WI_E_BUDGET,
+ * Errors: WI_E_ARGUMENT if kv_type is another than the session's; WI_E_UNSUPPORTED for an unknown policy; WI_E_BUDGET,
  * WI_E_CANCELLED, WI_E_BUSY; WI_E_IO and WI_E_FORMAT of the slow tier, as wi_session_prefill. One thread. */
 WI_API wi_status wi_session_fork_as(wi_session* session, const wi_session_params* params, wi_cancel* cancel,
                                     wi_session** fork_out, wi_error* error);
@@ -1213,8 +1214,8 @@ typedef struct wi_task_info {
   uint64_t queued_ns;      /* from submission to admission; 0: not admitted yet */
   uint64_t first_token_ns; /* from submission to the first token; 0: none yet */
   char message[256];       /* of a failed or cancelled task: what a call would have said; NUL-terminated */
-} wi_task_info;
   int64_t native_code;     /* of a failed task: as in wi_error, errno or a driver's code; 0: none */
+} wi_task_info;
 
 /* Submits a session: the call returns at once. The first task of a runtime starts its engine, one thread.
  *   session   used by nobody else now

@@ -99,8 +99,7 @@ void check_layer(const KvStore& store, int32_t layer);
 
 // What a load was asked for, by what was saved.
 Session::Choice session_choice(const wi_session_params* params, const Backend& backend) {
-  return
-      [params, &backend](const SessionParams& saved) { return to_session_params(params, backend, &saved); };
+  return [params, &backend](const SessionParams& saved) { return to_session_params(params, backend, saved); };
 }
 KvStore::Choice kv_choice(const wi_kv_params* params, const Backend& backend) {
   return
@@ -489,7 +488,7 @@ wi_status wi_session_fork_as(wi_session* session, const wi_session_params* param
   return guard(error, [&] {
     const wi_session& of = required(session, "session");
     check_out(fork_out, "fork_out");
-    const SessionParams p = to_session_params(params, of.object->backend());
+    const SessionParams p = to_session_params(params, of.object->backend(), of.object->params().kv);
     *fork_out = new wi_session(of.object->fork_as(p, token_of(cancel)), of.model);
   });
 }

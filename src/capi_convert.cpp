@@ -21,7 +21,7 @@ void check_range(const char* name, int64_t value, int64_t least, int64_t most);
 void check_above(const char* name, float value, float least, float most);
 void check_below(const char* name, float value, float least, float most);
 void check_reserved(const char* name, int32_t value);
-DType to_kv_type(const char* name, int32_t type, const DType* saved);
+DType to_kv_type(const char* name, int32_t type, DType zero);
 const Policy* named_policy(const char* name, const Backend& backend);
 template <class T>
 T or_default(T value, T fallback) {
@@ -154,8 +154,11 @@ SamplingParams to_sampling_params(const wi_sampling_params* params) {
   return out;
 }
 
-SessionParams to_session_params(const wi_session_params* params, const Backend& backend,
-                                const SessionParams* saved) {
+namespace {
+
+// saved: what a zero stands for; null: the library's defaults, and kv_type.
+SessionParams session_params_of(const wi_session_params* params, const Backend& backend,
+                                const SessionParams* saved, DType kv_type) {
   const wi_session_params p = read_struct(params, "wi_session_params");
   const PolicyChoice policy = saved ? PolicyChoice{saved->policy, saved->policy_params} : PolicyChoice{};
   const PolicyChoice choice = to_policy(p.policy, backend, saved ? &policy : nullptr);
@@ -164,7 +167,7 @@ SessionParams to_session_params(const wi_session_params* params, const Backend& 
   SessionParams out = saved ? *saved : SessionParams{};
   out.policy = choice.policy;
   out.policy_params = choice.params;
-  out.kv = to_kv_type("wi_session_params.kv_type", p.kv_type, saved ? &saved->kv : nullptr);
+  out.kv = to_kv_type("wi_session_params.kv_type", p.kv_type, kv_type);
   out.sampling_given = p.sampling != nullptr;
   if (out.sampling_given || !saved) out.sampling = to_sampling_params(p.sampling);
   out.kv_budget_bytes = or_default(p.kv_budget_bytes, out.kv_budget_bytes);
@@ -177,6 +180,17 @@ SessionParams to_session_params(const wi_session_params* params, const Backend& 
   out.kv_fast_share = p.kv_fast_share;
   check_reserved("wi_session_params.reserved_1", p.reserved_1);
   return out;
+}
+
+}  // namespace
+
+SessionParams to_session_params(const wi_session_params* params, const Backend& backend, DType kv_type) {
+  return session_params_of(params, backend, nullptr, kv_type);
+}
+
+SessionParams to_session_params(const wi_session_params* params, const Backend& backend,
+                                const SessionParams& saved) {
+  return session_params_of(params, backend, &saved, saved.kv);
 }
 
 PrefillParams to_prefill_params(const wi_prefill_params* params) {
@@ -240,7 +254,7 @@ KvStoreParams to_kv_store_params(const wi_kv_params* params, const Backend& back
   const PolicyChoice choice = to_policy(p.policy, backend, saved ? &policy : nullptr);
   KvStoreParams out;
   out.shape = {p.layers, p.kv_heads, p.head_dim,
-               to_kv_type("wi_kv_params.kv_type", p.kv_type, saved ? &saved->shape.dtype : nullptr)};
+               to_kv_type("wi_kv_params.kv_type", p.kv_type, saved ? saved->shape.dtype : DType::f16)};
   check(out.shape.token_bytes() <= kMostTokenBytes, WI_E_ARGUMENT, "wi_kv_params asks for ",
         out.shape.token_bytes(),
         " bytes per token (layers * kv_heads * head_dim, keys and values), must be at most ",
@@ -450,6 +464,7 @@ wi_task_info to_task_info(const TaskInfo& info) {
   out.queued_ns = info.queued_ns;
   out.first_token_ns = info.first_token_ns;
   copy_utf8(info.message, out.message, sizeof out.message);
+  out.native_code = info.native_code;
   return out;
 }
 
@@ -464,7 +479,6 @@ void check_flags(const char* name, uint32_t flags, uint32_t known) {
   check((flags & ~known) == 0, WI_E_ARGUMENT, name, " is ", flags, ", and the bits ", flags & ~known,
         " mean nothing here");
 }
-  out.native_code = info.native_code;
 
 namespace {
 
@@ -487,12 +501,11 @@ void check_reserved(const char* name, int32_t value) {
   check(value == 0, WI_E_ARGUMENT, name, " is ", value, ", must be 0");
 }
 
-// saved: what 0 stands for; null: f16.
-DType to_kv_type(const char* name, int32_t type, const DType* saved) {
-  if (saved && type == 0) return *saved;
+// zero: what 0 stands for.
+DType to_kv_type(const char* name, int32_t type, DType zero) {
   switch (type) {
     case WI_KV_F16:
-      return DType::f16;
+      return zero;
     case WI_KV_BF16:
       return DType::bf16;
     case WI_KV_F32:

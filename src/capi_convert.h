@@ -17,9 +17,12 @@ namespace wi {
 Precision precision_of(const wi_model_params& p);
 bool wants_copied_weights(const wi_model_params& p);
 RuntimeParams to_runtime_params(const wi_runtime_params* params);
-// saved: what a zero stands for; null: the library's defaults.
+// kv_type: what a zero stands for there.
 SessionParams to_session_params(const wi_session_params* params, const Backend& backend,
-                                const SessionParams* saved = nullptr);
+                                DType kv_type = DType::f16);
+// Of a saved session: what a zero stands for everywhere.
+SessionParams to_session_params(const wi_session_params* params, const Backend& backend,
+                                const SessionParams& saved);
 SamplingParams to_sampling_params(const wi_sampling_params* params);
 PrefillParams to_prefill_params(const wi_prefill_params* params);
 TaskParams to_task_params(const wi_task_params* params, int32_t vocab);

@@ -154,6 +154,23 @@ void what_is_not_given_is_as_saved(void**) {
   assert_int_equal(stats_of(loaded.get()).tokens, before + 10);
 }
 
+// The way to another policy of what is loaded: its keys and values stay what they are.
+void a_fork_as_of_another_policy_has_the_sessions_kv_type(void**) {
+  const Unusual unusual;
+  const Session loaded = load(saved(read_session(kSealed, &unusual.session).get()));
+  auto policy = sized<wi_policy_params>();
+  policy.name = "full";
+  auto params = sized<wi_session_params>();
+  params.policy = &policy;
+  wi_session* fork = nullptr;
+  assert_works(wi_session_fork_as(loaded.get(), &params, nullptr, &fork, error));
+  const Session full(fork, wi_session_release);
+  assert_int_equal(decode(full.get(), 3).size(), 3);
+  params.kv_type = WI_KV_F32;
+  assert_fails(WI_E_ARGUMENT, "kv_type is f32, the session has bf16",
+               wi_session_fork_as(loaded.get(), &params, nullptr, &fork, error));
+}
+
 // Each given field alone, against what was saved: it applies, or it is a mismatch by name.
 void what_is_given_applies_or_must_match(void**) {
   const Unusual unusual;
@@ -495,6 +512,7 @@ int main() {
   world = &own;
   const CMUnitTest tests[] = {
       cmocka_unit_test(what_is_not_given_is_as_saved),
+      cmocka_unit_test(a_fork_as_of_another_policy_has_the_sessions_kv_type),
       cmocka_unit_test(what_is_given_applies_or_must_match),
       cmocka_unit_test(buffers_hold_what_files_hold),
       cmocka_unit_test(a_failing_callback_is_an_error_with_its_number),

@@ -290,9 +290,10 @@ class Session(Exclusive):
     @alone
     def fork_as(self, *, cancel: Cancel | None = None, **options: Unpack[SessionOptions]) -> Session:
         """A fork under other parameters: the same tokens, keys, values and logits, read through another policy
-        or budget, without computing the prompt again. Without sampling the sampler goes on where it is.
+        or budget, without computing the prompt again. Without sampling the sampler goes on where it is, and
+        without kv_type it is the session's; what else is not given is the default, not the session's.
 
-        Errors: ArgumentError if kv_type is not the session's; UnsupportedError for an unknown policy;
+        Errors: ArgumentError if kv_type is another than the session's; UnsupportedError for an unknown policy;
         BudgetError, CancelledError, BusyError; FileError and FormatError of the slow tier, as `prefill`.
         """
         session, arguments = self._use(), Arguments()

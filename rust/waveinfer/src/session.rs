@@ -585,10 +585,11 @@ impl SessionOptions {
     /// A fork under these options: the same tokens, keys, values and logits, read through another policy or another
     /// budget, without computing the prompt again. Where the policy and what shapes its index are the same,
     /// everything sealed is shared; else keys and values are copied and indexed anew. Without sampling the sampler
-    /// goes on where it is.
+    /// goes on where it is, and without a KV type it is the session's; what else is not given is the default, not the
+    /// session's.
     ///
     /// # Errors
-    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the KV type is not the session's;
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the KV type is another than the session's;
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for an unknown policy;
     /// [`ErrorKind::Budget`](crate::ErrorKind::Budget), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) and [`ErrorKind::Format`](crate::ErrorKind::Format) of the slow

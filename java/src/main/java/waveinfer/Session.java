@@ -343,10 +343,11 @@ public final class Session extends Handle implements Iterable<Event> {
    * A fork under other parameters: the same tokens, keys, values and logits, read through another
    * policy or another budget, without computing the prompt again.
    *
-   * @param params how; without sampling the sampler goes on where it is
+   * @param params how; without sampling the sampler goes on where it is, and without a KV type it
+   *     is the session's; what else is not given is the default, not the session's
    * @param cancel ends the call; may be null
    * @return a new one
-   * @throws WaveInferException.Argument if the KV type is not the session's
+   * @throws WaveInferException.Argument if the KV type is another than the session's
    * @throws WaveInferException.Unsupported for an unknown policy
    * @throws WaveInferException.Budget if it is too large
    * @throws WaveInferException.Io of the slow tier, as {@link #prefill(IntBuffer, PrefillParams,
