@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::string model, system, policy, kv_type = "f16", variables;
+  std::string spill, load = "mapped", precision = "fast", device = "cpu";
   int64_t threads = 0, max_tokens = 1024, kv_budget_mb = 0;
   double budget = 0;
   // What is not given is, of a conversation that is loaded, as saved.
@@ -37,6 +38,10 @@ constexpr const char* kUsage =
     "  --budget R         share of the indexed tokens that wave reads exactly (default 0.018)\n"
     "  --kv f16|bf16|f32  type of the KV cache (default f16)\n"
     "  --kv-budget MB     most memory for the KV cache (default: 80 % of what there is)\n"
+    "  --spill FOLDER     on a local disk, for what of the KV cache memory has no room for\n"
+    "  --load WHERE       weights lie: mapped (default), in the file, or copied, in memory\n"
+    "  --precision P      of the products: fast (default), high, f32 or int8 (WI_PRECISION_*)\n"
+    "  --device D         where to run: cpu (default), cuda or cuda:N\n"
     "  --temperature T    0.7; 0 takes the likeliest token\n"
     "  --top-p P          of the sampler (0.95)\n"
     "  --seed N           of the sampler (0)\n"
@@ -91,9 +96,10 @@ class Chat {
 
 Chat::Chat(const Options& options)
     : options_(options),
-      runtime_(create_runtime(static_cast<int>(options.threads), "cpu", "",
+      runtime_(create_runtime(static_cast<int>(options.threads), options.device, options.spill,
                               static_cast<uint64_t>(options.kv_budget_mb) << 20)),
-      model_(open_model(runtime_, options.model)),
+      model_(
+          open_model(runtime_, options.model, parse_load(options.load), parse_precision(options.precision))),
       interrupt_(isatty(STDIN_FILENO) ? kHowToLeave : "") {
   sampling_.temperature = static_cast<float>(options.temperature.value_or(0.7));
   sampling_.top_p = static_cast<float>(options.top_p.value_or(0.95));
@@ -295,6 +301,10 @@ bool parse_options(int argument_count, char** arguments, Options& options) {
       .text("--system", &options.system)
       .text("--policy", &options.policy)
       .text("--kv", &options.kv_type)
+      .text("--spill", &options.spill)
+      .text("--load", &options.load)
+      .text("--precision", &options.precision)
+      .text("--device", &options.device)
       .text("--variables", &options.variables)
       .number("--budget", &options.budget, 0, 1)
       .number("--temperature", &options.temperature, 0, 100)

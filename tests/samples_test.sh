@@ -230,6 +230,12 @@ chat_goes_on_where_it_was_saved() {
   printf '%s\n' "/load $work/chat.session" "What is the code name of Ruth?" | "$bin/wi_chat" "${options[@]}" 2>chat.err >second.txt ||
     broken "wi_chat with /load failed"
   cmp <(tail -n 1 whole.txt) <(tail -n 1 second.txt) || broken "the answer after /load differs"
+  printf '%s\n' "/load $work/chat.session" "What is the code name of Ruth?" |
+    "$bin/wi_chat" "${options[@]}" --load copied --spill "$work" --device cpu --precision fast 2>chat.err >elsewhere.txt ||
+    broken "wi_chat with weights in memory and a slow tier failed"
+  cmp <(tail -n 1 whole.txt) <(tail -n 1 elsewhere.txt) || broken "where weights and KV cache lie changes the answer"
+  fails "must be mapped or copied" "$bin/wi_chat" --model "$model" --load lost
+  fails "device" "$bin/wi_chat" --model "$model" --device abacus
   printf '/load %s/absent\n' "$work" >absent.txt
   "$bin/wi_chat" "${options[@]}" <absent.txt >/dev/null 2>stderr.txt && broken "a file that is not there was loaded"
   one_line_with "absent" wi_chat

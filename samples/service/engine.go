@@ -29,6 +29,7 @@ type engine struct {
 
 func openEngine(ctx context.Context, o options, metrics *metrics) (*engine, error) {
 	runtime, err := waveinfer.NewRuntime(&waveinfer.RuntimeParams{
+		Device:        o.device,
 		Threads:       o.threads,
 		KVBudgetBytes: uint64(o.kvBudget),
 		SpillFolder:   o.spill,
@@ -37,7 +38,7 @@ func openEngine(ctx context.Context, o options, metrics *metrics) (*engine, erro
 	if err != nil {
 		return nil, err
 	}
-	model, err := runtime.Open(ctx, o.model, nil)
+	model, err := runtime.Open(ctx, o.model, &waveinfer.ModelParams{Weights: o.weights})
 	if err != nil {
 		runtime.Close()
 		return nil, err

@@ -33,11 +33,13 @@ type options struct {
 	policy        string
 	sparseRead    int
 	spill         string
+	device        string
+	weights       waveinfer.Weights
 	log           slog.Level
 }
 
 func parseOptions(arguments []string, messages io.Writer) (options, error) {
-	o := options{documents: defaultFolder(), documentBytes: 64 << 20}
+	o := options{documents: defaultFolder(), documentBytes: 64 << 20, weights: waveinfer.WeightsCopied}
 	set := flag.NewFlagSet("service", flag.ContinueOnError)
 	set.SetOutput(messages)
 	set.StringVar(&o.model, "model", "", "`file` (.gguf) or folder of the model; required")
@@ -61,11 +63,27 @@ func parseOptions(arguments []string, messages io.Writer) (options, error) {
 	set.StringVar(&o.policy, "policy", "", "wave or full (default wave)")
 	set.IntVar(&o.sparseRead, "sparse-read", 0, "questions of at most so many `tokens` read their document through the index")
 	set.StringVar(&o.spill, "spill", "", "`folder` on a local disk for keys and values that memory has no room for")
+	set.StringVar(&o.device, "device", "cpu", "`name` of what it runs on: cpu, cuda or cuda:1")
+	set.Func("load", "`where` weights lie: copied, in memory, or mapped, in the file, which must then not change (default copied)", o.setWeights)
 	set.TextVar(&o.log, "log", slog.LevelInfo, "`level` of what is logged: debug, info, warn or error")
 	if err := set.Parse(arguments); err != nil {
 		return o, err
 	}
 	return o, o.check(set.Args())
+}
+
+// setWeights understands what wi_ask --load does. The default is another one: whoever puts a new file in the place of a
+// served one may cut it short, which ends a process that has it mapped.
+func (o *options) setWeights(where string) error {
+	switch where {
+	case "copied":
+		o.weights = waveinfer.WeightsCopied
+	case "mapped":
+		o.weights = waveinfer.WeightsMapped
+	default:
+		return fmt.Errorf("%q is neither copied nor mapped", where)
+	}
+	return nil
 }
 
 func (o *options) check(rest []string) error {

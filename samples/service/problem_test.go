@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"waveinfer"
 )
 
 // with is a request that is right but for these fields.
@@ -270,15 +272,43 @@ func TestARequestThatBreaksOffIsForgotten(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	for _, wrong := range [][]string{{}, {"--model", "x", "y"}, {"--model", "x", "--parallel", "0"},
 		{"--model", "x", "--kv-budget", "8X"}, {"--model", "x", "--kv-budget", ""}, {"--unknown"},
-		{"--model", "x", "--queue-time", "-1s"}, {"--model", "x", "--grace", "-1s"}} {
+		{"--model", "x", "--queue-time", "-1s"}, {"--model", "x", "--grace", "-1s"},
+		{"--model", "x", "--load", "lost"}} {
 		if _, err := parseOptions(wrong, io.Discard); err == nil {
 			t.Errorf("%q is taken", wrong)
 		}
 	}
 	o, err := parseOptions([]string{"--model", "/a/b.gguf", "--kv-budget", "8G"}, io.Discard)
-	if err != nil || o.name != "b" || o.kvBudget != 8<<30 {
+	if err != nil || o.name != "b" || o.kvBudget != 8<<30 || o.weights != waveinfer.WeightsCopied {
 		t.Errorf("%+v, %v", o, err)
 	}
+	if o, err = parseOptions([]string{"--model", "x", "--load", "mapped"}, io.Discard); err != nil || o.weights != waveinfer.WeightsMapped {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestADeviceThatIsNotThereIsAnError(t *testing.T) {
+	o, _ := parseOptions([]string{"--model", modelPath, "--documents", t.TempDir(), "--device", "abacus"}, io.Discard)
+	if _, err := newService(context.Background(), o); err == nil || !strings.Contains(err.Error(), "abacus") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// A new model may be written over the file of the one that is served.
+func TestTheModelsFileMayGo(t *testing.T) {
+	whole, err := os.ReadFile(modelPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, func(o *options) { o.model = path })
+	if err := os.Truncate(path, 4096); err != nil {
+		t.Fatal(err)
+	}
+	r.post("/v1/chat/completions", chatAbout(fact, question))
 }
 
 func TestAStopOfNoBytesIsSaidToHaveNone(t *testing.T) {
