@@ -16,7 +16,7 @@ type Token int32
 // KVType is the type of stored keys and values. Scores, sums and merges are float32 with all of them.
 type KVType int32
 
-// The types of stored keys and values.
+// The types of stored keys and values. When a session or a store is loaded, KVF16, which is zero, means as saved.
 const (
 	KVF16  KVType = C.WI_KV_F16 // the default
 	KVBF16 KVType = C.WI_KV_BF16

@@ -219,8 +219,10 @@ typedef struct wi_runtime_params {
    * (kv_fast_share, spill_bytes, statistics): the device reads it there, and has copies of what "wave" looks up again
    * and again in frames of its own memory. The device is used in its primary context; the context that is current to a
    * host's thread is so again when a call returns.
-   * Policies are "wave", without target_mass, and "full"; there is no spill_folder and no wi_kv yet, and weights are
-   * f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K. What else is asked for is WI_E_UNSUPPORTED, by name. */
+   * Policies are "wave", without target_mass, and "full", not "streaming" and "blocks"; there is no spill_folder and no
+   * wi_kv yet. Weights are f32, f16, bf16, q8_0, q4_0, q4_K, q5_K or q6_K, of models with a head_dim of at most 256,
+   * hidden and ffn that are multiples of 8, and at most 64 query heads for each KV head. What else is asked for is
+   * WI_E_UNSUPPORTED, by name. */
   const char* device;
   /* Most bytes that KV, indexes and tails of all sessions and KV stores together may take; weights and
    * scratch do not count. 0: 80 % of the memory this process may use; of a device, see there. */
@@ -404,9 +406,10 @@ typedef struct wi_writer {
  * F32. At these three decoding is always in f32, and f32 weights are too.
  * INT8, since 0.2: by quantised weights, decoding as well as prefill multiplies in integers, each 32 numbers of
  * a row rounded to 8 bits under a scale of their own, much as llama.cpp does on processors; logits are off by
- * 1 % of their spread. A step of many sessions takes two thirds of FAST's time (VNNI; on AVX2 three quarters),
- * prompts 80 to 85 % (VNNI) or 70 to 75 % (AVX2); by q8_0 on AVX2 both take a little more than FAST's. It uses no
- * tiles of AMX: there such steps take FAST's time, prompts twice as much. A row's products are the same bits in
+ * 1 % of their spread. A step of 16 sessions of 16K tokens takes 78 % (q4_K) to 88 % (q8_0) of FAST's time (VNNI), its
+ * products by weights 66 to 79 %; on AVX2 those by q4_K and q6_K take two thirds. Prompts take 80 to 85 % (VNNI) or
+ * 70 to 75 % (AVX2). By q8_0 on AVX2 products and prompts take a little more than FAST's time. It uses no tiles of
+ * AMX: there steps of many sessions take FAST's time, prompts twice as much. A row's products are the same bits in
  * prefill, in decoding and in any batch. By weights that are not quantised, and in attention, as FAST. */
 enum wi_precision {
   WI_PRECISION_FAST = 0,
@@ -421,8 +424,8 @@ enum wi_precision {
  * this process alone, on huge pages where allowed, until the model and its sessions are released. Opening
  * reads the whole file, on the calling thread, and closes it; what becomes of it then does not matter, and
  * decode steps that wait for weights take 5 to 10 % less. Where vectors are of 512 bits, weights of q8_0, q4_0,
- * q4_1, q5_0 and q5_1 are kept in the order in which they are multiplied, and steps of many sessions take up to a
- * quarter less. Neither counts against kv_budget_bytes. */
+ * q4_1, q5_0 and q5_1 are kept in the order in which they are multiplied: a step of 16 sessions of 16K tokens takes
+ * 5 to 8 % less with q8_0, its products by weights 13 to 16 %. Neither counts against kv_budget_bytes. */
 enum wi_weights { WI_WEIGHTS_MAPPED = 0, WI_WEIGHTS_COPIED = 1 };
 
 typedef struct wi_model_params {
@@ -1037,23 +1040,24 @@ WI_API wi_status wi_session_fork(wi_session* session, wi_session** fork_out, wi_
 WI_API wi_status wi_session_fork_as(wi_session* session, const wi_session_params* params, wi_cancel* cancel,
                                     wi_session** fork_out, wi_error* error);
 
-/* Cuts the session back to its first `tokens` tokens; nothing, if it has no more. The new last one is pending: its logits are computed by
- * the next call that needs them, and exactly if it is a token of a prompt. Where the last prefill ended, and anywhere in
- * the answer behind it, the session is as it was then: the same logits, bit for bit, and the same segments, so that
- * another answer starts where the first one did; in a fork too, and after a load of what this version or a later one
- * saved. (The sampler goes on where it is; wi_session_set_sampling starts it anew.) What events still held back of a
- * text is dropped. Within a prompt the logits are those bits but for rounding: a token by itself is computed otherwise
- * than in a chunk. A segment that is cut there keeps its clusters as far as they go, and at least the local_window
- * tokens before the cut are recent tokens again: that copies the segment, at most segment_tokens tokens, and looks for
- * no clusters.
+/* Cuts the session back to its first `tokens` tokens; nothing, if it has exactly so many. The new last one is pending:
+ * its logits are computed by the next call that needs them, and exactly if it is a token of a prompt. Where the last
+ * prefill ended, and anywhere in the answer behind it, the session is as it was then: the same logits, bit for bit, and
+ * the same segments, so that another answer starts where the first one did; in a fork too, and after a load of what
+ * this version or a later one saved. (The sampler goes on where it is; wi_session_set_sampling starts it anew.) What
+ * events still held back of a text is dropped. Within a prompt the logits are those bits but for rounding: a token by
+ * itself is computed otherwise than in a chunk. A segment that is cut there keeps its clusters as far as they go, and
+ * at least the local_window tokens before the cut are recent tokens again: that copies the segment, at most
+ * segment_tokens tokens, and looks for no clusters.
  *
  * An editor keeps a session of the whole file. When the cursor settles: fork it, and truncate the fork at the
  * cursor. At each keystroke: fork that one, which takes microseconds, and prefill what was typed, and what
  * comes after the cursor if the model is to read it. This costs computing these tokens, and clustering them
  * and at most 64 and a local_window before them.
  *   tokens  at most the session's
- * Errors: WI_E_BUDGET, WI_E_MEMORY (for a moment a cut segment and what is left of it are both held); WI_E_IO and
- * WI_E_FORMAT of the slow tier, as wi_session_prefill; the session is as it was. WI_E_BUSY. One thread. */
+ * Errors: WI_E_ARGUMENT for more tokens than it has; WI_E_BUDGET, WI_E_MEMORY (for a moment a cut segment and what is
+ * left of it are both held); WI_E_IO and WI_E_FORMAT of the slow tier, as wi_session_prefill; the session is as it was.
+ * WI_E_BUSY. One thread. */
 WI_API wi_status wi_session_truncate(wi_session* session, uint64_t tokens, wi_error* error);
 
 /* Writes the session to a file: tokens, KV, index, sampler, parameters; checksummed. The file appears whole

@@ -261,7 +261,8 @@ class Model(Owner):
         """Reads a session back that `Session.save` wrote. What options leave out is as saved; what shapes the
         stored keys and values must be as saved. As zero means "as saved", "none" is written so:
         kv_budget_bytes=UNLIMITED; sparse_read_tokens and a policy's local_window, estimation, target_mass and
-        repeats negative.
+        repeats negative. Sampling is taken whole, and its random numbers start from its seed; without it the saved
+        sampler goes on where it was.
 
         In a runtime with a spill folder keys and values stay in the file, which may be renamed and removed.
         Errors: FileError, FormatError, UnsupportedError, MismatchError for another model or other parameters,

@@ -94,7 +94,7 @@ class KvType(enum.IntEnum):
     """Type of stored keys and values."""
 
     F16 = 0
-    """IEEE half precision, 2 bytes."""
+    """IEEE half precision, 2 bytes; when a session or a store is loaded: as saved."""
     BF16 = 1
     """The upper half of an f32, 2 bytes."""
     F32 = 2

@@ -478,7 +478,7 @@ impl SessionOptions {
         Self::default()
     }
 
-    /// Type of stored keys and values. Default: f16.
+    /// Type of stored keys and values. Default: f16, or as saved when a session is loaded, for which f16 stands.
     pub fn kv_type(mut self, kv_type: KvType) -> Self {
         self.kv_type = kv_type;
         self
@@ -671,7 +671,7 @@ impl SessionOptions {
 #[repr(i32)]
 #[non_exhaustive]
 pub enum KvType {
-    /// 16 bits, 11 of them significant.
+    /// 16 bits, 11 of them significant. When a session or a store is loaded: as saved, also where it is set.
     #[default]
     F16 = WI_KV_F16,
     /// 16 bits, 8 of them significant, with the range of f32.

@@ -297,12 +297,20 @@ public final class Model extends Handle {
   }
 
   /**
-   * Reads a session back. In a runtime with a slow tier its sealed keys and values stay in the
-   * file, which may be renamed, removed or replaced, but not written into.
+   * Reads a session back. What params do not set, or set to zero, is as it was saved: policy and
+   * each of its parameters, KV type, budget, sparse-read tokens, prefix reuse, sampler. What is set
+   * must be as saved where it shapes what is stored (KV type, the policy's name, segment tokens,
+   * decode segment tokens, tokens per centroid, k-means iterations), and applies where it does not.
+   * As zero means "as saved", "none" is written so: a KV budget of -1; sparse-read tokens, and the
+   * policy's local window, estimation, target mass and repeats, negative. Sampling is taken whole,
+   * and its random numbers start from its seed; without it the saved sampler goes on where it was.
+   * To read a session through another policy, load it and call {@link Session#forkAs}.
+   *
+   * <p>In a runtime with a slow tier its sealed keys and values stay in the file, which may be
+   * renamed, removed or replaced, but not written into.
    *
    * @param path a regular file
-   * @param params null: all as saved; what is given must be as saved where it shapes what is stored
-   *     (KV type, the policy's name and segments), and applies where it does not
+   * @param params null: all as saved
    * @param cancel ends the call; may be null
    * @return a new one
    * @throws WaveInferException.Io if the file cannot be read

@@ -114,7 +114,8 @@ public final class PolicyParams {
    * Instead of a fixed budget: read clusters until the estimated share of attention mass that is
    * covered exactly reaches this.
    *
-   * @param targetMass in [0, 1); 0: fixed budget
+   * @param targetMass in [0, 1), or negative; 0: fixed budget, or as saved when a session is
+   *     loaded; negative: fixed budget, whatever was saved
    * @return this
    */
   public PolicyParams targetMass(float targetMass) {

@@ -19,7 +19,8 @@ public final class SessionParams {
   /**
    * Type of stored keys and values.
    *
-   * @param kvType the type
+   * @param kvType the type; when a session is loaded, {@link KvType#F16} is as saved, for it is
+   *     what is there when nothing is set
    * @return this
    */
   public SessionParams kvType(KvType kvType) {
@@ -41,7 +42,8 @@ public final class SessionParams {
   /**
    * How tokens are picked.
    *
-   * @param sampling null: greedy; of a fork or a loaded session: the sampler goes on where it was
+   * @param sampling null: greedy; of a fork or a loaded session: the sampler goes on where it was,
+   *     while one that is given is taken whole, and its random numbers start from its seed
    * @return this
    */
   public SessionParams sampling(SamplingParams sampling) {
