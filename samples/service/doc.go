@@ -64,6 +64,8 @@
 // Prometheus, /healthz for a load balancer. After SIGTERM there are no new requests, running ones have --grace to
 // end, and documents that are not yet saved are.
 //
+// Weights are in memory, so that what becomes of the model's file does not matter; --load mapped leaves them in it.
+//
 // It listens on this machine only unless told otherwise, and knows no users: put a proxy with TLS and keys in
 // front of it. One on the same machine that passes on the name it was asked by is told of by --host.
 //
