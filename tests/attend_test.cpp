@@ -3,7 +3,7 @@
 #include "test.h"
 #include "tests/support/counted_stream.h"
 #include "tests/support/edged.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 
 namespace {
 

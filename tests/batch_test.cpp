@@ -4,7 +4,7 @@
 
 #include "src/pipeline/attention.h"
 #include "src/session.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
 #include "tests/support/runtime.h"
@@ -13,7 +13,7 @@ using namespace wi;
 
 namespace {
 
-constexpr size_t kSessions = test::emulated_or(18, 64);
+constexpr size_t kSessions = test::slow_or(18, 64);
 
 // KV in f32 holds every bit that a step computed.
 SessionParams session_params(const std::shared_ptr<Runtime>& runtime, const char* policy,
@@ -40,7 +40,7 @@ void compare(DType type, Precision precision) {
   auto runtime = test::create_runtime(runtime_params);
   test::ModelShape shape;
   shape.name = "batch";
-  shape.layers = test::emulated_or(2, 3);
+  shape.layers = test::slow_or(2, 3);
   shape.hidden = shape.ffn = 256;
   shape.query_heads = 4;
   shape.kv_heads = 2;

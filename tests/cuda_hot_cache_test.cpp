@@ -11,7 +11,7 @@
 
 #include "src/buffer/hot_page_cache.h"
 #include "tests/support/device_world.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 
 using namespace wi;
 using namespace wi::test;
@@ -87,7 +87,7 @@ void a_cache_changes_no_bit(void**) {
   const Shape shapes[] = {{"wave", DType::f16, DType::f16, 2},
                           {"wave", DType::f16, DType::f32, 1},
                           {"full", DType::f16, DType::bf16, 2}};
-  for (const Shape& shape : std::span(shapes).first(emulated_or(1u, 3u))) {
+  for (const Shape& shape : std::span(shapes).first(few_or(1u, 3u))) {
     World fast(cuda_backend(), shape);
     const Life wanted = life(fast);
     assert_int_equal(wanted.misses, 0);

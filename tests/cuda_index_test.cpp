@@ -9,7 +9,7 @@
 #include "src/workspace.h"
 #include "tests/cuda_emulation/traffic.h"
 #include "tests/support/device_world.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 
 using namespace wi;
 using namespace wi::test;
@@ -244,7 +244,7 @@ void a_launch_that_is_refused_changes_no_session(void**) {
   const auto segments = expected->sequence().segments();
   assert_true(!segments.empty());
   int refused = 0, made_when_due = 0;
-  for (uint64_t nth = 0; nth < most; nth += emulated_or<uint64_t>(60, 24)) {
+  for (uint64_t nth = 0; nth < most; nth += few_or<uint64_t>(60, 24)) {
     const auto session = world.session();
     session->prefill(prompt(40), {}, nullptr);
     counted = 0;
@@ -313,7 +313,7 @@ void a_chunk_that_is_given_up_leaves_nothing_of_its_segment(void**) {
 }
 
 void a_fault_beside_a_chunk_loses_the_device_and_no_token(void**) {
-  for (int64_t nth = 1; nth < 130; nth += emulated_or(60, 30)) {
+  for (int64_t nth = 1; nth < 130; nth += few_or(60, 30)) {
     cuda_emulation::reset(test::seed());
     World world(cuda_backend());
     const auto session = world.session();

@@ -9,7 +9,7 @@
 #include "src/memory_plan.h"
 #include "src/pipeline/pinned_past.h"
 #include "tests/support/device_world.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/folder.h"
 
 using namespace wi;
@@ -53,7 +53,7 @@ void where_keys_and_values_are_changes_no_bit(void**) {
   const Shape shapes[] = {{"wave", DType::f16, DType::f16, 2},
                           {"wave", DType::f16, DType::f32, 1},
                           {"full", DType::f16, DType::bf16, 2}};
-  for (const Shape& shape : std::span(shapes).first(emulated_or(1u, 3u))) {
+  for (const Shape& shape : std::span(shapes).first(few_or(1u, 3u))) {
     World fast(cuda_backend(), shape);
     const std::vector<float> wanted = life(fast);
     assert_int_equal(fast.runtime->buffer->stats().slow_bytes, 0);
@@ -85,7 +85,7 @@ void a_session_says_what_of_it_is_where(void**) {
 
 // A budget for what must be in the device's memory, and not for all of it.
 void a_session_outgrows_the_devices_budget(void**) {
-  const std::vector<int32_t> ids = prompt(emulated_or(900u, 1500u));
+  const std::vector<int32_t> ids = prompt(few_or(900u, 1500u));
   const Shape small{"wave", DType::f16, DType::f32, 2};
   World wide(cuda_backend(), small);
   const wi_memory_plan plan = plan_memory(*wide.runtime, *wide.model, wide.session_params, ids.size() + 10);
@@ -298,7 +298,7 @@ void pinned_sessions_are_saved_and_loaded_anywhere(void**) {
 // A past of several parts, each fetched while the one before it is attended to, whatever order streams run in.
 void a_pinned_past_is_attended_to_part_by_part(void**) {
   constexpr int64_t kPart = kChunkKeyStep;
-  for (uint64_t salt = 0; salt < emulated_or(1u, 2u); ++salt) {
+  for (uint64_t salt = 0; salt < few_or(1u, 2u); ++salt) {
     cuda_emulation::reset(seed() + salt);
     World world(cuda_backend(), {"full", DType::f16, DType::f16, 2});
     const auto session = world.session();

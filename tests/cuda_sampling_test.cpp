@@ -9,7 +9,7 @@
 #include "src/sampling/logprob.h"
 #include "src/sampling/sampler.h"
 #include "tests/support/device_memory.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 
 using namespace wi;
@@ -109,7 +109,7 @@ void check_rows(DeviceStream& stream, size_t rows, size_t vocab, std::mt19937_64
 }
 
 void picks_the_token_that_the_cpu_picks(void**) {
-  const uint64_t shapes = emulated_or(40u, 250u);
+  const uint64_t shapes = few_or(40u, 250u);
   for (uint64_t shape = 0; shape < shapes; ++shape) {
     std::mt19937_64 random(seed() * 1000 + shape);
     cuda_emulation::reset(random());
@@ -129,7 +129,7 @@ void picks_of_large_vocabularies_as_the_cpu(void**) {
     cuda_emulation::reset(random());
     {
       DeviceStream stream;
-      check_rows(stream, emulated_or(2u, 5u), vocab, random);
+      check_rows(stream, few_or(2u, 5u), vocab, random);
     }
     assert_string_equal(cuda_emulation::report().c_str(), "");
   }
@@ -142,7 +142,7 @@ void picks_of_the_largest_vocabulary_as_the_cpu(void**) {
   settings[1].top_p = 0.5f;
   settings[2].top_k = kMostWeighed / 2, settings[2].top_p = 0.999f;
   SamplerScratch scratch;
-  for (SamplingParams& params : std::span(settings).last(emulated_or(1u, 3u))) {
+  for (SamplingParams& params : std::span(settings).last(few_or(1u, 3u))) {
     params.temperature = 1;
     params.seed = seed();
     DeviceStream stream;
@@ -186,7 +186,7 @@ void draws_what_the_cpu_draws_from_what_is_left(void**) {
 void weights_are_the_cpus_to_the_bit(void**) {
   std::mt19937_64 random(seed());
   Logits others = {0, -0.0f, kNan, -kInf, -3e38f, -29.2f, -29.0f, -31, -1e-30f, -1e-42f};
-  const size_t count = emulated_or(60u, 300u);
+  const size_t count = few_or(60u, 300u);
   while (others.size() < count) others.push_back(-std::uniform_real_distribution<float>(0, 32)(random));
   std::vector<Logits> rows;
   for (const float other : others) rows.push_back({0, other});

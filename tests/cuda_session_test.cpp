@@ -13,7 +13,7 @@
 #include "src/sampling/logprob.h"
 #include "src/workspace.h"
 #include "tests/support/device_world.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/folder.h"
 
 using namespace wi;
@@ -152,7 +152,7 @@ void tokens_are_the_cpu_samplers_from_the_devices_logits(void**) {
   }
   std::vector<Event> events(all.size());
   SamplerScratch scratch;
-  for (int step = 0; step < emulated_or(3, 8); ++step) {
+  for (int step = 0; step < few_or(3, 8); ++step) {
     std::vector<Sampler::Choice> wanted;
     std::vector<float> logprobs;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -218,7 +218,7 @@ void a_step_that_fails_leaves_the_random_numbers_where_they_were(void**) {
   session->decode(nullptr);
   const std::vector<int32_t> wanted = answer(*session->fork(), 4);
   int refused = 0;
-  for (int64_t nth = 0;; nth += emulated_or(7, 1)) {
+  for (int64_t nth = 0;; nth += few_or(7, 1)) {
     const auto fork = session->fork();
     cuda_emulation::refuse_launch(nth);
     const wi_status status = status_of([&] { fork->decode(nullptr); });
@@ -228,7 +228,7 @@ void a_step_that_fails_leaves_the_random_numbers_where_they_were(void**) {
     ++refused;
     assert_true(answer(*fork, 4) == wanted);
   }
-  assert_true(refused >= emulated_or(4, 20));
+  assert_true(refused >= few_or(4, 20));
 }
 
 void what_picking_takes_is_in_the_plan(void**) {
@@ -286,9 +286,9 @@ void a_device_lets_others_in_while_it_reads_a_chunk(void**) {
     float fast_share;  // the past in one piece, and in parts
   } cases[] = {{cuda_backend(), 0}, {cuda_backend(), 0.3f}, {quick_backend(), 0}};
   for (const auto& [backend, fast_share] : cases) {
-    World device(backend, {.fast_share = fast_share, .layers = 6});
+    World device(backend, {.fast_share = fast_share, .layers = 4});
     const auto reads = [&](Session& session, Breaks* breaks) {
-      session.prefill(prompt(300), {}, nullptr);
+      session.prefill(prompt(150), {}, nullptr);
       leave_the_device(device, session);
       PrefillParams params;
       params.breaks = breaks;
@@ -548,7 +548,7 @@ void a_context_that_is_gone_is_a_device_that_is_lost(void**) {
 
 void a_fault_of_any_kernel_loses_the_device_and_not_the_process(void**) {
   // Of two tokens' steps and what follows each: every other launch of a step, and some of the next one's.
-  for (int64_t nth = 0; nth < 120; nth += nth == 0 ? 1 : nth < 60 ? emulated_or(16, 2) : 17) {
+  for (int64_t nth = 0; nth < 120; nth += nth == 0 ? 1 : nth < 60 ? few_or(16, 2) : 17) {
     cuda_emulation::reset(test::seed());
     World device(cuda_backend()), cpu(cpu_backend());
     const auto session = device.session(), beside = cpu.session();

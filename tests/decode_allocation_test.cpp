@@ -5,7 +5,7 @@
 
 #include "src/session.h"
 #include "tests/support/allocations.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/random_model.h"
 #include "tests/test.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 // Steps that open no new block and seal nothing: position 64 k + 4 + 2 up to a block's end.
 constexpr int kWarmUp = 8, kSteps = 40;
-constexpr size_t kPrompt = 4 + 64 * test::emulated_or(9, 20) + 2;
+constexpr size_t kPrompt = 4 + 64 * test::few_or(9, 20) + 2;
 
 int64_t allocations_of_a_run(const std::shared_ptr<const Model>& model, const char* policy, size_t batch_size,
                              float target_mass, const SamplingParams& sampling) {

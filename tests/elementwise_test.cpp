@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "tests/support/counted_stream.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 
 using namespace wi;
@@ -83,7 +83,7 @@ std::vector<float> awkward_floats() {
                             1.00390625f,
                             1.01171875f};
   std::mt19937_64 random(seed());
-  for (int i = 0; i < emulated_or(1000, 20000); i++) {
+  for (int i = 0; i < few_or(1000, 20000); i++) {
     const uint32_t bits = static_cast<uint32_t>(random());
     float value;
     std::memcpy(&value, &bits, 4);
@@ -279,7 +279,7 @@ void swiglu_matches_f64(void**) {
   on_every_target([] {
     std::mt19937_64 random(seed());
     for (size_t count :
-         {size_t{0}, size_t{1}, size_t{15}, size_t{100}, emulated_or(size_t{4000}, size_t{40000})}) {
+         {size_t{0}, size_t{1}, size_t{15}, size_t{100}, few_or(size_t{4000}, size_t{40000})}) {
       std::vector<float> gate = random_floats(count, random);
       const std::vector<float> up = random_floats(count, random);
       for (float& value : gate) value *= 8;

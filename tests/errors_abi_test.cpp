@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
-#include "support/emulated.h"
+#include "support/fewer.h"
 #include "support/folder.h"
 
 namespace {
@@ -510,7 +510,7 @@ void a_session_stays_within_its_budget(void**) {
   auto info = sized<wi_model_info>();
   assert_works(wi_model_get_info(world->model.get(), &info, error));
   auto params = sized<wi_session_params>();
-  constexpr size_t kFits = emulated_or(300, 1000);
+  constexpr size_t kFits = few_or(300, 1000);
   params.kv_budget_bytes = info.kv_bytes_per_token * kFits;
   Session session = read_session(kFits / 2, &params);
   const Snapshot before = snapshot(session.get());
@@ -523,7 +523,7 @@ void a_session_stays_within_its_budget(void**) {
 
 void a_runtime_stays_within_its_budget(void**) {
   auto params = sized<wi_runtime_params>();
-  params.kv_budget_bytes = emulated_or(4, 8) << 20;
+  params.kv_budget_bytes = few_or(4, 8) << 20;
   Runtime runtime = create_runtime(&params);
   Model model = open_sample_model(runtime.get());
   auto info = sized<wi_model_info>();
@@ -623,10 +623,10 @@ void opening_without_memory_leaves_nothing_behind(void**) {
 
 void handles_may_be_released_in_any_order(void**) {
   std::vector<int> order = {0, 1, 2, 3, 4};
-  const std::vector<int32_t> tokens = some_tokens(emulated_or(6, 70));
+  const std::vector<int32_t> tokens = some_tokens(few_or(6, 70));
   const auto next = [&] {
     bool is_there = true;
-    for (int i = 0; is_there && i < emulated_or(7, 1); ++i)
+    for (int i = 0; is_there && i < few_or(7, 1); ++i)
       is_there = std::next_permutation(order.begin(), order.end());
     return is_there;
   };
@@ -807,7 +807,7 @@ void a_signal_handler_may_cancel(void**) {
   action.sa_handler = [](int) { wi_cancel_trigger(cancelled_by_signal); };
   assert_int_equal(sigaction(SIGUSR1, &action, &old), 0);
   const std::vector<int32_t> tokens = some_tokens(60000);
-  for (int round = 0; round < emulated_or(1, 5); ++round) {
+  for (int round = 0; round < few_or(1, 5); ++round) {
     Meeting meeting;
     meeting.go_on = true;
     auto params = sized<wi_prefill_params>();
@@ -864,7 +864,7 @@ void cancelling_from_another_thread_loses_nothing(void**) {
 
 // A loop leaves out tasks while the token has fired; a call that then found it usable again would go on without them.
 void a_token_that_is_reset_cancels_what_was_running(void**) {
-  Session alone = read_session(emulated_or(50, 500)), session = fork(alone.get());
+  Session alone = read_session(few_or(50, 500)), session = fork(alone.get());
   Cancel cancel = create_cancel();
   std::atomic<bool> done{false}, rest{false};
   std::thread other([&] {
@@ -878,7 +878,7 @@ void a_token_that_is_reset_cancels_what_was_running(void**) {
   int wrong = 0, cancelled = 0;
   uint64_t count = 0;
   std::vector<float> wanted(256 << 10), got(wanted.size());
-  for (int i = 0; i < emulated_or(20, 200); ++i) {
+  for (int i = 0; i < few_or(20, 200); ++i) {
     auto event = sized<wi_event>();
     for (wi_session* one : {alone.get(), session.get()})
       assert_works(wi_session_accept(one, i % 100, nullptr, &event, error));

@@ -9,7 +9,7 @@
 #include "src/prefill.h"
 #include "src/session.h"
 #include "src/workspace.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
 #include "tests/support/runtime.h"
@@ -107,7 +107,7 @@ void attend_chunk_seen(const Stream& stream, const AttendChunkArgs& args) {
 // As chunks of a piece's size would be, none of them of a few rows.
 void a_long_chunk_is_computed_in_pieces(void**) {
   constexpr int64_t kPiece = 8192, kRows = kPiece + 300;
-  const auto model = model_of(test::emulated_or(64, 4096));
+  const auto model = model_of(test::few_or(64, 4096));
   const auto vocab = static_cast<size_t>(model->config.vocab);
   std::vector<int32_t> ids(kRows);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % 10);
@@ -139,7 +139,7 @@ void a_long_chunk_is_computed_in_pieces(void**) {
     return logits;
   };
   for (const PrefillLogits wanted : {PrefillLogits::last, PrefillLogits::all}) {
-    if (test::kEmulated && wanted == PrefillLogits::all) break;
+    if (test::kFew && wanted == PrefillLogits::all) break;
     const std::vector<float> whole = read({kRows}, wanted);
     assert_int_equal(seen.most_rows, kPiece);
     assert_true(test::same_bits(whole, read({kPiece, kRows - kPiece}, wanted)));

@@ -4,7 +4,7 @@
 
 #include "tests/support/counted_stream.h"
 #include "tests/support/edged.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 
 using namespace wi;

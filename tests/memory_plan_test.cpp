@@ -10,7 +10,7 @@
 #include "support/folder.h"
 #include "support/random_model.h"
 #include "test.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/policies.h"
 #include "tests/support/runtime.h"
 
@@ -51,7 +51,9 @@ void plan_agrees_with_a_session_that_is_made(void**) {
   for (const char* policy : test::policies()) {
     for (const auto& params :
          {params_of(policy, 1024, 256, 64, DType::f16), params_of(policy, 512, 1024, 0, DType::f32)}) {
-      for (uint64_t count : test::some_of<uint64_t>({0, 1, 4, 5, 68, 69, 600, 1023, 2200, 3000, 5000})) {
+      for (uint64_t count : test::kSlowed
+                                ? std::vector<uint64_t>{0, 69, 5000}
+                                : std::vector<uint64_t>{0, 1, 4, 5, 68, 69, 600, 1023, 2200, 3000, 5000}) {
         const auto runtime = small_runtime();
         const auto session = Session::create(runtime, small_model(), params);
         const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, count);
@@ -100,11 +102,11 @@ void plan_agrees_where_windows_slide(void**) {
 void a_plan_is_enough_for_a_task_of_any_length(void**) {
   std::mt19937_64 random(test::seed());
   const auto below = [&](uint64_t end) { return random() % end; };
-  for (int i = 0; i < test::emulated_or(1, 12); ++i) {
+  for (int i = 0; i < test::slow_or(1, 12); ++i) {
     const int32_t segment = 64 << below(8), unit = 64 << below(4), window = below(2) ? 64 : 700;
     const SessionParams params =
         params_of(below(2) ? "wave" : "full", segment, std::min(unit, segment), window, DType::f16);
-    const uint64_t most = 2100 + below(test::emulated_or(400, 10000)), answer = below(2) ? 1 : below(700);
+    const uint64_t most = 2100 + below(test::slow_or(400, 10000)), answer = below(2) ? 1 : below(700);
     const auto runtime = small_runtime();
     const wi_memory_plan plan = plan_memory(*runtime, *small_model(), params, most);
     const auto session = Session::create(runtime, small_model(), params);
@@ -126,7 +128,7 @@ void a_plan_is_enough_for_a_task_of_any_length(void**) {
 void a_later_task_takes_no_more_than_is_planned_for_it(void**) {
   std::mt19937_64 random(test::seed());
   const auto below = [&](uint64_t end) { return random() % end; };
-  for (int i = 0; i < test::emulated_or(1, 12); ++i) {
+  for (int i = 0; i < test::slow_or(1, 12); ++i) {
     const SessionParams params = params_of("wave", 512 << below(4), 128 << below(2), 64, DType::f16);
     const auto runtime = small_runtime();
     const auto session = Session::create(runtime, small_model(), params);
@@ -166,8 +168,8 @@ void max_tokens_fit_the_runtimes_budget(void**) {
 void with_a_slow_tier_only_the_fast_part_must_fit(void**) {
   const test::Folder folder;
   const char* const policies[] = {"wave", "blocks"};
-  for (const char* policy : std::span(policies).first(test::emulated_or(1u, 2u))) {
-    const uint64_t budget = test::emulated_or(uint64_t{1}, uint64_t{2}) << 20;
+  for (const char* policy : std::span(policies).first(test::slow_or(1u, 2u))) {
+    const uint64_t budget = test::slow_or(uint64_t{1}, uint64_t{2}) << 20;
     RuntimeParams runtime_params;
     runtime_params.threads = 1;
     runtime_params.kv_budget_bytes = budget;
@@ -198,13 +200,13 @@ void what_the_slow_tier_has_no_room_for_must_fit_too(void**) {
   const test::Folder folder;
   RuntimeParams runtime_params;
   runtime_params.threads = 1;
-  runtime_params.kv_budget_bytes = test::emulated_or(uint64_t{1}, uint64_t{2}) << 20;
+  runtime_params.kv_budget_bytes = test::slow_or(uint64_t{1}, uint64_t{2}) << 20;
   runtime_params.spill_folder = folder.path;
   const auto most_tokens = [&](const SessionParams& params) {
     return plan_memory(*test::create_runtime(runtime_params), *small_model(), params, 1).max_tokens;
   };
   const char* const policies[] = {"wave", "full"};
-  for (const char* policy : std::span(policies).first(test::emulated_or(1u, 2u))) {
+  for (const char* policy : std::span(policies).first(test::slow_or(1u, 2u))) {
     for (const float share : {0.0f, 0.1f}) {
       SessionParams params = params_of(policy, 1024, 256, 64, DType::f16);
       params.kv_fast_share = share;
@@ -276,13 +278,7 @@ void scratch_holds_what_is_read_of_the_slow_tier(void**) {
       for (int64_t i = 0; i < count * width; ++i)
         out[i] = static_cast<float>((state = state * 1664525 + 1013904223) >> 8) * 1e-7f - 0.8f;
   };
-#if defined(WI_EMULATED)
-  const uint64_t many = 9000;
-#elif defined(WI_SANITIZED)
-  const uint64_t many = 20000;
-#else
-  const uint64_t many = 100000;
-#endif
+  const uint64_t many = test::slow_or(9000, 100000);
   for (const char* policy : {"full", "blocks", "wave"}) {
     const test::Folder folder;
     RuntimeParams runtime_params;
@@ -407,7 +403,7 @@ void what_is_done_to_a_sequence_takes_no_more_than_was_planned(void**) {
     for (const int32_t unit : {64, 192}) {
       PlannedLife life(policy, unit);
       std::mt19937_64 random(test::seed() + 1);
-      for (int i = 0; i < test::emulated_or(30, 120); ++i) {
+      for (int i = 0; i < test::slow_or(30, 120); ++i) {
         switch (random() % 4) {
           case 0:
             life.tokens() < 3000 ? life.read_prompt() : life.cut();

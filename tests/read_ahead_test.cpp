@@ -10,8 +10,8 @@
 #include "src/cancel.h"
 #include "src/memory_plan.h"
 #include "src/pipeline/past.h"
-#include "tests/support/emulated.h"
 #include "tests/support/failing_calls.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/patience.h"
 #include "tests/support/tiers.h"
@@ -27,9 +27,9 @@ using std::chrono::milliseconds;
 constexpr int32_t kLayers = 3;
 constexpr int kMore = 300;                         // tokens of a prompt after the past
 #if defined(WI_SANITIZED) || defined(WI_EMULATED)  // where all takes a multiple of its time
-const std::vector<const char*> kPolicies = kEmulated ? std::vector{"wave"} : std::vector{"full", "wave"};
-constexpr int64_t kMostFaults = emulated_or(1, 3);  // of a kind
-constexpr int64_t kParts = 2;                       // of a layer
+const std::vector<const char*> kPolicies = kFew ? std::vector{"wave"} : std::vector{"full", "wave"};
+constexpr int64_t kMostFaults = few_or(1, 3);  // of a kind
+constexpr int64_t kParts = 2;                  // of a layer
 #else
 const std::vector<const char*> kPolicies = {"full", "wave", "blocks", "streaming"};
 constexpr int64_t kMostFaults = 14;

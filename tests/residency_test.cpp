@@ -15,7 +15,7 @@
 #include "src/memory/host_memory.h"
 #include "src/session.h"
 #include "src/store/byte_stream.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/folder.h"
 #include "tests/support/in_time.h"
 #include "tests/support/kernel_test.h"
@@ -33,8 +33,8 @@ test::ModelShape shape() {
   test::ModelShape shape;
   shape.name = "residency";
   shape.layers = 3;
-  shape.hidden = shape.ffn = test::emulated_or(64, 128);
-  shape.query_heads = test::emulated_or(2, 4);
+  shape.hidden = shape.ffn = test::slow_or(64, 128);
+  shape.query_heads = test::slow_or(2, 4);
   shape.kv_heads = 2;
   shape.head_dim = 64;
   return shape;
@@ -217,8 +217,8 @@ void the_others_grow_back_when_one_ends(void**) {
 
 // Long enough for segments to be sealed while all of them write.
 void sessions_of_five_times_the_budget_all_go_on(void**) {
-  constexpr size_t kLong = test::emulated_or(2500, 4000);
-  constexpr int kSteps = test::emulated_or(80, 220);
+  constexpr size_t kLong = test::slow_or(2500, 4000);
+  constexpr int kSteps = test::slow_or(80, 220);
   std::vector<std::vector<int32_t>> wanted;
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < 4; ++i) {
@@ -228,7 +228,7 @@ void sessions_of_five_times_the_budget_all_go_on(void**) {
     wanted.push_back(write(*session, kSteps));
     bytes += session->stats().kv_bytes;
   }
-  World world(bytes / test::emulated_or(3, 5));  // of shorter ones more must stay
+  World world(bytes / test::slow_or(3, 5));  // of shorter ones more must stay
   std::vector<std::shared_ptr<Session>> sessions;
   for (uint64_t i = 0; i < 4; ++i) {
     sessions.push_back(world.session());
@@ -305,7 +305,7 @@ void frames_that_a_step_keeps_go_when_it_ends(void**) {
 
 // One segment of a session that is large, and some of others.
 std::shared_ptr<Session> with_a_large_segment(World& world) {
-  constexpr int kLarge = test::emulated_or(2048, 32768);
+  constexpr int kLarge = test::slow_or(2048, 32768);
   SessionParams params = world.params("blocks");
   params.policy_params.segment_tokens = kLarge;
   auto session = Session::create(world.runtime, world.model, params);
@@ -536,7 +536,7 @@ void a_batch_that_writes_does_not_wait_for_those_that_read(void**) {
   });
   std::vector<Event> events(kSessions);
   double longest = 0;
-  for (int step = 0; step < test::emulated_or(20, 200); ++step) {
+  for (int step = 0; step < test::slow_or(20, 200); ++step) {
     const auto start = std::chrono::steady_clock::now();
     Session::decode_batch(batch, nullptr, events.data());
     longest = std::max(
@@ -579,7 +579,7 @@ void calls_that_find_no_room_end_soon(void**) {
   for (auto& batch : batches)
     threads.emplace_back([&] {
       try {
-        for (int round = 0; round < test::emulated_or(5, 100); ++round) step(batch);
+        for (int round = 0; round < test::slow_or(5, 100); ++round) step(batch);
       } catch (const Error& error) {
         std::fprintf(stderr, "%s\n", error.what());
         ++wrong;
@@ -679,7 +679,7 @@ void whatever_a_session_has_become_finds_room(void**) {
       life.fillers.push_back(world->session());
       fill(*life.fillers.back(), i, 3 * kPrompt);
     }
-    for (int i = 0; i < test::emulated_or(20, 150); ++i) {
+    for (int i = 0; i < test::slow_or(20, 150); ++i) {
       life.call();
       for (auto& filler : life.fillers) write(*filler, 1);
     }

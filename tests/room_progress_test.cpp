@@ -6,8 +6,8 @@
 
 #include "src/cancel.h"
 #include "src/memory/breaks.h"
-#include "tests/support/emulated.h"
 #include "tests/support/failing_calls.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/tiers.h"
 
@@ -260,7 +260,7 @@ std::shared_ptr<const Model> wide_model() {
   static const std::shared_ptr<const Model> shared = [] {
     ModelShape shape;
     shape.name = "room";
-    shape.layers = emulated_or(2, 8);  // so that some planes are made at once
+    shape.layers = slow_or(2, 8);  // so that some planes are made at once
     shape.kv_heads = 4;
     shape.query_heads = 4;
     shape.head_dim = 32;

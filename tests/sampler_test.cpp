@@ -10,7 +10,7 @@
 #include "kernels/token_weights.h"
 #include "src/sampling/sampler_fields.h"
 #include "src/tokenizer/vocabulary.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernels.h"
 #include "tests/test.h"
 
@@ -216,7 +216,7 @@ void cuts_are_those_of_a_sampler_that_sorts_everything(void**) {
   const auto one_of = [&](std::initializer_list<float> values) {
     return values.begin()[random() % values.size()];
   };
-  const int cases = test::emulated_or(300, 3000);
+  const int cases = test::few_or(300, 3000);
   for (int i = 0; i < cases; ++i) {
     Logits logits(1 + random() % (random() % 8 ? 1500 : 40));
     const float deviation = one_of({0.01f, 1, 3, 10});

@@ -11,7 +11,7 @@
 #include "src/session.h"
 #include "src/store/byte_stream.h"
 #include "src/store/input_file.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/folder.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/random_model.h"
@@ -25,12 +25,12 @@ using test::spill;
 
 namespace {
 
-constexpr int kPrompt = test::emulated_or(1200, 2000);
+constexpr int kPrompt = test::slow_or(1200, 2000);
 
 test::ModelShape shape(std::vector<int32_t> windows = {}) {
   test::ModelShape shape;
   shape.name = "in place";
-  shape.hidden = shape.ffn = test::emulated_or(64, 128);
+  shape.hidden = shape.ffn = test::slow_or(64, 128);
   shape.head_dim = 32;
   shape.windows = std::move(windows);
   return shape;

@@ -10,7 +10,7 @@
 
 #include "src/kv_store.h"
 #include "src/session.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/runtime.h"
 #include "tests/test.h"
@@ -91,19 +91,19 @@ void a_steps_stages_add_up_to_its_time(void**) {
   auto rt = runtime();
   test::ModelShape shape = test::shape_named("tiny");
   shape.layers = 4;
-  shape.hidden = shape.ffn = test::emulated_or(128, 512);
+  shape.hidden = shape.ffn = test::few_or(128, 512);
   shape.query_heads = 8;
   shape.head_dim = 64;
   shape.vocab = 2000;
   const auto wide = test::random_model(shape, DType::f32, 3);
   for (const char* policy : {"full", "wave"}) {
     auto session = Session::create(rt, wide, session_params(rt, policy));
-    session->prefill(prompt(test::emulated_or(400, 900)), {}, nullptr);
+    session->prefill(prompt(test::few_or(400, 900)), {}, nullptr);
     assert_int_equal(session->stats().decode_ns, 0);
     for (int i = 0; i < 5; ++i) session->decode(nullptr);
     const wi_session_stats before = session->stats();
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < test::emulated_or(20, 100); ++i) session->decode(nullptr);
+    for (int i = 0; i < test::few_or(20, 100); ++i) session->decode(nullptr);
     const double passed =
         std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
     const wi_session_stats after = session->stats();

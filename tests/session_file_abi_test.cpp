@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
-#include "support/emulated.h"
+#include "support/fewer.h"
 #include "support/folder.h"
 
 using namespace wi::test;
@@ -21,7 +21,7 @@ struct World {
 World* world = nullptr;
 
 // With segments of 512, and without any.
-constexpr uint64_t kSealed = emulated_or(700, 2000), kUnsealed = emulated_or(200, 1000);
+constexpr uint64_t kSealed = few_or(700, 2000), kUnsealed = few_or(200, 1000);
 
 // A host's buffer, which may fail and which minds the order.
 struct Memory {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "src/repeats.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/runtime.h"
@@ -549,9 +549,9 @@ void shared_segments_change_no_bit(void**) {
   };
   const char* const policies[] = {"wave", "full"};
   const int32_t segments[] = {1024, 2048, 512}, sparse_reads[] = {100, 0};
-  for (const char* policy : std::span(policies).first(test::emulated_or(1u, 2u))) {
-    for (const int32_t segment_tokens : std::span(segments).first(test::emulated_or(1u, 3u))) {
-      for (const int32_t sparse : std::span(sparse_reads).first(test::emulated_or(1u, 2u))) {
+  for (const char* policy : std::span(policies).first(test::slow_or(1u, 2u))) {
+    for (const int32_t segment_tokens : std::span(segments).first(test::slow_or(1u, 3u))) {
+      for (const int32_t sparse : std::span(sparse_reads).first(test::slow_or(1u, 2u))) {
         const auto params_on = [&](const std::shared_ptr<Runtime>& rt) {
           SessionParams params = session_params(rt, policy);
           if (segment_tokens == 1024) params.kv = DType::f16;
@@ -623,7 +623,7 @@ void what_was_read_otherwise_is_not_taken_for_alike(void**) {
 
 // Nor does it hide what is alike, or what goes on further.
 void every_chain_of_equal_segments_is_looked_at(void**) {
-  const auto ids = prompt(test::emulated_or(2600, 4600));
+  const auto ids = prompt(test::slow_or(2600, 4600));
   const auto rt = runtime();
   SessionParams params = session_params(rt, "wave");
   params.policy_params.segment_tokens = 1024;
@@ -680,11 +680,11 @@ void what_a_file_has_is_not_offered_to_others(void**) {
 // What others hold does not make the rest of a prompt so short that it is read through the policy.
 void a_prefix_leaves_no_rest_that_is_read_sparsely(void**) {
   const auto rt = runtime();
-  const auto ids = prompt(test::emulated_or(2200, 4600));
+  const auto ids = prompt(test::slow_or(2200, 4600));
   SessionParams params = session_params(rt, "wave");
   params.policy_params.segment_tokens = 1024;
   params.sparse_read_tokens = 100;
-  const auto count = static_cast<size_t>(kSinkTokens + test::emulated_or(2048, 4352) + 64);
+  const auto count = static_cast<size_t>(kSinkTokens + test::slow_or(2048, 4352) + 64);
   const auto alone = Session::create(rt, model(), params);
   alone->prefill({ids.data(), count}, {}, nullptr);
   const auto wanted = logits_of(*alone);

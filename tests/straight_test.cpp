@@ -5,8 +5,8 @@
 
 #include "src/cancel.h"
 #include "src/memory_plan.h"
-#include "tests/support/emulated.h"
 #include "tests/support/failing_calls.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/tiers.h"
 
@@ -22,9 +22,9 @@ std::shared_ptr<const Model> model() {
   static const std::shared_ptr<const Model> shared = [] {
     ModelShape shape;
     shape.name = "straight";
-    shape.layers = emulated_or(2, 4);
+    shape.layers = slow_or(2, 3);
     shape.kv_heads = 4;
-    shape.query_heads = emulated_or(4, 8);
+    shape.query_heads = slow_or(4, 8);
     shape.head_dim = 32;
     return random_model(shape, DType::f32, seed());
   }();
@@ -45,16 +45,11 @@ std::shared_ptr<Session> session_of(const TiersWorld& world, const char* policy 
 }
 
 uint64_t segment_bytes() { return uint64_t{kSegment} * kv_shape_of(*model(), DType::f16).token_bytes(); }
-// Of each kind of case so many, and so many of a disk's calls that fail. With a sanitizer or on an emulated processor one
-// takes twenty times as long.
-#if defined(WI_SANITIZED) || defined(WI_EMULATED)
-constexpr size_t kCases = 1, kFaults = 1;
-#else
-constexpr size_t kCases = 3, kFaults = 3;
-#endif
+// Of each kind of case so many, and so many of a disk's calls that fail.
+constexpr size_t kCases = slow_or(1, 3), kFaults = slow_or(1, 3);
 // Of a plan that is held to its word.
-constexpr size_t kPlanned = emulated_or(3000, 12000);
-constexpr int kPlannedSteps = emulated_or(300, 600);
+constexpr size_t kPlanned = slow_or(3000, 6000);
+constexpr int kPlannedSteps = slow_or(300, 400);
 // A prompt in chunks of so many tokens is read with that.
 constexpr int32_t kChunk = 128;
 uint64_t budget() { return segment_bytes() * 9 / 10; }
@@ -86,7 +81,7 @@ std::vector<float> life(const TiersWorld& world, const char* policy) {
   }
   step(*session, 20, all);
   const auto fork = session->fork();
-  step(*session, emulated_or(300, 700), all);  // units are sealed
+  step(*session, slow_or(300, 700), all);  // units are sealed
   fork->truncate(3000);
   add(all, logits_of(*fork));
   fork->prefill(random_prompt(2500, 1), chunks_of(kChunk), nullptr);

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "support/emulated.h"
+#include "support/fewer.h"
 #include "support/tasks.h"
 
 namespace {
@@ -14,7 +14,7 @@ double ms(Clock::duration time) { return std::chrono::duration<double, std::mill
 
 // Prompts of all lengths, policies, seeds and priorities at once.
 void many_tasks_get_the_tokens_that_each_gets_alone(void**) {
-  constexpr size_t kTasks = 12, kMore = emulated_or(12, 90), kAnswer = emulated_or(10, 30);
+  constexpr size_t kTasks = 12, kMore = few_or(12, 90), kAnswer = few_or(10, 30);
   std::vector<Session> sessions;
   std::vector<Task> tasks;
   std::vector<std::vector<int32_t>> prompts;
@@ -182,7 +182,7 @@ void handles_may_be_released_in_any_order_while_a_task_runs(void**) {
     Runtime runtime = create_runtime();
     Model model = open_sample_model(runtime.get());
     Session session = create_session(model.get());
-    const std::vector<int32_t> prompt = some_tokens(static_cast<size_t>(i * emulated_or(20, 200)) + 1);
+    const std::vector<int32_t> prompt = some_tokens(static_cast<size_t>(i * few_or(20, 200)) + 1);
     const wi_task_params params = prompt_of(prompt, 20);
     Task task = submit(session.get(), &params);
     if (i % 2) task.reset();

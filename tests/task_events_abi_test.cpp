@@ -10,7 +10,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "support/emulated.h"
+#include "support/fewer.h"
 #include "support/tasks.h"
 
 namespace {
@@ -114,7 +114,7 @@ void no_event_is_missed_whoever_waits(void**) {
   const std::vector<int32_t> prompt = some_tokens(20);
   const Answer wanted = alone(prompt, 60, nullptr);
   const wi_task_params params = prompt_of(prompt, 60);
-  for (int i = 0; i < emulated_or(2, 10); ++i) {
+  for (int i = 0; i < few_or(2, 10); ++i) {
     Session session = create_session(world->model.get());
     Task task = submit(session.get(), &params);
     int32_t fd = -1;
@@ -251,7 +251,7 @@ void a_callback_finds_the_handle_of_its_task(void**) {
   };
   const Session session = create_session(world->model.get());
   const std::vector<int32_t> prompt = some_tokens(30);
-  for (int i = 0; i < emulated_or(20, 300); ++i) {
+  for (int i = 0; i < few_or(20, 300); ++i) {
     Looker looker;
     wi_task_params params = prompt_of(prompt, UINT64_MAX);  // never has room
     params.notify = Looker::ring;

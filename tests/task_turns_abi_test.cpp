@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "support/emulated.h"
+#include "support/fewer.h"
 #include "support/patience.h"
 #include "support/tasks.h"
 
@@ -149,7 +149,7 @@ void a_newcomer_that_only_writes_waits_a_moment_for_a_lone_reader(void**) {
   Session writer = create_session(world->model.get());
   const std::vector<int32_t> question = some_tokens(100);
   const std::vector<int32_t> document =
-      some_tokens(emulated_or<size_t>(3000, length(24000)), 5);  // two chunks at least
+      some_tokens(few_or<size_t>(3000, length(24000)), 5);  // two chunks at least
   assert_works(wi_session_prefill(writer.get(), question.data(), question.size(), nullptr, nullptr, error));
   const wi_task_params read = prompt_of(document, 1);
   wi_task_params write = sized<wi_task_params>();
@@ -179,7 +179,7 @@ void a_newcomer_that_only_writes_waits_a_moment_for_a_lone_reader(void**) {
 // A text that takes a second or more to tokenise wherever it is tokenised, and how long it takes.
 struct LongText {
   LongText() {
-    for (size_t bytes = emulated_or(30'000, 1'500'000); tokenising < std::chrono::seconds(1); bytes *= 2) {
+    for (size_t bytes = few_or(30'000, 1'500'000); tokenising < std::chrono::seconds(1); bytes *= 2) {
       while (text.size() < bytes) text += "And the waters of " + std::to_string(text.size()) + " ran; ";
       const Clock::time_point start = Clock::now();
       uint64_t count = 0;

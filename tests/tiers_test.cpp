@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "src/session.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/folder.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/policies.h"
@@ -21,16 +21,16 @@ using namespace wi;
 
 namespace {
 
-constexpr int kPrompt = 3000, kOfALife = test::emulated_or(2000, kPrompt);
+constexpr int kPrompt = 3000, kOfALife = test::slow_or(2000, kPrompt);
 
 test::ModelShape shape(const std::vector<int32_t>& windows) {
   test::ModelShape shape;
   shape.name = "tiers";
-  shape.layers = windows.empty() ? test::emulated_or(2, 3) : 3;
-  shape.hidden = shape.ffn = test::emulated_or(64, 128);
-  shape.query_heads = test::emulated_or(2, 4);
-  shape.kv_heads = test::emulated_or(1, 2);
-  shape.head_dim = test::emulated_or(32, 64);
+  shape.layers = windows.empty() ? test::slow_or(2, 3) : 3;
+  shape.hidden = shape.ffn = test::slow_or(64, 128);
+  shape.query_heads = test::slow_or(2, 4);
+  shape.kv_heads = test::slow_or(1, 2);
+  shape.head_dim = test::slow_or(32, 64);
   shape.windows = windows;
   return shape;
 }
@@ -347,7 +347,7 @@ void what_a_session_took_of_both_tiers_goes_with_it(void**) {
 // A session that outgrows what it may hold goes on.
 void a_session_that_outgrows_its_budget_goes_on(void**) {
   World fast(false), slow(true);
-  const std::vector<int32_t> ids = prompt(test::emulated_or(3000, 6000));
+  const std::vector<int32_t> ids = prompt(test::slow_or(3000, 6000));
   std::vector<float> wanted, got;
   auto free = fast.session("wave", 0);
   free->prefill(ids, {}, nullptr);

@@ -3,7 +3,7 @@
 #include <random>
 
 #include "support/cancel_time.h"
-#include "support/emulated.h"
+#include "support/fewer.h"
 #include "test.h"
 #include "tokenizer_fixture.h"
 
@@ -66,7 +66,7 @@ void any_bytes_round_trip(void**) {
           "\xc0\x80", "\xf4\x90\x80\x80", "<|end|>\xff<|end|>", " \xe2\x96\x81 "})
       if (std::string(name) != "sentencepiece" || !std::strstr(text, "\xe2\x96\x81"))
         expect_round_trip(*tokenizer, text);
-    for (int round = 0; round < emulated_or(50, 500); ++round) {
+    for (int round = 0; round < few_or(50, 500); ++round) {
       std::string text(random() % 64, '\0');
       for (char& c : text)
         c = static_cast<char>(round % 2 ? random()
@@ -165,7 +165,7 @@ void marks_are_what_stands_in_the_texts(void**) {
     return text;
   };
   int64_t marks = 0;
-  for (int round = 0; round < emulated_or(20, 300); ++round) {
+  for (int round = 0; round < few_or(20, 300); ++round) {
     Vocabulary vocabulary = byte_vocabulary("gpt-2");
     std::vector<std::string> words;
     Ids ids;
@@ -193,7 +193,7 @@ void marks_are_what_stands_in_the_texts(void**) {
 // Each byte of a text was the begin of a thousand of them, and each of a template's texts was noted as often.
 void crowded_words_cost_little(void**) {
   Vocabulary vocabulary = byte_vocabulary("gpt-2");
-  const int32_t most = emulated_or(100, 300);
+  const int32_t most = few_or(100, 300);
   std::string chain;
   for (int32_t depth = 0; depth < most; ++depth) {
     chain += depth % 2 ? '<' : 'a';

@@ -8,7 +8,7 @@
 #include "src/pipeline/building.h"
 #include "src/session.h"
 #include "src/store/byte_stream.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/runtime.h"
 #include "tests/test.h"

@@ -3,7 +3,7 @@
 #include "kernels/turned_rows.h"
 
 #include "tests/support/edged.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 
 using namespace wi;

@@ -6,7 +6,7 @@
 #include "kernels/cpu/policy/wave.h"
 #include "lookups.h"
 #include "test.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 
 namespace {
 
@@ -201,7 +201,7 @@ void no_piece_takes_long(void**) {
   Cache cache(cpu::wave_policy, {}, DType::f16, kDim);
   cache.in_pieces = true;
   std::vector<double> quickest;
-  for (int run = 0; run < test::emulated_or(1, 5); run++) {
+  for (int run = 0; run < test::few_or(1, 5); run++) {
     cache.piece_ms.clear();
     cache.seal(drawn(Keys::clustered, kTokens, kDim), drawn(Keys::uniform, kTokens, kDim, 1), 64);
     quickest.resize(cache.piece_ms.size(), 1e9);

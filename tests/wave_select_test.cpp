@@ -6,7 +6,7 @@
 #include "kernels/cpu/policy/wave.h"
 #include "lookups.h"
 #include "test.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 
 namespace {
 

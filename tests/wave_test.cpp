@@ -9,7 +9,7 @@
 #include "lookups.h"
 #include "test.h"
 #include "tests/support/counted_stream.h"
-#include "tests/support/emulated.h"
+#include "tests/support/fewer.h"
 
 namespace {
 

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "support/abi.h"
-#include "support/emulated.h"
+#include "support/fewer.h"
 #include "support/patience.h"
 
 namespace wi::test {
@@ -192,8 +192,8 @@ inline std::mt19937_64 random_numbers([] {
 // The numbers to refuse, of so many: the first few hundred each, of the others a few by chance; WI_TEST_ALL=1:
 // each.
 inline std::vector<int64_t> chosen_numbers(int64_t count, int64_t each, int64_t by_chance) {
-  each = std::getenv("WI_TEST_ALL") ? count : emulated_or(each / 4, each);
-  by_chance = emulated_or(by_chance / 4, by_chance);
+  each = std::getenv("WI_TEST_ALL") ? count : few_or(each / 4, each);
+  by_chance = few_or(by_chance / 4, by_chance);
   std::set<int64_t> chosen;
   for (int64_t n = 0; n < std::min(count, each); ++n) chosen.insert(n);
   if (count > each) {
