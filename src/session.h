@@ -78,7 +78,7 @@ struct SessionTotals {
   StepStats stages;  // of decode steps; index_ns of prefill too
 };
 
-class Session : public std::enable_shared_from_this<Session> {
+class Session {
  public:
   static std::shared_ptr<Session> create(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                          const SessionParams& params);

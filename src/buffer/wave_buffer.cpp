@@ -191,7 +191,7 @@ void WaveBuffer::free_retired() noexcept {
 }
 
 WaveBuffer::Share::~Share() {
-  if (!buffer_ || !bytes_) return;
+  if (!bytes_) return;
   buffer_->change_share(page_bytes_, bytes_, 0);
   buffer_->catch_up();
   if (buffer_->pinned()) buffer_->hot_pages(page_bytes_)->trim();  // nobody else may come

@@ -56,7 +56,7 @@ struct StepUse {
 };
 
 // Thread-safe.
-class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
+class WaveBuffer {
  public:
   // WI_E_IO names the folder and why there can be no file in it.
   static std::shared_ptr<WaveBuffer> open(std::shared_ptr<HostPool> pool, const WaveBufferParams& params);
@@ -128,28 +128,18 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   // the parts add up to how many there may be.
   class Share {
    public:
-    Share() = default;
     Share(std::shared_ptr<WaveBuffer> buffer, size_t page_bytes)
         : buffer_(std::move(buffer)), page_bytes_(page_bytes) {}
-    Share(Share&& other) noexcept { swap(other); }
-    Share& operator=(Share&& other) noexcept {
-      swap(other);
-      return *this;
-    }
     ~Share();
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
     // What has to go goes with catch_up(). Throws std::bad_alloc.
     void set(uint64_t bytes);
     uint64_t bytes() const { return bytes_; }
-    explicit operator bool() const { return buffer_ != nullptr; }
 
    private:
-    void swap(Share& other) noexcept {
-      std::swap(buffer_, other.buffer_);
-      std::swap(page_bytes_, other.page_bytes_);
-      std::swap(bytes_, other.bytes_);
-    }
-    std::shared_ptr<WaveBuffer> buffer_;
-    size_t page_bytes_ = 0;
+    const std::shared_ptr<WaveBuffer> buffer_;
+    const size_t page_bytes_;
     uint64_t bytes_ = 0;
   };
 
