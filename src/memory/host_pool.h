@@ -106,10 +106,6 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   // names purpose, wanted, used and budget; WI_E_MEMORY: the system refused.
   HostBuffer allocate(uint64_t bytes, const char* purpose, HostPages pages = HostPages::huge);
 
-  // Bytes that count here but live elsewhere. charge() throws WI_E_BUDGET like allocate().
-  void charge(uint64_t bytes, const char* purpose) { budget_->charge(bytes, purpose); }
-  void refund(uint64_t bytes) noexcept { budget_->refund(bytes); }
-
   Memory& memory() const { return *memory_; }
   const std::shared_ptr<MemoryBudget>& shared_budget() const { return budget_; }
   // Of the budget, by whichever pool.
