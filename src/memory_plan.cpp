@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/memory/less.h"
 #include "src/pipeline/attention.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/device_index.h"
@@ -295,10 +296,10 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
   const uint64_t held = plan.kv_bytes + plan.index_bytes;
   peak = std::max({peak, most_while_reading(shape, policy, params, chunk_tokens - kSinkTokens, tokens),
                    most_while_writing(shape, policy, params, tokens, workers)});
-  plan.sealing_bytes = peak > held ? peak - held : 0;
+  plan.sealing_bytes = less(peak, held);
   const uint64_t sealed =
       static_cast<uint64_t>(std::max<int64_t>(sealed_end - kSinkTokens, 0)) * shape.indexed_token_bytes();
-  plan.fast_bytes = std::max(plan.fast_bytes, held - std::min(sealed, held));
+  plan.fast_bytes = std::max(plan.fast_bytes, less(held, sealed));
   // While it is decoded.
   if (const SegmentSpan unit = grid.unit(kSinkTokens); slow.workers && unit.end() <= tokens) {
     const int64_t tail = std::min(tokens, decode_tail_tokens(params) + kBlockTokens);
@@ -311,7 +312,7 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
   // Segments leave whole, so that of the slow tier's room almost one may be left over.
   const uint64_t longest =
       std::min<uint64_t>(static_cast<uint64_t>(params.segment_tokens) * shape.indexed_token_bytes(), sealed);
-  const uint64_t all = held + plan.sealing_bytes, leaving = slow.room - std::min(slow.room, longest);
+  const uint64_t all = held + plan.sealing_bytes, leaving = less(slow.room, longest);
   if (all > leaving) plan.fast_bytes = std::max(plan.fast_bytes, all - leaving);
   if (slow.share > 0)
     plan.slow_bytes = std::min(

@@ -9,6 +9,7 @@
 
 #include "src/error.h"
 #include "src/memory/beside.h"
+#include "src/memory/less.h"
 
 namespace wi {
 namespace {
@@ -24,8 +25,6 @@ constexpr std::chrono::microseconds kPause{500};
 constexpr uint64_t kWholeShare = 16;
 
 constexpr uint64_t kSlack = 64;  // of the room, one part
-
-uint64_t less(uint64_t from, uint64_t bytes) { return from - std::min(from, bytes); }
 
 uint64_t scaled(uint64_t bytes, uint64_t part, uint64_t of) {
   if (part >= of) return bytes;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "src/memory/less.h"
 #include "src/memory/memory.h"
 
 namespace wi {
@@ -75,10 +76,7 @@ class MemoryBudget {
     elsewhere_.fetch_add(now - before, std::memory_order_relaxed);
   }
 
-  uint64_t bytes() const {
-    const uint64_t elsewhere = elsewhere_.load(std::memory_order_relaxed);
-    return bytes_ > elsewhere ? bytes_ - elsewhere : 0;
-  }
+  uint64_t bytes() const { return less(bytes_, elsewhere_.load(std::memory_order_relaxed)); }
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
 
