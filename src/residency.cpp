@@ -306,12 +306,15 @@ void Residency::demote_now(Chosen& segments, WaveBuffer& buffer, const Poll& pol
   }
 }
 
-// Beside the next steps, which go on with what is in memory until it is done; if it fails, a later call tries
-// again. What nobody else has any more is not written to its end: others, and the runtime's, wait for that. False:
+// Beside the next steps, which go on with what is in memory until it is done, and are heard; if it fails, a later call
+// tries again. What nobody else has any more is not written to its end: others, and the runtime's, wait for that. False:
 // there is nobody to do it.
 bool Residency::demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
-  return buffer.later([this, segment, &buffer] {
-    const auto poll = [&] { check_wanted(segment); };
+  return buffer.later([this, segment, &buffer](const WaveBuffer::Hear& hear) {
+    const auto poll = [&] {
+      check_wanted(segment);
+      hear();
+    };
     try {
       poll();
       segment->demote(buffer, poll);

@@ -106,9 +106,11 @@ class WaveBuffer {
   // taken.
   void post(StepUse& use) noexcept;
 
-  // Work for the manager's thread, which may take a while; what it throws is its own business. False: there is no
-  // such thread.
-  bool later(std::function<void()> work);
+  // Work for the manager's thread, which may take a while; what it throws is its own business. It calls `hear` every
+  // so often, there and with no lock held that steps or caches want: until then nothing is heard that steps post. False:
+  // there is no such thread.
+  using Hear = std::function<void()>;
+  bool later(std::function<void(const Hear& hear)> work);
 
   // Room to note a buffer in that is to be retired: what steps are reading must not be freed for want of it.
   class Retiring {
@@ -154,6 +156,7 @@ class WaveBuffer {
  private:
   WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& params);
   void manage();
+  void hear_steps() noexcept;
   template <class Body>
   void each_cache(Body&& body);
   void change_share(size_t page_bytes, uint64_t before, uint64_t after);
@@ -188,7 +191,7 @@ class WaveBuffer {
   std::mutex queue_mutex_;
   std::condition_variable posted_;
   std::vector<StepUse> queue_, spare_;
-  std::deque<std::function<void()>> work_;
+  std::deque<std::function<void(const Hear&)>> work_;
   bool stopping_ = false;
   std::unique_ptr<std::thread> manager_;  // null where the system refused it: post() then does its work
 };
