@@ -8,7 +8,7 @@
 namespace wi {
 namespace {
 
-constexpr size_t kMostOfABatch = 64;
+constexpr size_t kMostWithoutTurns = 64;  // rows of a step
 
 void begin(const Step& step, std::span<const Row> rows);
 void rotate_and_append(const Step& step, std::span<const Row> rows, int32_t layer);
@@ -55,8 +55,8 @@ void decode_step(const Step& given, std::span<const Row> rows, StepStats& times)
     StageTimer timer(times.weights_ns);
     project_output(step, weights, 0, row_count);
     feed_forward(step, weights, 0, row_count);
-    // More than a batch has are of a prompt, which takes long.
-    if (rows.size() > kMostOfABatch && given.work.queue()) given.work.queue()->keep_pace(step.stream);
+    // More, of a prompt or a large batch, take long: others have their turn between layers.
+    if (rows.size() > kMostWithoutTurns && given.work.queue()) given.work.queue()->keep_pace(step.stream);
   }
   StageTimer timer(times.weights_ns);
   emit_logits(step, rows);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/memory/less.h"
 #include "src/pipeline/attention.h"
 #include "src/pipeline/building.h"
 #include "src/pipeline/device_index.h"
@@ -252,48 +253,41 @@ uint64_t slow_tier_used(const Runtime& runtime) {
 KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& params, int64_t chunk_tokens,
                int64_t tokens, const SlowPlan& slow, int workers) {
   const auto bytes_of = [&](int64_t count) { return static_cast<uint64_t>(count) * shape.token_bytes(); };
-  const auto size_of = [&](int64_t count) {
-    return index_size(shape, policy, params, static_cast<int32_t>(count));
-  };
-  const auto order_bytes = [&](int64_t count) { return order_bytes_of(shape, size_of(count), count); };
-  const auto index_room = [&](int64_t count) { return index_room_of(shape, size_of(count)); };
-  const auto in_blocks = [](int64_t count) {
-    return (count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
-  };
-
   if (tokens == 0) return {};
   const SegmentGrid grid(params);
   const int64_t sealed_end = grid.sealed_end(tokens);
   const uint64_t staying = shape.token_bytes() - shape.indexed_token_bytes();  // of a token that is sealed
-  const auto index_bytes_of = [&](int64_t count) { return index_room(count) + order_bytes(count); };
 
   KvPlan plan;
   plan.kv_bytes = bytes_of(sealed_end + in_blocks(std::max<int64_t>(tokens - sealed_end, 0)));
 
-  // While a segment is built, its tokens are in the tail too and the index has both its room and its copy. It
-  // meets a tail of one chunk more than itself and the window at most.
+  // While a segment is built, its tokens are in the tail too. It meets a tail of one chunk more than itself and the
+  // window at most.
   uint64_t peak = 0;
   const auto build = [&](SegmentSpan span) {
     const int64_t tail = std::min(tokens - span.first, params.local_window + span.tokens + chunk_tokens);
-    const uint64_t indexes = plan.index_bytes + order_bytes(span.tokens) + 2 * index_room(span.tokens);
-    peak = std::max(peak, bytes_of(span.first + in_blocks(tail) + span.tokens) + indexes);
+    const IndexSize index = index_size(shape, policy, params, span.tokens);
+    const uint64_t making = making_bytes(shape, index, span.tokens);
+    peak = std::max(peak, bytes_of(span.first + in_blocks(tail)) + plan.index_bytes + making);
     // Of those before the last, one meets a whole chunk.
     int64_t longest_tail = params.local_window + span.tokens + chunk_tokens;
     if (slow.tail)
       longest_tail = std::min<int64_t>(
           longest_tail, params.local_window + params.decode_segment_tokens + kBlockTokens + chunk_tokens);
-    const uint64_t made =
-        slow.workers ? straight_bytes(shape, span.tokens, slow.workers) : bytes_of(span.tokens);
+    const uint64_t least =
+        slow.workers ? straight_making_bytes(shape, index, span.tokens, slow.workers) : making;
     plan.fast_bytes =
-        std::max(plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(std::min(tokens, longest_tail))) + made +
-                                      indexes + staying * static_cast<uint64_t>(span.first - kSinkTokens));
-    plan.index_bytes += index_bytes_of(span.tokens);
+        std::max(plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(std::min(tokens, longest_tail))) +
+                                      plan.index_bytes + least +
+                                      staying * static_cast<uint64_t>(span.first - kSinkTokens));
+    plan.index_bytes += most_index_bytes(shape, policy, params, span.tokens);
   };
   // Of the whole segments, the last meets the most.
   const int64_t whole = (sealed_end - kSinkTokens) / params.segment_tokens;
   const int64_t whole_end = kSinkTokens + whole * params.segment_tokens;
   if (whole) {
-    plan.index_bytes = static_cast<uint64_t>(whole - 1) * index_bytes_of(params.segment_tokens);
+    plan.index_bytes =
+        static_cast<uint64_t>(whole - 1) * most_index_bytes(shape, policy, params, params.segment_tokens);
     build({whole_end - params.segment_tokens, params.segment_tokens});
   }
   for (SegmentSpan span = grid.longest(whole_end, sealed_end); span.tokens;
@@ -302,22 +296,23 @@ KvPlan plan_kv(const KvShape& shape, const Policy& policy, const PolicyParams& p
   const uint64_t held = plan.kv_bytes + plan.index_bytes;
   peak = std::max({peak, most_while_reading(shape, policy, params, chunk_tokens - kSinkTokens, tokens),
                    most_while_writing(shape, policy, params, tokens, workers)});
-  plan.sealing_bytes = peak > held ? peak - held : 0;
+  plan.sealing_bytes = less(peak, held);
   const uint64_t sealed =
       static_cast<uint64_t>(std::max<int64_t>(sealed_end - kSinkTokens, 0)) * shape.indexed_token_bytes();
-  plan.fast_bytes = std::max(plan.fast_bytes, held - std::min(sealed, held));
+  plan.fast_bytes = std::max(plan.fast_bytes, less(held, sealed));
   // While it is decoded.
   if (const SegmentSpan unit = grid.unit(kSinkTokens); slow.workers && unit.end() <= tokens) {
     const int64_t tail = std::min(tokens, decode_tail_tokens(params) + kBlockTokens);
     plan.fast_bytes =
-        std::max(plan.fast_bytes, bytes_of(kSinkTokens + in_blocks(tail)) + plan.index_bytes +
-                                      making_bytes(shape, size_of(unit.tokens), unit.tokens) +
-                                      building_bytes(shape, policy, params, unit.tokens, slow.workers));
+        std::max(plan.fast_bytes,
+                 bytes_of(kSinkTokens + in_blocks(tail)) + plan.index_bytes +
+                     making_bytes(shape, index_size(shape, policy, params, unit.tokens), unit.tokens) +
+                     building_bytes(shape, policy, params, unit.tokens, slow.workers));
   }
   // Segments leave whole, so that of the slow tier's room almost one may be left over.
   const uint64_t longest =
       std::min<uint64_t>(static_cast<uint64_t>(params.segment_tokens) * shape.indexed_token_bytes(), sealed);
-  const uint64_t all = held + plan.sealing_bytes, leaving = slow.room - std::min(slow.room, longest);
+  const uint64_t all = held + plan.sealing_bytes, leaving = less(slow.room, longest);
   if (all > leaving) plan.fast_bytes = std::max(plan.fast_bytes, all - leaving);
   if (slow.share > 0)
     plan.slow_bytes = std::min(

@@ -9,6 +9,7 @@
 
 #include "src/error.h"
 #include "src/memory/beside.h"
+#include "src/memory/less.h"
 
 namespace wi {
 namespace {
@@ -24,8 +25,6 @@ constexpr std::chrono::microseconds kPause{500};
 constexpr uint64_t kWholeShare = 16;
 
 constexpr uint64_t kSlack = 64;  // of the room, one part
-
-uint64_t less(uint64_t from, uint64_t bytes) { return from - std::min(from, bytes); }
 
 uint64_t scaled(uint64_t bytes, uint64_t part, uint64_t of) {
   if (part >= of) return bytes;
@@ -307,12 +306,15 @@ void Residency::demote_now(Chosen& segments, WaveBuffer& buffer, const Poll& pol
   }
 }
 
-// Beside the next steps, which go on with what is in memory until it is done; if it fails, a later call tries
-// again. What nobody else has any more is not written to its end: others, and the runtime's, wait for that. False:
+// Beside the next steps, which go on with what is in memory until it is done, and are heard; if it fails, a later call
+// tries again. What nobody else has any more is not written to its end: others, and the runtime's, wait for that. False:
 // there is nobody to do it.
 bool Residency::demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
-  return buffer.later([this, segment, &buffer] {
-    const auto poll = [&] { check_wanted(segment); };
+  return buffer.later([this, segment, &buffer](const WaveBuffer::Hear& hear) {
+    const auto poll = [&] {
+      check_wanted(segment);
+      hear();
+    };
     try {
       poll();
       segment->demote(buffer, poll);

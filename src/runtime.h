@@ -48,7 +48,7 @@ struct RuntimeParams {
   std::shared_ptr<Memory> kv_memory = nullptr;  // of keys and values; what the backend's kernels read
 };
 
-class Runtime : public std::enable_shared_from_this<Runtime> {
+class Runtime {
   // The first member, and so the last to go: nothing can log any more.
   struct LogUser {
     wi_release_callback release = nullptr;

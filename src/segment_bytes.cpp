@@ -5,6 +5,22 @@
 #include "src/pipeline/straight.h"
 
 namespace wi {
+namespace {
+
+// Where tokens lie and partitions begin.
+uint64_t order_bytes_of(const KvShape& shape, const IndexSize& index, int32_t tokens) {
+  const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
+  const uint64_t indexed = count_indexed_planes(shape);  // the others are one partition each
+  return Segment::order_bytes(shape, tokens,
+                              indexed * static_cast<uint64_t>(index.partitions) + planes - indexed);
+}
+
+// The indexes' own room.
+uint64_t index_room_of(const KvShape& shape, const IndexSize& index) {
+  return count_indexed_planes(shape) * ((index.bytes + 63) & ~uint64_t{63});
+}
+
+}  // namespace
 
 IndexSize index_size(const KvShape& shape, const Policy& policy, const PolicyParams& params, int32_t tokens) {
   return {policy.index_capacity(params, tokens, shape.head_dim, shape.dtype),
@@ -41,17 +57,6 @@ uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const Poli
 
 uint64_t count_indexed_planes(const KvShape& shape) {
   return static_cast<uint64_t>(shape.indexed_layers()) * static_cast<uint64_t>(shape.kv_heads);
-}
-
-uint64_t order_bytes_of(const KvShape& shape, const IndexSize& index, int64_t tokens) {
-  const uint64_t planes = static_cast<uint64_t>(shape.layers) * static_cast<uint64_t>(shape.kv_heads);
-  const uint64_t indexed = count_indexed_planes(shape);  // the others are one partition each
-  return Segment::order_bytes(shape, static_cast<int32_t>(tokens),
-                              indexed * static_cast<uint64_t>(index.partitions) + planes - indexed);
-}
-
-uint64_t index_room_of(const KvShape& shape, const IndexSize& index) {
-  return count_indexed_planes(shape) * ((index.bytes + 63) & ~uint64_t{63});
 }
 
 }  // namespace wi

@@ -24,9 +24,6 @@ uint64_t building_bytes(const KvShape& shape, const Policy& policy, const Policy
 // What stays of one beside keys and values.
 uint64_t most_index_bytes(const KvShape& shape, const Policy& policy, const PolicyParams& params,
                           int32_t tokens);
-// Of those: where tokens lie and partitions begin, and the indexes' own room.
-uint64_t order_bytes_of(const KvShape& shape, const IndexSize& index, int64_t tokens);
-uint64_t index_room_of(const KvShape& shape, const IndexSize& index);
 // (layers, KV heads) that have an index: none in layers with a window.
 uint64_t count_indexed_planes(const KvShape& shape);
 

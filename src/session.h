@@ -78,7 +78,7 @@ struct SessionTotals {
   StepStats stages;  // of decode steps; index_ns of prefill too
 };
 
-class Session : public std::enable_shared_from_this<Session> {
+class Session {
  public:
   static std::shared_ptr<Session> create(std::shared_ptr<Runtime> runtime, std::shared_ptr<const Model> model,
                                          const SessionParams& params);
@@ -170,7 +170,6 @@ class Session : public std::enable_shared_from_this<Session> {
                           const CancelToken* cancel, Event* events_out);
   int64_t run_prefill(Use& use, std::span<const int32_t> tokens, const PrefillParams& params,
                       const CancelToken* cancel, bool one_chunk = false);
-  // final_tokens: with prefilling, what the sequence will have when the call ends.
   enum class SealWhen { prefilling, decoding };
   // Room for what a sequence of this session's takes next, while no reading of it lives (residency.h).
   void make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when,
@@ -207,7 +206,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void begin_ahead(int64_t count, int64_t final_tokens, int64_t coming, Workspace& workspace,
                    const Stream& stream);
   void wait_ahead(const Stream& stream);
-  // coming: seal_prompt() says of what.
+  // final_tokens: with prefilling, what the sequence will have when the call ends. coming: seal_prompt() says of what.
   void seal_tail(SealWhen when, const Stream& stream, int64_t final_tokens, int64_t coming = 0,
                  Queue* queue = nullptr);
   void seal_read(Use& use, const Stream& stream, int64_t final_tokens, int64_t coming,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "src/memory/beside.h"
+#include "src/memory/less.h"
 #include "src/memory_plan.h"
 #include "src/pipeline/segment_ahead.h"
 #include "src/pipeline/straight.h"
@@ -22,8 +23,8 @@ void wish_of(const Sequence& sequence, const Policy& policy, const PolicyParams&
   for (const auto& segment : segments)
     if (!segment->is_slow()) whole += segment->leaving_bytes();
   const uint64_t held = sequence.bytes() + (from ? from->bytes() : 0);
-  const uint64_t others = held - std::min(held, whole) + wish.coming;
-  wish.most = wish.limit = budget_bytes - std::min(budget_bytes, others);
+  const uint64_t others = less(held, whole) + wish.coming;
+  wish.most = wish.limit = less(budget_bytes, others);
   if (whole > wish.most) wish.at_once = true;
 }
 
@@ -198,7 +199,7 @@ uint64_t Session::sealing_bytes(const Sequence& sequence, int64_t coming_tokens,
   const uint64_t made = ahead_ ? ahead_->device_bytes() : 0,
                  all = back_bytes + making_bytes_of(how, plan.index, plan.longest) + plan.stays_bytes +
                        (how == Making::whole ? plan.kept_bytes : 0);
-  return all - std::min(made, all);
+  return less(all, made);
 }
 
 }  // namespace wi

@@ -1,4 +1,5 @@
-// What a message about the budget says of a session's memory; src/session_room.cpp makes room.
+// What a session wishes of the fast tier, and what is said where it gets none: parts of making room
+// (session_room.cpp) that KV stores and whatever makes sessions share.
 #pragma once
 
 #include "src/session.h"

@@ -10,8 +10,6 @@
 namespace wi {
 namespace {
 
-int64_t in_blocks(int64_t count) { return (count + kBlockTokens - 1) / kBlockTokens * kBlockTokens; }
-
 // Lengths of the grid's segments, the longest first, and how far apart those of a length are at least where a prompt
 // ends with them: two halves of a longer one would be that one.
 struct Length {

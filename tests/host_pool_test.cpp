@@ -116,16 +116,6 @@ void used_and_peak_follow_the_buffers(void**) {
   assert_int_equal(pool->peak(), 1000 + 3 * kMiB);
 }
 
-void charge_counts_memory_that_lives_elsewhere(void**) {
-  auto pool = HostPool::create(1000, true);
-  pool->charge(900, "mapped file");
-  assert_error(WI_E_BUDGET, "more wants 101 bytes, 900 of the budget of 1000 are used",
-               pool->charge(101, "more"));
-  pool->refund(900);
-  assert_int_equal(pool->used(), 0);
-  assert_int_equal(pool->peak(), 900);
-}
-
 // Of another memory, too: the limit is what they take together.
 void pools_may_share_a_budget(void**) {
   const auto budget = std::make_shared<MemoryBudget>(1000);
@@ -309,7 +299,6 @@ int main() {
       cmocka_unit_test(pieces_without_huge_pages_are_few_mappings),
       cmocka_unit_test(an_empty_buffer_costs_nothing),
       cmocka_unit_test(used_and_peak_follow_the_buffers),
-      cmocka_unit_test(charge_counts_memory_that_lives_elsewhere),
       cmocka_unit_test(pools_may_share_a_budget),
       cmocka_unit_test(a_budget_may_be_what_another_leaves),
       cmocka_unit_test(copies_are_of_all_pieces),

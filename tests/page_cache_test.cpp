@@ -276,9 +276,7 @@ class Held final : public Replacement {
     inner_->use(entries, step);
   }
   void remove(int32_t entry) noexcept override { inner_->remove(entry); }
-  int64_t evict(int64_t pages, uint64_t before, std::vector<int32_t>& out) override {
-    return inner_->evict(pages, before, out);
-  }
+  int64_t evict(int64_t pages, std::vector<int32_t>& out) override { return inner_->evict(pages, out); }
   int64_t pages() const noexcept override { return inner_->pages(); }
 
  private:

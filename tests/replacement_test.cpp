@@ -16,8 +16,6 @@ using namespace wi;
 
 namespace {
 
-constexpr uint64_t kNever = UINT64_MAX;  // a `before` that protects nothing
-
 struct Manager {
   const char* name;
   std::unique_ptr<Replacement> (*make)(int32_t capacity);
@@ -33,20 +31,19 @@ class Model {
 
   void admit(int32_t entry, int32_t pages, uint64_t step) {
     advance(step);
-    held_[entry] = {pages, newest_, next_rank()};
+    held_[entry] = {pages, next_rank()};
   }
   void use(std::span<const int32_t> entries, uint64_t step) {
     advance(step);
-    for (const int32_t entry : entries) held_[entry] = {held_[entry].pages, newest_, next_rank()};
+    for (const int32_t entry : entries) held_[entry] = {held_[entry].pages, next_rank()};
   }
   void remove(int32_t entry) { held_[entry].pages = 0; }
 
   // In the order of the manager's own out: by rank, or by number.
-  std::vector<int32_t> evict(int64_t pages, uint64_t before) {
+  std::vector<int32_t> evict(int64_t pages) {
     std::vector<std::pair<uint64_t, int32_t>> candidates;
     for (size_t entry = 0; entry < held_.size(); ++entry)
-      if (held_[entry].pages > 0 && held_[entry].step < before)
-        candidates.emplace_back(held_[entry].rank, static_cast<int32_t>(entry));
+      if (held_[entry].pages > 0) candidates.emplace_back(held_[entry].rank, static_cast<int32_t>(entry));
     // A page each at least, so that many are enough.
     const auto enough = std::min(pages, static_cast<int64_t>(candidates.size()));
     std::partial_sort(candidates.begin(), candidates.begin() + enough, candidates.end());
@@ -63,7 +60,7 @@ class Model {
  private:
   struct Held {
     int32_t pages = 0;
-    uint64_t step = 0, rank = 0;
+    uint64_t rank = 0;
   };
   uint64_t next_rank() { return bucketed_ ? 63 : ++uses_; }
   void advance(uint64_t step) {
@@ -129,12 +126,12 @@ class Cache {
       manager_->use(hits_, step_);
       model_.use(hits_, step_);
       if (random_() % 64 == 0) drop_some();
-      if (demand > free_frames_ && !evict(demand - free_frames_, before())) return false;
+      if (demand > free_frames_ && !evict(demand - free_frames_)) return false;
       for (const int32_t thing : misses_)
         if (pages_of(thing) <= free_frames_) admit(thing);
       if (manager_->pages() != frames() - free_frames_) return false;
     }
-    return evict(2 * frames(), kNever) && manager_->pages() == 0;
+    return evict(2 * frames()) && manager_->pages() == 0;
   }
 
  private:
@@ -148,11 +145,6 @@ class Cache {
     if (kind < 950) return step_;
     if (kind < 980) return step_ - std::min<uint64_t>(step_, random_() % 4);
     return step_ + (kind < 999 ? random_() % 200 : uint64_t{1} << random_() % 40);
-  }
-
-  uint64_t before() {
-    const uint64_t kind = random_() % 10, back = random_() % (kind == 9 ? 100 : 4);
-    return kind == 0 ? kNever : kind < 6 ? step_ : step_ - std::min(step_, back);
   }
 
   void admit(int32_t thing) {
@@ -186,10 +178,10 @@ class Cache {
     model_.use(gone, step_);
   }
 
-  bool evict(int64_t pages, uint64_t before) {
+  bool evict(int64_t pages) {
     out_.clear();
-    const int64_t held = manager_->pages(), chosen = manager_->evict(pages, before, out_);
-    if (out_ != model_.evict(pages, before) || manager_->pages() != held - chosen) return false;
+    const int64_t held = manager_->pages(), chosen = manager_->evict(pages, out_);
+    if (out_ != model_.evict(pages) || manager_->pages() != held - chosen) return false;
     const int64_t free_before = free_frames_;
     for (const int32_t entry : out_) release(entry);
     return free_frames_ - free_before == chosen;
@@ -207,9 +199,9 @@ class Cache {
 
 using Entries = std::vector<int32_t>;
 
-Entries evict(Replacement& manager, int64_t pages, uint64_t before = kNever) {
+Entries evict(Replacement& manager, int64_t pages) {
   Entries out;
-  const int64_t held = manager.pages(), chosen = manager.evict(pages, before, out);
+  const int64_t held = manager.pages(), chosen = manager.evict(pages, out);
   assert_int_equal(manager.pages(), held - chosen);
   return out;
 }
@@ -249,7 +241,7 @@ void evict_gives_what_there_is_when_asked_for_more(void** state) {
   manager->admit(7, 3, 1);
   manager->admit(2, 4, 2);
   Entries out = {99};
-  assert_int_equal(manager->evict(1000, kNever, out), 7);
+  assert_int_equal(manager->evict(1000, out), 7);
   assert_true((out == Entries{99, 7, 2} || out == Entries{99, 2, 7}));
   assert_int_equal(manager->pages(), 0);
   assert_true(evict(*manager, 5).empty());
@@ -268,18 +260,6 @@ void whole_entries_go_and_no_more_than_it_takes(void** state) {
   assert_true((evict(*manager, 4) == Entries{0, 1}));
   assert_true((evict(*manager, 3) == Entries{2}));
   assert_int_equal(manager->pages(), 6);
-}
-
-void what_was_used_at_or_after_before_is_never_chosen(void** state) {
-  const auto manager = kind_of(state).make(100);
-  admit_in_turn(*manager, 10);
-  assert_true(evict(*manager, 100, 0).empty());
-  assert_true(evict(*manager, 100, 1).empty());
-  assert_true((evict(*manager, 100, 2) == Entries{0}));
-  manager->use(Entries{1, 3}, 10);
-  assert_true((evict(*manager, 100, 10) == Entries{2, 4, 5, 6, 7, 8}));
-  assert_true(evict(*manager, 100, 10).empty());
-  assert_int_equal(manager->pages(), 3);
 }
 
 void hits_keep_an_entry_longer(void** state) {
@@ -322,23 +302,19 @@ void steps_may_jump_by_any_number(void** state) {
     manager->use(Entries{4}, jump);
     manager->use(Entries{3}, 2 * jump);
     manager->use(Entries{2}, 2 * jump + 1);
-    assert_true(evict(*manager, 100, 0).empty());
-    assert_true((evict(*manager, 2, 2 * jump) == Entries{0, 1}));
-    assert_true((evict(*manager, 100, 2 * jump) == Entries{4}));
-    assert_true((evict(*manager, 100, 2 * jump + 1) == Entries{3}));
-    assert_true((evict(*manager, 100) == Entries{2}));
+    assert_true((evict(*manager, 2) == Entries{0, 1}));
+    for (const int32_t entry : {4, 3, 2}) assert_true(evict(*manager, 1) == Entries{entry});
   }
 }
 
 void an_older_step_counts_as_the_newest(void** state) {
   const auto manager = kind_of(state).make(100);
   admit_in_turn(*manager, 4);
-  manager->use(Entries{1}, 8);
-  manager->use(Entries{0}, 6);
-  assert_true((evict(*manager, 100, 8) == Entries{2, 3}));
+  manager->use(Entries{0}, 8);
+  manager->use(Entries{1}, 6);
+  assert_true((evict(*manager, 2) == Entries{2, 3}));
   manager->admit(2, 1, 3);
-  assert_true(evict(*manager, 100, 8).empty());
-  assert_int_equal(evict(*manager, 100, 9).size(), 3);
+  for (const int32_t entry : {0, 1, 2}) assert_true(evict(*manager, 1) == Entries{entry});
 }
 
 void lru_takes_a_step_s_hits_in_their_order(void**) {
@@ -382,7 +358,7 @@ void nothing_is_allocated_once_out_has_room(void** state) {
   for (int32_t entry = 0; entry < 1000; ++entry) manager->admit(entry, 1 + entry % 3, 1);
   manager->use(hits, uint64_t{1} << 40);
   for (int32_t entry = 0; entry < 500; ++entry) manager->remove(entry);
-  manager->evict(1 << 30, kNever, out);
+  manager->evict(1 << 30, out);
   assert_int_equal(test::allocations, allocated);
   assert_int_equal(out.size(), 500);
 }
@@ -395,7 +371,6 @@ int main() {
       cmocka_unit_test(evict_gives_what_there_is_when_asked_for_more),
       cmocka_unit_test(evict_of_no_pages_chooses_nothing),
       cmocka_unit_test(whole_entries_go_and_no_more_than_it_takes),
-      cmocka_unit_test(what_was_used_at_or_after_before_is_never_chosen),
       cmocka_unit_test(hits_keep_an_entry_longer),
       cmocka_unit_test(what_was_removed_is_never_chosen),
       cmocka_unit_test(a_number_used_again_is_a_new_entry),

@@ -397,7 +397,7 @@ void what_the_manager_lets_go_of_keeps_nobody(void**) {
       while (!slow.may_go) std::this_thread::yield();
     }
   };
-  assert_true(buffer.later([held = std::shared_ptr<Held>(new Held{slow})] {}));
+  assert_true(buffer.later([held = std::shared_ptr<Held>(new Held{slow})](const auto&) {}));
   while (!slow.is_going) std::this_thread::yield();
   std::atomic<bool> posted{false};
   std::thread step([&] {

@@ -507,6 +507,52 @@ void steps_do_not_wait_for_what_is_written_beside_them(void**) {
   assert_in_time(longest < kLimit);
 }
 
+// A segment that leaves at 100 ms a write, and beside it a session that misses in each of its steps: the manager hears
+// of them between two writes, and so what they miss finds frames.
+void what_steps_miss_beside_a_write_is_kept(void**) {
+  ModelShape shape;
+  shape.layers = shape.query_heads = shape.kv_heads = 4;
+  shape.head_dim = 32;
+  const int64_t planes = int64_t{shape.layers} * shape.kv_heads;  // each is written at once
+  const auto several = random_model(shape, DType::f32, seed());
+  for (const BufferManager manager : {BufferManager::lru, BufferManager::bucketed}) {
+    const TiersWorld world({.manager = manager}, several), fast({.slow = false}, several);
+    const auto leaving = world.session(0.05f), missing = world.session(0.15f), expected = fast.session(0);
+    leaving->prefill(random_prompt(200), {}, nullptr);
+    const std::vector<int32_t> ids = random_prompt(1500, 1);
+    for (Session* one : {expected.get(), missing.get()}) one->prefill(ids, chunks_of(150), nullptr);
+    auto step = [&, token = 0]() mutable {
+      token = (token + 1) % 100;
+      for (Session* one : {expected.get(), missing.get()}) one->accept(token, nullptr);
+      assert_true(logits_of(*missing) == logits_of(*expected));
+    };
+    for (int i = 0; i < 20; ++i) {
+      step();
+      world.settle();
+    }
+    arm(kPwrite, kSlow);
+    for (int i = 0; !fault.happened; ++i) {
+      assert_true(i < 1000);
+      leaving->accept(i % 100, nullptr);
+      leaving->logits(nullptr);
+    }
+    const wi_session_stats before = missing->stats();
+    int steps = 0;
+    for (int64_t writes; (writes = fault.calls[kPwrite]) < planes - 2; ++steps) {
+      step();
+      while (fault.calls[kPwrite] < writes + 2) std::this_thread::sleep_for(milliseconds(1));
+    }
+    world.settle();
+    disarm();
+    const wi_session_stats after = missing->stats();
+    const uint64_t missed = after.buffer_misses - before.buffer_misses,
+                   refused = after.buffer_refusals - before.buffer_refusals;
+    std::printf("  of %llu that %d steps missed beside it %llu were not kept\n",
+                static_cast<unsigned long long>(missed), steps, static_cast<unsigned long long>(refused));
+    assert_true(steps >= 5 && missed > 0 && refused < missed / 4);
+  }
+}
+
 // Where memory is full of what is yet to be written, a step waits for it or says that there is no room.
 void writes_that_memory_waits_for_change_no_token(void**) {
   const std::vector<int32_t> ids = random_prompt(500);
@@ -584,7 +630,7 @@ void a_call_is_cancelled_within_a_reads_time(void**) {
 class Stall {
  public:
   explicit Stall(WaveBuffer& buffer) {
-    assert_true(buffer.later([this] {
+    assert_true(buffer.later([this](const auto&) {
       stalled_.set_value();
       // Longer than a busy machine takes for all that comes in between, some 10 s where threads are looked at.
       kept_ = end_.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready;
@@ -847,6 +893,7 @@ int main() {
       cmocka_unit_test(sessions_that_miss_nothing_do_not_wait_for_others_reads),
       cmocka_unit_test(a_call_is_cancelled_while_it_writes_or_waits_for_others_writes),
       cmocka_unit_test(steps_do_not_wait_for_what_is_written_beside_them),
+      cmocka_unit_test(what_steps_miss_beside_a_write_is_kept),
       cmocka_unit_test(writes_that_memory_waits_for_change_no_token),
       cmocka_unit_test(a_call_is_cancelled_within_a_reads_time),
       cmocka_unit_test(a_stalled_manager_costs_hits_and_nothing_else),

@@ -189,7 +189,8 @@ void what_sessions_share_is_read_once(void**) {
     for (int i = 0; i < 30; ++i) {
       Session::decode_batch(all, nullptr, events.data());
       std::promise<void> settled;
-      if (world.runtime->buffer->later([&] { settled.set_value(); })) settled.get_future().wait();
+      if (world.runtime->buffer->later([&](const auto&) { settled.set_value(); }))
+        settled.get_future().wait();
     }
     wi_session_stats sum{};
     for (const Session* one : all) {
@@ -255,7 +256,7 @@ void what_became_of_each_miss_is_in_the_sessions_statistics(void**) {
       all.buffer_late += of.buffer_late, all.buffer_evictions += of.buffer_evictions;
     }
     std::promise<void> settled;
-    if (world.runtime->buffer->later([&] { settled.set_value(); })) settled.get_future().wait();
+    if (world.runtime->buffer->later([&](const auto&) { settled.set_value(); })) settled.get_future().wait();
     const WaveBufferStats buffer = world.runtime->buffer->stats();
     assert_int_equal(all.buffer_refusals, buffer.refusals);
     assert_int_equal(all.buffer_late, buffer.late);
@@ -469,7 +470,8 @@ void a_part_of_less_than_a_slab_has_frames(void**) {
         session->accept(ids[step * 7], nullptr);
         session->logits(nullptr);
         std::promise<void> managed;
-        if (world.runtime->buffer->later([&] { managed.set_value(); })) managed.get_future().wait();
+        if (world.runtime->buffer->later([&](const auto&) { managed.set_value(); }))
+          managed.get_future().wait();
         const uint64_t frames = world.runtime->buffer->stats().frame_bytes;
         uint64_t all = 0;
         for (const auto& segment : session->sequence().segments()) all += segment->leaving_bytes();

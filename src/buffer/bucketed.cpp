@@ -43,10 +43,8 @@ class Bucketed final : public Replacement {
     pages_[entry] = 0;
   }
 
-  int64_t evict(int64_t pages, uint64_t before, std::vector<int32_t>& out) override {
-    if (pages <= 0) return 0;
-    const uint32_t limit = last_use_.stored(before);
-    return compact(find_threshold(pages), limit, out);
+  int64_t evict(int64_t pages, std::vector<int32_t>& out) override {
+    return pages > 0 ? compact(find_threshold(pages), out) : 0;
   }
 
   int64_t pages() const noexcept override { return total_; }
@@ -63,8 +61,7 @@ class Bucketed final : public Replacement {
     return kBuckets - 1 - std::min(last_use_.age(entry), kBuckets - 1);
   }
 
-  // Parallel over entries, with atomic sums. Those not held have no pages to add; those that are protected
-  // count too, which changes no choice: nothing else is in a bucket above the first that has one of them.
+  // Parallel over entries, with atomic sums. Those not held have no pages to add.
   Threshold find_threshold(int64_t pages) const noexcept {
     std::array<int64_t, kBuckets> histogram{};
     const auto count = static_cast<int32_t>(pages_.size());
@@ -76,11 +73,11 @@ class Bucketed final : public Replacement {
 
   // Parallel over entries after a prefix sum, which the order by number needs anyway: of those that go, for
   // the place in out, and of the pages in the threshold's bucket, which is `before_it` here.
-  int64_t compact(Threshold threshold, uint32_t limit, std::vector<int32_t>& out) {
+  int64_t compact(Threshold threshold, std::vector<int32_t>& out) {
     int64_t chosen = 0, before_it = 0;
     const auto count = static_cast<int32_t>(pages_.size());
     for (int32_t entry = 0; entry < count; ++entry) {
-      if (pages_[entry] == 0 || last_use_[entry] >= limit) continue;
+      if (pages_[entry] == 0) continue;
       const uint32_t own = bucket(entry);
       if (own > threshold.bucket) continue;
       if (own == threshold.bucket) {

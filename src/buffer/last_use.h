@@ -24,12 +24,6 @@ class LastUse {
   void touch(int32_t entry) noexcept { steps_[entry] = newest(); }
   uint32_t age(int32_t entry) const noexcept { return newest() - steps_[entry]; }  // in steps
 
-  // A step as entries' are stored: no entry used in it or later is below it.
-  uint32_t stored(uint64_t step) const noexcept {
-    return static_cast<uint32_t>(std::min<uint64_t>(step - std::min(step, base_), UINT32_MAX));
-  }
-  uint32_t operator[](int32_t entry) const noexcept { return steps_[entry]; }
-
  private:
   static constexpr uint64_t kKept = uint64_t{1} << 31;  // steps that remain exact when the base moves
   uint32_t newest() const noexcept { return static_cast<uint32_t>(newest_ - base_); }  // < UINT32_MAX

@@ -2,7 +2,6 @@
 // recently used first. Its links are arrays of numbers, so moving an entry is six writes and no allocation.
 #include <cassert>
 
-#include "src/buffer/last_use.h"
 #include "src/buffer/replacement.h"
 
 namespace wi {
@@ -13,23 +12,20 @@ class Lru final : public Replacement {
  public:
   explicit Lru(int32_t capacity)
       : end_(capacity),
-        last_use_(capacity),
         pages_(static_cast<size_t>(capacity)),
         next_(static_cast<size_t>(capacity) + 1),
         previous_(static_cast<size_t>(capacity) + 1) {
     next_[end_] = previous_[end_] = end_;
   }
 
-  void admit(int32_t entry, int32_t pages, uint64_t step) noexcept override {
+  void admit(int32_t entry, int32_t pages, uint64_t) noexcept override {
     assert(pages > 0 && pages_[entry] == 0);
-    last_use_.advance(step);
     pages_[entry] = pages;
     total_ += pages;
     append(entry);
   }
 
-  void use(std::span<const int32_t> entries, uint64_t step) noexcept override {
-    last_use_.advance(step);
+  void use(std::span<const int32_t> entries, uint64_t) noexcept override {
     for (const int32_t entry : entries) {
       if (pages_[entry] == 0) continue;
       unlink(entry);
@@ -44,12 +40,9 @@ class Lru final : public Replacement {
     pages_[entry] = 0;
   }
 
-  // Steps rise along the list, so the first that is protected ends it.
-  int64_t evict(int64_t pages, uint64_t before, std::vector<int32_t>& out) override {
-    const uint32_t limit = last_use_.stored(before);
+  int64_t evict(int64_t pages, std::vector<int32_t>& out) override {
     const int64_t had = total_;
-    for (int32_t oldest = next_[end_]; had - total_ < pages && oldest != end_ && last_use_[oldest] < limit;
-         oldest = next_[end_]) {
+    for (int32_t oldest = next_[end_]; had - total_ < pages && oldest != end_; oldest = next_[end_]) {
       out.push_back(oldest);
       remove(oldest);
     }
@@ -65,16 +58,14 @@ class Lru final : public Replacement {
   }
 
   void append(int32_t entry) noexcept {  // as the most recently used
-    last_use_.touch(entry);
     previous_[entry] = previous_[end_];
     next_[entry] = end_;
     next_[previous_[end_]] = entry;
     previous_[end_] = entry;
   }
 
-  const int32_t end_;  // the list's two ends meet here: next_ is the oldest, previous_ the newest
-  LastUse last_use_;
-  std::vector<int32_t> pages_;            // (capacity); 0: not held
+  const int32_t end_;           // the list's two ends meet here: next_ is the oldest, previous_ the newest
+  std::vector<int32_t> pages_;  // (capacity); 0: not held
   std::vector<int32_t> next_, previous_;  // (capacity + 1)
   int64_t total_ = 0;
 };

@@ -140,7 +140,7 @@ void PageCache::manage() noexcept {
     if (wanted > 0 && replacement_) {
       names_.clear();
       try {
-        replacement_->evict(wanted, UINT64_MAX, names_);
+        replacement_->evict(wanted, names_);
       } catch (const std::bad_alloc&) {  // names_ has room for all
       }
       for (size_t at = 0; at < names_.size();) {
@@ -198,7 +198,7 @@ void PageCache::know_more(int32_t frames) noexcept {
     std::unique_ptr<Replacement> larger = make_(capacity);
     names_.reserve(static_cast<size_t>(capacity));
     names_.clear();
-    if (replacement_) replacement_->evict(replacement_->pages(), UINT64_MAX, names_);
+    if (replacement_) replacement_->evict(replacement_->pages(), names_);
     for (int32_t entry : names_) larger->admit(entry, facts(entry).pages, 0);
     replacement_ = std::move(larger);
   } catch (const std::bad_alloc&) {

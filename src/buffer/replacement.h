@@ -3,7 +3,7 @@
 // it comes, goes and is chosen whole. The manager knows numbers and counts alone: where the pages lie, who
 // reads them and when they may be written again is its caller's business, the buffer manager's.
 //
-// Used by one thread at a time. All memory is taken when a manager is made, 16 bytes an entry (LRU) or 8
+// Used by one thread at a time. All memory is taken when a manager is made, 12 bytes an entry (LRU) or 8
 // (bucketed), so nothing that is reported to it can fail.
 #pragma once
 
@@ -31,18 +31,17 @@ class Replacement {
   // Its segment is gone. Nothing happens if it is not held.
   virtual void remove(int32_t entry) noexcept = 0;
   // Chooses held entries of at least `pages` pages in all, the least recently used first and no more than it
-  // takes, appends them to out and forgets them. Returns their pages: fewer than asked for if no more may go.
-  // Those used in step `before` or later are never chosen (a `before` more than 2^31 steps back may protect
-  // older ones too). Takes memory only for out; if that is refused (std::bad_alloc), what is in out is
-  // forgotten, and nothing else.
-  virtual int64_t evict(int64_t pages, uint64_t before, std::vector<int32_t>& out) = 0;
+  // takes, appends them to out and forgets them. Returns their pages: fewer than asked for if no more are held.
+  // Takes memory only for out; if that is refused (std::bad_alloc), what is in out is forgotten, and nothing else.
+  virtual int64_t evict(int64_t pages, std::vector<int32_t>& out) = 0;
   virtual int64_t pages() const noexcept = 0;  // of all that are held
 
  protected:
   Replacement() = default;
 };
 
-// Exact LRU, each call in time of what it names or chooses (RetroInfer). out: from the least recently used.
+// Exact LRU, in the order of the calls, whatever the step, each in time of what it names or chooses (RetroInfer).
+// out: from the least recently used.
 std::unique_ptr<Replacement> make_lru(int32_t capacity);
 
 // LRU by age in steps, where ages from 63 on are one, as a device computes it (SPIN): a hit is one write, and

@@ -115,20 +115,28 @@ void WaveBuffer::post(StepUse& use) noexcept {
   posted_.notify_one();
 }
 
+// A segment takes seconds to be written, in which steps come by the hundred: they are heard meanwhile.
 void WaveBuffer::manage() {
-  std::unique_lock lock(queue_mutex_);
+  const Hear hear = [this] { hear_steps(); };
   for (;;) {
-    posted_.wait(lock, [&] { return stopping_ || !queue_.empty() || !work_.empty(); });
-    if (stopping_) return;
-    if (queue_.empty()) {
-      std::function<void()> work = std::move(work_.front());
-      work_.pop_front();
-      lock.unlock();
-      work();
-      work = nullptr;  // it may be the last to have a segment, which takes a while to go
-      lock.lock();
-      continue;
+    std::function<void(const Hear&)> work;  // goes with no lock held: it may be the last to have a segment
+    {
+      std::unique_lock lock(queue_mutex_);
+      posted_.wait(lock, [&] { return stopping_ || !queue_.empty() || !work_.empty(); });
+      if (stopping_) return;
+      if (queue_.empty()) {
+        work = std::move(work_.front());
+        work_.pop_front();
+      }
     }
+    work ? work(hear) : hear_steps();
+  }
+}
+
+// What has been posted by now, and no more: whoever is at work goes on with that.
+void WaveBuffer::hear_steps() noexcept {
+  std::unique_lock lock(queue_mutex_);
+  for (size_t left = queue_.size(); left > 0 && !stopping_; --left) {
     StepUse use = std::move(queue_.front());
     queue_.erase(queue_.begin());
     lock.unlock();
@@ -140,7 +148,7 @@ void WaveBuffer::manage() {
   }
 }
 
-bool WaveBuffer::later(std::function<void()> work) {
+bool WaveBuffer::later(std::function<void(const Hear&)> work) {
   if (!manager_) return false;
   {
     std::lock_guard lock(queue_mutex_);
@@ -191,7 +199,7 @@ void WaveBuffer::free_retired() noexcept {
 }
 
 WaveBuffer::Share::~Share() {
-  if (!buffer_ || !bytes_) return;
+  if (!bytes_) return;
   buffer_->change_share(page_bytes_, bytes_, 0);
   buffer_->catch_up();
   if (buffer_->pinned()) buffer_->hot_pages(page_bytes_)->trim();  // nobody else may come

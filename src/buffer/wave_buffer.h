@@ -56,7 +56,7 @@ struct StepUse {
 };
 
 // Thread-safe.
-class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
+class WaveBuffer {
  public:
   // WI_E_IO names the folder and why there can be no file in it.
   static std::shared_ptr<WaveBuffer> open(std::shared_ptr<HostPool> pool, const WaveBufferParams& params);
@@ -106,9 +106,11 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   // taken.
   void post(StepUse& use) noexcept;
 
-  // Work for the manager's thread, which may take a while; what it throws is its own business. False: there is no
-  // such thread.
-  bool later(std::function<void()> work);
+  // Work for the manager's thread, which may take a while; what it throws is its own business. It calls `hear` every
+  // so often, there and with no lock held that steps or caches want: until then nothing is heard that steps post. False:
+  // there is no such thread.
+  using Hear = std::function<void()>;
+  bool later(std::function<void(const Hear& hear)> work);
 
   // Room to note a buffer in that is to be retired: what steps are reading must not be freed for want of it.
   class Retiring {
@@ -128,28 +130,18 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   // the parts add up to how many there may be.
   class Share {
    public:
-    Share() = default;
     Share(std::shared_ptr<WaveBuffer> buffer, size_t page_bytes)
         : buffer_(std::move(buffer)), page_bytes_(page_bytes) {}
-    Share(Share&& other) noexcept { swap(other); }
-    Share& operator=(Share&& other) noexcept {
-      swap(other);
-      return *this;
-    }
     ~Share();
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
     // What has to go goes with catch_up(). Throws std::bad_alloc.
     void set(uint64_t bytes);
     uint64_t bytes() const { return bytes_; }
-    explicit operator bool() const { return buffer_ != nullptr; }
 
    private:
-    void swap(Share& other) noexcept {
-      std::swap(buffer_, other.buffer_);
-      std::swap(page_bytes_, other.page_bytes_);
-      std::swap(bytes_, other.bytes_);
-    }
-    std::shared_ptr<WaveBuffer> buffer_;
-    size_t page_bytes_ = 0;
+    const std::shared_ptr<WaveBuffer> buffer_;
+    const size_t page_bytes_;
     uint64_t bytes_ = 0;
   };
 
@@ -164,6 +156,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
  private:
   WaveBuffer(std::shared_ptr<HostPool> pool, const WaveBufferParams& params);
   void manage();
+  void hear_steps() noexcept;
   template <class Body>
   void each_cache(Body&& body);
   void change_share(size_t page_bytes, uint64_t before, uint64_t after);
@@ -198,7 +191,7 @@ class WaveBuffer : public std::enable_shared_from_this<WaveBuffer> {
   std::mutex queue_mutex_;
   std::condition_variable posted_;
   std::vector<StepUse> queue_, spare_;
-  std::deque<std::function<void()>> work_;
+  std::deque<std::function<void(const Hear&)>> work_;
   bool stopping_ = false;
   std::unique_ptr<std::thread> manager_;  // null where the system refused it: post() then does its work
 };

@@ -29,7 +29,7 @@ std::shared_ptr<HostPool> HostPool::create(std::shared_ptr<MemoryBudget> budget,
 
 HostBuffer HostPool::allocate(uint64_t bytes, const char* purpose, HostPages pages) {
   if (bytes == 0) return {};
-  charge(bytes, purpose);
+  budget_->charge(bytes, purpose);
   try {
     std::byte* data = memory_->allocate(bytes, pages);
     if (!data)
@@ -37,14 +37,14 @@ HostBuffer HostPool::allocate(uint64_t bytes, const char* purpose, HostPages pag
            " in use)");
     return {shared_from_this(), data, bytes};
   } catch (...) {
-    refund(bytes);
+    budget_->refund(bytes);
     throw;
   }
 }
 
 void HostPool::free(std::byte* data, uint64_t bytes) noexcept {
   memory_->free(data, bytes);
-  refund(bytes);
+  budget_->refund(bytes);
 }
 
 Memory& HostBuffer::memory() const { return pool_->memory(); }

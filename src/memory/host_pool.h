@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "src/memory/less.h"
 #include "src/memory/memory.h"
 
 namespace wi {
@@ -75,10 +76,7 @@ class MemoryBudget {
     elsewhere_.fetch_add(now - before, std::memory_order_relaxed);
   }
 
-  uint64_t bytes() const {
-    const uint64_t elsewhere = elsewhere_.load(std::memory_order_relaxed);
-    return bytes_ > elsewhere ? bytes_ - elsewhere : 0;
-  }
+  uint64_t bytes() const { return less(bytes_, elsewhere_.load(std::memory_order_relaxed)); }
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
 
@@ -105,10 +103,6 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   // 64-byte aligned; large ones of host memory to pages, see there. bytes 0: an empty buffer. WI_E_BUDGET
   // names purpose, wanted, used and budget; WI_E_MEMORY: the system refused.
   HostBuffer allocate(uint64_t bytes, const char* purpose, HostPages pages = HostPages::huge);
-
-  // Bytes that count here but live elsewhere. charge() throws WI_E_BUDGET like allocate().
-  void charge(uint64_t bytes, const char* purpose) { budget_->charge(bytes, purpose); }
-  void refund(uint64_t bytes) noexcept { budget_->refund(bytes); }
 
   Memory& memory() const { return *memory_; }
   const std::shared_ptr<MemoryBudget>& shared_budget() const { return budget_; }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "src/error.h"
+#include "src/memory/less.h"
 #include "src/model/each_weight.h"
 
 namespace wi {
@@ -28,7 +29,7 @@ void move_weights(Model& model, const DeviceTable& device, HostPool& pool, const
     room += room_for(piece.bytes);
     total += piece.bytes;
   }
-  const uint64_t left = pool.budget() - std::min(pool.budget(), pool.used());
+  const uint64_t left = less(pool.budget(), pool.used());
   check(room <= left, WI_E_MEMORY, "the weights take ", room, " bytes of the device's memory, of whose ",
         pool.budget(), " other models' have ", pool.used());
   auto buffer = std::make_shared<HostBuffer>(pool.allocate(room, "the weights"));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/cancel.h"
+#include "src/memory/breaks.h"
 
 namespace wi {
 namespace {
@@ -65,7 +66,7 @@ void Past::fetch(const Stream& stream, const Sequence& sequence, const Part& par
   if (reading_.layer >= 0) {
     assert(reading_ == part);
     // Others that share this thread have their turn meanwhile.
-    while (!ahead_->wait(kPoll)) stream.each(1, [](int64_t, int) {});
+    while (!ahead_->wait(kPoll)) take_break(stream);
     reading_ = {};
     return;
   }

@@ -12,7 +12,6 @@
 // not. A section of fields may grow at its end; an older reader goes on while what was added is zero.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "src/error.h"
+#include "src/memory/less.h"
 #include "src/store/byte_stream.h"
 
 namespace wi {
@@ -198,7 +198,7 @@ class SectionReader final : public FieldReader {
     check(holds, WI_E_FORMAT, field, " before byte ", offset(), parts...);
   }
   uint64_t offset() const { return offset_ - (piece_.size() - at_); }
-  uint64_t left_of_all() const { return from_.bytes() - std::min(from_.bytes(), offset()); }
+  uint64_t left_of_all() const { return less(from_.bytes(), offset()); }
   void expect(uint64_t offset, uint64_t bytes) { from_.expect(offset, bytes); }
   void poll() const {
     check(!cancel_ || !cancel_->load(std::memory_order_relaxed), WI_E_CANCELLED, "cancelled");

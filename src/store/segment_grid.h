@@ -12,6 +12,9 @@ namespace wi {
 
 constexpr int32_t kSinkTokens = 4;  // always attended exactly, never indexed (RetroInfer §4.2, steady zone)
 constexpr int32_t kBlockTokens = 64;  // of the tail; segments are whole blocks
+constexpr int64_t in_blocks(int64_t tokens) {
+  return (tokens + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
+}
 
 struct SegmentSpan {
   int64_t first = 0;

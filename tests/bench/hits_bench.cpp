@@ -74,11 +74,12 @@ Hits play(std::unique_ptr<Replacement> manager, int64_t capacity, size_t warm_up
   std::vector<char> held(trace.numbers.size());
   std::vector<int32_t> out, used;
   for (size_t step = 0; step < trace.steps.size(); ++step) {
-    int64_t room = 0;
+    int64_t room = 0, kept = 0;
     used.clear();
     for (const Want& want : trace.steps[step]) {
       if (held[static_cast<size_t>(want.cluster)]) {
         used.push_back(want.cluster);
+        kept += want.pages;
         if (step >= warm_up) ++hits.hits;
       } else {
         room += want.pages;
@@ -89,9 +90,9 @@ Hits play(std::unique_ptr<Replacement> manager, int64_t capacity, size_t warm_up
       hits.wanted += static_cast<int64_t>(trace.steps[step].size());
       hits.missed_pages += room;
     }
-    const int64_t too_many = manager->pages() + room - capacity;
+    const int64_t too_many = std::min(manager->pages() + room - capacity, manager->pages() - kept);
     out.clear();
-    if (too_many > 0) manager->evict(too_many, step, out);
+    if (too_many > 0) manager->evict(too_many, out);
     for (int32_t gone : out) held[static_cast<size_t>(gone)] = 0;
     for (const Want& want : trace.steps[step]) {
       char& there = held[static_cast<size_t>(want.cluster)];

@@ -98,7 +98,7 @@ inline std::vector<float> logits_of(Session& session) {
 // The manager's thread has done what steps left to it.
 inline void settle(World& world) {
   const auto done = std::make_shared<std::promise<void>>();
-  if (world.runtime->buffer->later([done] { done->set_value(); })) done->get_future().wait();
+  if (world.runtime->buffer->later([done](const auto&) { done->set_value(); })) done->get_future().wait();
 }
 
 // What a prompt has sealed leaves the device's memory beside the next steps: the first of them orders it, and the

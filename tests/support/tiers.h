@@ -67,7 +67,7 @@ struct TiersWorld {
   // every world, however slow its threads were.
   void settle() const {
     const auto done = std::make_shared<std::promise<void>>();
-    if (buffer().later([done] { done->set_value(); })) done->get_future().wait();
+    if (buffer().later([done](const auto&) { done->set_value(); })) done->get_future().wait();
   }
 
   Folder folder;
