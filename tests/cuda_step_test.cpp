@@ -201,10 +201,10 @@ void full_says_the_same_without_being_asked(void**) {
       cuda_emulation::allow_capture(graphs);
       World device(backend, {.policy = "full", .fast_share = share});
       const auto one = device.session(), other = device.session();
-      one->prefill(prompt(200), {}, nullptr);
-      other->prefill(prompt(90, 1), {}, nullptr);
+      one->prefill(prompt(300), {}, nullptr);
+      other->prefill(prompt(150, 1), {}, nullptr);
       const auto fork = one->fork();
-      fork->truncate(150);
+      fork->truncate(200);
       fork->accept(7, nullptr);
       Session* const all[] = {one.get(), other.get(), fork.get()};
       Said said;
