@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "src/batch_error.h"
 #include "src/host_call.h"
 #include "src/memory/breaks.h"
 #include "src/session.h"
@@ -40,7 +41,7 @@ class Session::Use {
           if (comes) session->make_room(session->sequence_, coming_tokens, when, patience, flag_of(cancel));
         } catch (const Error& error) {
           if (!batch_) throw;
-          throw_error(error.code(), concat("sessions[", place_, "]: ", error.what()), error.native_code());
+          throw BatchError(place_, error);
         }
         ++place_;
       }
@@ -107,8 +108,9 @@ class Session::Use {
   [[noreturn]] void refuse(const char* reason) {
     const size_t refused = place_;
     leave();
-    if (batch_) fail(WI_E_BUSY, "sessions[", refused, "]: ", reason);
-    fail(WI_E_BUSY, reason);
+    const Error busy(WI_E_BUSY, reason);
+    if (batch_) throw BatchError(refused, busy);
+    throw busy;
   }
   void stop_reading() noexcept {
     for (Session* session : sessions_.first(entered_)) session->reading_views_.end();

@@ -97,7 +97,8 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
     finish(task, WI_TASK_CANCELLED, event_of(WI_EVENT_CANCELLED), {WI_E_CANCELLED, "cancelled"});
   }
   void write_step();
-  void write_batch(std::span<const std::shared_ptr<Task>> batch);
+  void write_batch(std::span<std::shared_ptr<Task>> batch);
+  void decode(std::span<const std::shared_ptr<Task>> batch);
   void write_one(const std::shared_ptr<Task>& task);
   bool needs_end_of_chunk(const Outcome& outcome) const;
   void tell(const std::shared_ptr<Task>& task, const Event& event);
@@ -405,32 +406,45 @@ void Loop::write_step() {
   last_step_ns_ = now_ns();
 }
 
-// A batch fails as a whole and changes nothing; then each goes alone, so that only the one that cannot fails. A
-// callback that has ended its session's step is not asked again: it may say otherwise then, and its host has heard.
-void Loop::write_batch(std::span<const std::shared_ptr<Task>> batch) {
-  const uint64_t start = now_ns();
+// A batch fails as a whole and changes nothing. Then it goes on without the one that it fails for, who goes alone
+// afterwards: the weights are read once for all others. A callback that has ended its session's step is not asked again:
+// it may say otherwise then, and its host has heard.
+void Loop::write_batch(std::span<std::shared_ptr<Task>> batch) {
+  size_t together = batch.size() > 1 ? batch.size() : 0;
+  uint64_t start = 0;
+  while (together > 0) {
+    start = now_ns();
+    try {
+      decode(batch.first(together));
+      break;
+    } catch (const BatchError& error) {
+      --together;
+      const auto failed = batch.begin() + static_cast<std::ptrdiff_t>(error.place());
+      std::rotate(failed, failed + 1, batch.begin() + static_cast<std::ptrdiff_t>(together) + 1);
+      if (error.code() == WI_E_CANCELLED)
+        fail_task(std::exchange(batch[together], nullptr), {error.code(), error.why().what()});
+    } catch (const std::exception&) {
+      together = 0;
+    }
+  }
+  if (together > 0) {
+    const uint64_t share = (now_ns() - start) / together;
+    for (size_t i = 0; i < together; ++i) {
+      scheduler_.charge(batch[i]->id, share);
+      tell(batch[i], events_[i]);
+    }
+  }
+  for (const auto& task : batch.subspan(together))
+    if (task) write_one(task);
+}
+
+void Loop::decode(std::span<const std::shared_ptr<Task>> batch) {
   sessions_.clear();
   for (const auto& task : batch) sessions_.push_back(&task->session());
   events_.assign(batch.size(), Event{});
-  try {
-    for (const auto& task : batch) task->reserve_event();
-    const EngineCall own;
-    Session::decode_batch(sessions_, nullptr, events_.data());
-  } catch (const BatchError& error) {
-    const size_t ended = error.code() == WI_E_CANCELLED ? error.place() : batch.size();
-    if (ended < batch.size()) fail_task(batch[ended], {error.code(), error.why().what()});
-    for (size_t i = 0; i < batch.size(); ++i)
-      if (i != ended) write_one(batch[i]);
-    return;
-  } catch (const std::exception&) {
-    for (const auto& task : batch) write_one(task);
-    return;
-  }
-  const uint64_t share = (now_ns() - start) / batch.size();
-  for (size_t i = 0; i < batch.size(); ++i) {
-    scheduler_.charge(batch[i]->id, share);
-    tell(batch[i], events_[i]);
-  }
+  for (const auto& task : batch) task->reserve_event();
+  const EngineCall own;
+  Session::decode_batch(sessions_, nullptr, events_.data());
 }
 
 void Loop::write_one(const std::shared_ptr<Task>& task) {
