@@ -1167,7 +1167,9 @@ WI_API wi_status wi_batch_decode(wi_session* const* sessions, uint64_t count, wi
  * seconds of waiting count as one priority more, and nobody overtakes the first, so every task is admitted in the end.
  * Running tasks that read share the time by 2^priority; all that write are in each step, up to 64, and beyond that take
  * turns by 2^priority. Of two tasks that do the same, none gets less than 1/256 of what the other does: every task goes on,
- * whatever is submitted beside it.
+ * whatever is submitted beside it. One that writes and has no room for its next
+ * token sits out steps while keys and values leave the fast tier for it, and for up to ten seconds while others keep the
+ * room; then it fails with WI_E_BUDGET.
  *   The session: until its task has ended, calls on it are WI_E_BUSY, statistics excepted; then it goes on as
  * after any call: the answer is part of it. After a cancelled or failed task it has the whole chunks of the
  * prompt and the tokens of the answer that were done; wi_session_tokens says which. A task keeps its session

@@ -182,11 +182,18 @@ uint64_t Residency::leaving_bytes() const {
 
 bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std::exception_ptr& refused) {
   WaveBuffer& buffer = *self.buffer_;
+  Tries* const tries = wish.patience.tries;
   refused = nullptr;
   Waiting waiting(self);
   Clock::duration moving{};  // what takes segments away is no waiting, nor are others' turns meanwhile
+  if (tries) {
+    tries->go_on = false;
+    if (std::exchange(tries->waits, false)) tries->waited += Clock::now() - tries->last;
+  }
+  bool beside = false;      // some of what has to leave does so beside these calls
+  bool over_limit = false;  // as the session's own limit has no room without that
   for (int round = 0;; ++round) {
-    const auto waited = Clock::now() - wish.patience.since;
+    const auto waited = tries ? tries->waited : Clock::now() - wish.patience.since;
     Changes changes(*this);
     {
       const CatchingUp frames_go{buffer};  // when the lock is let go of
@@ -198,6 +205,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
         self.floor_ = wish.floor, self.most_ = wish.most, self.cached_ = wish.cached;
         set_coming(self, wish.coming);
         self.caller_ = std::this_thread::get_id();
+        if (tries) refused = refused_since(*tries);
       }
       WaveBufferMemory buffers = buffer.memory();
       const uint64_t room = divide_room(buffers);
@@ -209,17 +217,20 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
 
       if (round == 0) {
         Chosen& own = wish.at_once || changes.missing ? changes.now : changes.later;
-        keep_part(self, changes.missing > 0, own);
+        refused ? keep_what_stays(self) : keep_part(self, changes.missing > 0, own);
+        const size_t chosen = changes.now.size();
         await_leaving(self, wish.limit, changes.now);
+        over_limit = tries && (changes.now.size() > chosen || (wish.at_once && chosen));
       } else if (refused) {
         keep_what_stays(self);
         if (wish.at_once && self.all_fast_ > wish.share) std::rethrow_exception(refused);
       }
-      if (changes.missing || whole_ + frames_ > room) {
+      if ((changes.missing || whole_ + frames_ > room) && !(tries && refused)) {
         for (Member* member : having_)
           if (member != &self) take_from(*member, refused != nullptr, changes.later);
       }
-      if (round > 0 && changes.missing && (refused || !wish.patience.may_wait || waited > kPatience))
+      if (round > 0 && changes.missing && !beside &&
+          (refused || !wish.patience.may_wait || waited > kPatience))
         cut_frames(less(changes.missing, buffers.leaving_frames));
 
       // As much of that as is needed now, and what others have undertaken.
@@ -243,16 +254,31 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
       }
       changes.on_its_way = refused ? frees : on_its_way > 0;
       changes.coming_back = changes.on_its_way || (!refused && changes.missing && others_go_on());
+      beside = tries && !refused && !changes.now.empty();
     }
     const Clock::time_point begin = Clock::now();
-    carry_out(changes, buffer, poll, wish.patience.pause, refused);
+    carry_out(changes, buffer, poll, wish.patience, refused);
     moving += Clock::now() - begin;
-    if (!changes.missing && (round > 0 || !refused)) return true;
+    const auto found = [&] {
+      if (tries) *tries = {};
+      return true;
+    };
+    if (!changes.missing && !over_limit && (round > 0 || !refused)) return found();
     if (round > 1) {
       const bool enough_waited =
           !wish.patience.may_wait || !changes.coming_back || waited > kMostWait + moving;
-      if (changes.within_budget && (enough_waited || waited > kOthersClaims)) return true;
-      if (enough_waited) return false;
+      if (changes.within_budget && !over_limit && (enough_waited || waited > kOthersClaims)) return found();
+      if (tries && (beside || !enough_waited)) {
+        tries->go_on = true;
+        tries->waits = !beside;
+        tries->last = Clock::now();
+        return false;
+      }
+      if (enough_waited) {
+        if (tries && !wish.patience.may_wait)
+          tries->begun = false;  // what was in the way may have ended by the next
+        return false;
+      }
       waiting.set(!changes.on_its_way);
       std::this_thread::sleep_for(kPause);
       if (poll) poll();
@@ -264,8 +290,12 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
 
 // What is needed now, before this returns; the rest beside the next steps. What the slow tier refuses stays, and its
 // room is not to be had. Whoever has a turn meanwhile may read a segment that is on its way, or want it gone as well.
-void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, const Poll* pause,
+void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, const Patience& patience,
                           std::exception_ptr& refused) {
+  if (patience.tries) {  // first
+    changes.later.insert(changes.later.begin(), changes.now.begin(), changes.now.end());
+    changes.now.clear();
+  }
   for (auto& segment : changes.later) {
     if (demote_later(segment, buffer))
       segment.reset();
@@ -273,6 +303,7 @@ void Residency::carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll
       changes.now.push_back(std::move(segment));
   }
   if (changes.now.empty()) return;
+  const Poll* const pause = patience.pause;
   const auto demote = [&](const Poll& given_up) {
     const auto poll_beside = [&] {
       given_up();
@@ -310,6 +341,7 @@ void Residency::demote_now(Chosen& segments, WaveBuffer& buffer, const Poll& pol
 // tries again. What nobody else has any more is not written to its end: others, and the runtime's, wait for that. False:
 // there is nobody to do it.
 bool Residency::demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer) {
+  if (!queue(*segment)) return true;
   return buffer.later([this, segment, &buffer](const WaveBuffer::Hear& hear) {
     const auto poll = [&] {
       check_wanted(segment);
@@ -318,10 +350,25 @@ bool Residency::demote_later(const std::shared_ptr<const Segment>& segment, Wave
     try {
       poll();
       segment->demote(buffer, poll);
+    } catch (const Unwanted&) {
     } catch (...) {
+      note_refusal();
     }
     settle(*segment);
   });
+}
+
+bool Residency::queue(const Segment& segment) noexcept {
+  std::lock_guard lock(mutex_);
+  const auto at = held_.find(segment.id());
+  return at == held_.end() || !std::exchange(at->second.queued, true);
+}
+
+// For those that wait for what was to leave.
+void Residency::note_refusal() noexcept {
+  std::lock_guard lock(mutex_);
+  ++refusals_;
+  refusal_ = std::current_exception();
 }
 
 void Residency::settle(const Segment& segment) noexcept {
@@ -329,7 +376,7 @@ void Residency::settle(const Segment& segment) noexcept {
   const auto at = held_.find(segment.id());
   if (at == held_.end()) return;
   Holding& holding = at->second;
-  holding.leaving = false;
+  holding.leaving = holding.queued = false;
   if (holding.fast && segment.is_slow()) {
     holding.fast = false;
     fast_ -= holding.bytes;
@@ -622,6 +669,16 @@ uint64_t Residency::slow_room(const Member& member) {
   for (const Holding* holding : member.holdings_)
     if (holding->fast && holding->leaving) promised += holding->bytes;
   return less(file->most(), file->used() + promised);
+}
+
+// What it refuses once it refuses again.
+std::exception_ptr Residency::refused_since(Tries& tries) const {
+  if (!std::exchange(tries.begun, true)) {
+    tries.refusals = refusals_;
+    tries.refused = nullptr;
+  }
+  if (!tries.refused && tries.refusals != refusals_) tries.refused = refusal_;
+  return tries.refused;
 }
 
 // From all, for as long as others' steps keep what is to leave.

@@ -47,6 +47,20 @@ class Residency {
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
+  // A session's calls that do not wait, since others want their thread: one that finds no room leaves that to the next.
+  // What has to leave for them does so beside whatever is done meanwhile.
+  struct Tries {
+    bool go_on = false;  // out: there is no room yet, and some is on its way
+
+   private:
+    friend class Residency;
+    bool begun = false;
+    std::chrono::steady_clock::duration waited{};  // as Patience has it, over all of them
+    std::chrono::steady_clock::time_point last{};
+    bool waits = false;          // since then
+    uint64_t refusals = 0;       // of the slow tier's when they began
+    std::exception_ptr refused;  // one since
+  };
   // How long a session waits for room.
   struct Patience {
     bool may_wait = true;  // for steps of others to end: this thread is in the middle of none
@@ -54,6 +68,7 @@ class Residency {
     // Called meanwhile, and while segments leave, on this thread, which holds nothing then; throws to give up. Null:
     // nobody wants a turn.
     const Poll* pause = nullptr;
+    Tries* tries = nullptr;  // null: it waits in this call
   };
   // What a session tells between two steps.
   struct Wish {
@@ -125,6 +140,7 @@ class Residency {
     uint64_t id = 0, bytes = 0, holders = 0;
     bool fast = true;
     bool leaving = false;      // somebody has undertaken to demote it
+    bool queued = false;       // and that is the manager
     Member* holder = nullptr;  // of one with one holder, unless all_changed_
   };
   using Chosen = std::vector<std::shared_ptr<const Segment>>;
@@ -132,12 +148,14 @@ class Residency {
   struct CatchingUp;
 
   bool make_room(Member& self, const Wish& wish, const Poll& poll, std::exception_ptr& refused);
-  void carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, const Poll* pause,
+  void carry_out(Changes& changes, WaveBuffer& buffer, const Poll& poll, const Patience& patience,
                  std::exception_ptr& refused);
   void demote_now(Chosen& segments, WaveBuffer& buffer, const Poll& poll, const Poll& between,
                   std::exception_ptr& refused);
   bool demote_later(const std::shared_ptr<const Segment>& segment, WaveBuffer& buffer);
   void settle(const Segment& segment) noexcept;  // somebody's undertaking has ended
+  bool queue(const Segment& segment) noexcept;   // false: it is
+  void note_refusal() noexcept;
 
   // With mutex_ held:
   void hold(Member& member, Segments segments);
@@ -161,6 +179,7 @@ class Residency {
   bool others_go_on() const;
   static uint64_t slow_room(const Member& member);
   void cut_frames(uint64_t bytes);
+  std::exception_ptr refused_since(Tries& tries) const;
   void expect_pinned(const Member& member, uint64_t used) const;
   template <class Enough>
   void choose(Member& from, Chosen& chosen, Enough&& enough);
@@ -183,6 +202,8 @@ class Residency {
   uint64_t room_ = 0;
   std::vector<Demand> demands_;  // (having_) scratch, as parts_
   std::vector<uint64_t> parts_;
+  uint64_t refusals_ = 0;  // by the slow tier of what was to leave beside steps; the last one:
+  std::exception_ptr refusal_;
 };
 
 }  // namespace wi

@@ -67,6 +67,7 @@ void Session::reserve_for(std::thread::id owner, bool will_read) {
   }
   Use use({&self, 1});
   check(will_read || tokens_.size() > 0, WI_E_STATE, "session is empty and the task has no prompt");
+  tries_ = {};
   owner_.store(owner, std::memory_order_relaxed);
 }
 

@@ -242,6 +242,7 @@ class Session {
   DeviceViews::Reading reading_views_;   // during a call
   bool room_ = true;                     // was made, when it was last wanted
   std::exception_ptr refused_;           // by the slow tier then; null: it took all that was to leave
+  Residency::Tries tries_;               // of a task's steps, since the last that had room
   Making making_ = Making::whole;        // of what is sealed next
   std::unique_ptr<SegmentAhead> ahead_;  // of a prompt that is being read; null: none
   ExactTokens exact_;  // or that are to be computed so, if pending: a cut brings such a one back

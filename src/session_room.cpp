@@ -77,6 +77,7 @@ void Session::make_room(Sequence& sequence, int64_t coming_tokens, SealWhen when
     Residency::Patience own = patience;
     own.may_wait = patience.may_wait && is_least;
     room_ = make_room_of(sequence, sequence.bytes_to_reserve(coming_tokens) + sealing, when, own, cancel);
+    if (patience.tries && patience.tries->go_on) throw NoRoomYet();
     // What the slow tier refused once it refuses again, and what comes next may need less than is asked for.
     if (room_ || is_least || refused_) {
       try {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "src/batch_error.h"
 #include "src/host_call.h"
 #include "src/memory/breaks.h"
 #include "src/session.h"
@@ -25,7 +26,8 @@ class Session::Use {
   }
 
   // Between two steps of a long call: what no step needs may leave the fast tier, to make room for so many
-  // tokens more. breaks: of the call that waits for it; null: there are none.
+  // tokens more. breaks: of the call that waits for it; null: there are none. A step of the engine's does not wait: it
+  // throws NoRoomYet.
   void rest(int64_t coming_tokens, SealWhen when, const CancelToken* cancel, Breaks* breaks = nullptr) {
     const Residency::Poll pause = pause_for(breaks);
     between([&](bool may_wait) {
@@ -33,14 +35,18 @@ class Session::Use {
       Residency::Patience patience;
       patience.may_wait = may_wait;
       patience.pause = breaks ? &pause : nullptr;
+      const bool tries = EngineCall::here() && when == SealWhen::decoding;
       place_ = 0;
       for (Session* session : sessions_) {
         const bool comes = when == SealWhen::prefilling || session->pending();
+        patience.tries = tries ? &session->tries_ : nullptr;
         try {
           if (comes) session->make_room(session->sequence_, coming_tokens, when, patience, flag_of(cancel));
+        } catch (const NoRoomYet&) {
+          throw NoRoomYet(place_);
         } catch (const Error& error) {
           if (!batch_) throw;
-          throw_error(error.code(), concat("sessions[", place_, "]: ", error.what()), error.native_code());
+          throw BatchError(place_, error);
         }
         ++place_;
       }
@@ -107,8 +113,9 @@ class Session::Use {
   [[noreturn]] void refuse(const char* reason) {
     const size_t refused = place_;
     leave();
-    if (batch_) fail(WI_E_BUSY, "sessions[", refused, "]: ", reason);
-    fail(WI_E_BUSY, reason);
+    const Error busy(WI_E_BUSY, reason);
+    if (batch_) throw BatchError(refused, busy);
+    throw busy;
   }
   void stop_reading() noexcept {
     for (Session* session : sessions_.first(entered_)) session->reading_views_.end();

@@ -26,7 +26,8 @@ constexpr size_t kShortText = size_t{64} << 10;  // bytes, tokenised in some 10 
 // than most texts take.
 constexpr std::chrono::nanoseconds kTextAlone = std::chrono::milliseconds(500);
 constexpr std::chrono::milliseconds kMemoryPoll{10};
-constexpr uint64_t kUnboundedAnswer = 1024;  // tokens that an answer without a bound is planned with
+constexpr std::chrono::milliseconds kRoomPoll{1};  // where all that there is to do is to wait for it
+constexpr uint64_t kUnboundedAnswer = 1024;        // tokens that an answer without a bound is planned with
 
 // Of tasks: without a token.
 Event event_of(int32_t kind) {
@@ -49,6 +50,7 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
     ids_.reserve(kMostBatch);
     step_.reserve(kMostBatch);
     sessions_.reserve(kMostBatch);
+    waiting_.reserve(kMostBatch);
     events_.reserve(kMostBatch);
     reading_texts_.reserve(kMostTexts);
     reading_.reserve(kMostReading);
@@ -97,8 +99,10 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
     finish(task, WI_TASK_CANCELLED, event_of(WI_EVENT_CANCELLED), {WI_E_CANCELLED, "cancelled"});
   }
   void write_step();
-  void write_batch(std::span<const std::shared_ptr<Task>> batch);
+  void write_batch(std::span<std::shared_ptr<Task>> batch);
+  void decode(std::span<const std::shared_ptr<Task>> batch);
   void write_one(const std::shared_ptr<Task>& task);
+  void sit_out(const std::shared_ptr<Task>& task);
   bool needs_end_of_chunk(const Outcome& outcome) const;
   void tell(const std::shared_ptr<Task>& task, const Event& event);
   void read_chunk();
@@ -137,6 +141,8 @@ class Loop final : public Breaks, public std::enable_shared_from_this<Loop> {
   std::vector<std::shared_ptr<Task>> step_;
   std::vector<Session*> sessions_;
   std::vector<Event> events_;
+  std::vector<Scheduler::Id> waiting_;  // of the step's writers, who have no room yet
+  bool all_wait_ = false;
   uint64_t last_step_ns_ = 0;
   std::vector<std::shared_ptr<Task>> texts_;  // not tokenised yet, in order of submission
   // Whose texts are being tokenised: the first one's was interrupted for the second one's, which is at most
@@ -196,6 +202,8 @@ bool Loop::wait_for_work() {
     wake_.wait(lock, news);
   } else if (scheduler_.readers() + scheduler_.writers() == 0) {
     wake_.wait_for(lock, kMemoryPoll, news);  // the host's own sessions have the memory: until they let go
+  } else if (all_wait_ && scheduler_.readers() == 0) {
+    wake_.wait_for(lock, kRoomPoll, news);
   }
   return !stopped_;
 }
@@ -388,9 +396,12 @@ void Loop::admit() {
                    });
 }
 
-// One token for every writer, a batch for each model.
+// One token for every writer, a batch for each model. Whoever has no room yet has had his turn, too: where they are more
+// than a batch those who wait do not keep the others' places.
 void Loop::write_step() {
+  const uint64_t start = now_ns();
   scheduler_.next_batch(kMostBatch, &ids_);
+  waiting_.clear();
   step_.clear();
   for (const Scheduler::Id id : ids_) step_.push_back(tasks_.at(id));
   const auto model_of = [](const std::shared_ptr<Task>& task) { return &task->session().model(); };
@@ -403,49 +414,80 @@ void Loop::write_step() {
   }
   step_.clear();
   last_step_ns_ = now_ns();
+  for (const Scheduler::Id id : waiting_) scheduler_.charge(id, (last_step_ns_ - start) / ids_.size());
+  all_wait_ = !ids_.empty() && waiting_.size() == ids_.size();
 }
 
-// A batch fails as a whole and changes nothing; then each goes alone, so that only the one that cannot fails. A
-// callback that has ended its session's step is not asked again: it may say otherwise then, and its host has heard.
-void Loop::write_batch(std::span<const std::shared_ptr<Task>> batch) {
-  const uint64_t start = now_ns();
+// A batch fails as a whole and changes nothing. Then it goes on without the one that it fails for, who goes alone
+// afterwards: the weights are read once for all others. A callback that has ended its session's step is not asked again:
+// it may say otherwise then, and its host has heard.
+void Loop::write_batch(std::span<std::shared_ptr<Task>> batch) {
+  // What asks in vain once more does so before others have been asked.
+  std::stable_partition(batch.begin(), batch.end(), [](const auto& task) { return task->waits; });
+  size_t together = batch.size() > 1 ? batch.size() : 0;
+  const auto take_out = [&](size_t place) -> std::shared_ptr<Task>& {
+    --together;
+    const auto out = batch.begin() + static_cast<std::ptrdiff_t>(place);
+    std::rotate(out, out + 1, batch.begin() + static_cast<std::ptrdiff_t>(together) + 1);
+    return batch[together];
+  };
+  uint64_t start = 0;
+  while (together > 0) {
+    start = now_ns();
+    try {
+      decode(batch.first(together));
+      break;
+    } catch (const NoRoomYet& error) {
+      sit_out(std::exchange(take_out(error.place()), nullptr));
+    } catch (const BatchError& error) {
+      std::shared_ptr<Task>& failed = take_out(error.place());
+      if (error.code() == WI_E_CANCELLED)
+        fail_task(std::exchange(failed, nullptr), {error.code(), error.why().what()});
+    } catch (const std::exception&) {
+      together = 0;
+    }
+  }
+  if (together > 0) {
+    const uint64_t share = (now_ns() - start) / together;
+    for (size_t i = 0; i < together; ++i) {
+      scheduler_.charge(batch[i]->id, share);
+      tell(batch[i], events_[i]);
+    }
+  }
+  for (const auto& task : batch.subspan(together))
+    if (task) write_one(task);
+}
+
+void Loop::decode(std::span<const std::shared_ptr<Task>> batch) {
   sessions_.clear();
   for (const auto& task : batch) sessions_.push_back(&task->session());
   events_.assign(batch.size(), Event{});
-  try {
-    for (const auto& task : batch) task->reserve_event();
-    const EngineCall own;
-    Session::decode_batch(sessions_, nullptr, events_.data());
-  } catch (const BatchError& error) {
-    const size_t ended = error.code() == WI_E_CANCELLED ? error.place() : batch.size();
-    if (ended < batch.size()) fail_task(batch[ended], {error.code(), error.why().what()});
-    for (size_t i = 0; i < batch.size(); ++i)
-      if (i != ended) write_one(batch[i]);
-    return;
-  } catch (const std::exception&) {
-    for (const auto& task : batch) write_one(task);
-    return;
-  }
-  const uint64_t share = (now_ns() - start) / batch.size();
-  for (size_t i = 0; i < batch.size(); ++i) {
-    scheduler_.charge(batch[i]->id, share);
-    tell(batch[i], events_[i]);
-  }
+  for (const auto& task : batch) task->reserve_event();
+  const EngineCall own;
+  Session::decode_batch(sessions_, nullptr, events_.data());
 }
 
 void Loop::write_one(const std::shared_ptr<Task>& task) {
   const uint64_t start = now_ns();
   const Outcome outcome = attempt([&] {
     task->reserve_event();
-    const Event event = [&] {
+    Event event;
+    try {
       const EngineCall own;
-      return task->session().decode(nullptr);
-    }();
+      event = task->session().decode(nullptr);
+    } catch (const NoRoomYet&) {
+      return sit_out(task);
+    }
     scheduler_.charge(task->id, now_ns() - start);
     tell(task, event);
   });
-  if (outcome.status == WI_OK || needs_end_of_chunk(outcome)) return;
-  fail_task(task, outcome);
+  if (outcome.status == WI_OK) return;
+  needs_end_of_chunk(outcome) ? sit_out(task) : fail_task(task, outcome);
+}
+
+void Loop::sit_out(const std::shared_ptr<Task>& task) {
+  task->waits = true;
+  waiting_.push_back(task->id);
 }
 
 // In the middle of a chunk, what leaves the fast tier leaves it when that ends, and then there is another try.
@@ -454,6 +496,7 @@ bool Loop::needs_end_of_chunk(const Outcome& outcome) const {
 }
 
 void Loop::tell(const std::shared_ptr<Task>& task, const Event& event) {
+  task->waits = false;
   try {
     if (event.kind != WI_EVENT_TOKEN) {  // its text is the session's, which is the host's again in a moment
       const std::string text(event.text);

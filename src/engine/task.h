@@ -103,7 +103,8 @@ class Task {
   void end(int32_t state, const Event& last, const Outcome& outcome) noexcept;
   bool ended() const;
 
-  uint64_t id = 0;  // the scheduler's
+  uint64_t id = 0;     // the scheduler's
+  bool waits = false;  // sat out the last step, for want of room
   // What the session may come to hold. least: with as little in the fast tier as it can go on with.
   TierPlan planned, least;
 
