@@ -287,6 +287,7 @@ const std::vector<Line> kLayout = {
     FIELD(wi_task_info, queued_ns),
     FIELD(wi_task_info, first_token_ns),
     FIELD(wi_task_info, message),
+    FIELD(wi_task_info, native_code),
     VALUE(WI_EVENT_LIMIT),
     VALUE(WI_EVENT_CANCELLED),
     VALUE(WI_EVENT_FAILED),
