@@ -199,12 +199,7 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
       const CatchingUp frames_go{buffer};  // when the lock is let go of
       std::lock_guard lock(mutex_);
       if (round == 0) {
-        hold(self, wish.segments);
-        if (std::tie(self.floor_, self.most_, self.cached_) != std::tie(wish.floor, wish.most, wish.cached))
-          change(self);
-        self.floor_ = wish.floor, self.most_ = wish.most, self.cached_ = wish.cached;
-        set_coming(self, wish.coming);
-        self.caller_ = std::this_thread::get_id();
+        declare(self, wish);
         if (tries) refused = refused_since(*tries);
       }
       WaveBufferMemory buffers = buffer.memory();
@@ -233,26 +228,10 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
           (refused || !wish.patience.may_wait || waited > kPatience))
         cut_frames(less(changes.missing, buffers.leaving_frames));
 
-      // As much of that as is needed now, and what others have undertaken.
       buffers = buffer.memory();
-      uint64_t on_its_way = buffers.leaving_frames + buffers.retired;
-      const bool frees = on_its_way > 0;  // though the slow tier takes nothing
-      for (const auto& segment : changes.now) on_its_way += segment->leaving_bytes();
-      auto next = changes.later.begin();
-      for (; next != changes.later.end() && on_its_way < changes.missing; ++next) {
-        on_its_way += (*next)->leaving_bytes();
-        changes.now.push_back(std::move(*next));
-      }
-      changes.later.erase(changes.later.begin(), next);
-      for (auto at = held_.begin(); at != held_.end() && on_its_way < changes.missing; ++at) {
-        if (!at->second.leaving || !at->second.fast) continue;
-        auto segment = at->second.segment.lock();
-        if (segment && std::find(changes.now.begin(), changes.now.end(), segment) != changes.now.end())
-          continue;
-        on_its_way += at->second.bytes;
-        if (segment) changes.now.push_back(std::move(segment));
-      }
-      changes.on_its_way = refused ? frees : on_its_way > 0;
+      const uint64_t given_up = buffers.leaving_frames + buffers.retired,
+                     on_its_way = given_up + take_now(changes, given_up);
+      changes.on_its_way = (refused ? given_up : on_its_way) > 0;  // though the slow tier takes nothing
       changes.coming_back = changes.on_its_way || (!refused && changes.missing && others_go_on());
       beside = tries && !refused && !changes.now.empty();
     }
@@ -286,6 +265,36 @@ bool Residency::make_room(Member& self, const Wish& wish, const Poll& poll, std:
     }
     buffer.hasten();
   }
+}
+
+void Residency::declare(Member& self, const Wish& wish) {
+  hold(self, wish.segments);
+  if (std::tie(self.floor_, self.most_, self.cached_) != std::tie(wish.floor, wish.most, wish.cached))
+    change(self);
+  self.floor_ = wish.floor, self.most_ = wish.most, self.cached_ = wish.cached;
+  set_coming(self, wish.coming);
+  self.caller_ = std::this_thread::get_id();
+}
+
+// Of what is to leave, as much as is needed now, and what others have undertaken. on_its_way: what there is besides.
+// Returns what of all that is to leave now.
+uint64_t Residency::take_now(Changes& changes, uint64_t on_its_way) {
+  const uint64_t before = on_its_way;
+  for (const auto& segment : changes.now) on_its_way += segment->leaving_bytes();
+  auto next = changes.later.begin();
+  for (; next != changes.later.end() && on_its_way < changes.missing; ++next) {
+    on_its_way += (*next)->leaving_bytes();
+    changes.now.push_back(std::move(*next));
+  }
+  changes.later.erase(changes.later.begin(), next);
+  for (auto at = held_.begin(); at != held_.end() && on_its_way < changes.missing; ++at) {
+    if (!at->second.leaving || !at->second.fast) continue;
+    auto segment = at->second.segment.lock();
+    if (segment && std::find(changes.now.begin(), changes.now.end(), segment) != changes.now.end()) continue;
+    on_its_way += at->second.bytes;
+    if (segment) changes.now.push_back(std::move(segment));
+  }
+  return on_its_way - before;
 }
 
 // What is needed now, before this returns; the rest beside the next steps. What the slow tier refuses stays, and its

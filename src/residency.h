@@ -158,6 +158,8 @@ class Residency {
   void note_refusal() noexcept;
 
   // With mutex_ held:
+  void declare(Member& self, const Wish& wish);
+  uint64_t take_now(Changes& changes, uint64_t on_its_way);
   void hold(Member& member, Segments segments);
   void release(Holding& holding) noexcept;
   void change(Member& member) noexcept;
