@@ -680,11 +680,11 @@ void what_a_file_has_is_not_offered_to_others(void**) {
 // What others hold does not make the rest of a prompt so short that it is read through the policy.
 void a_prefix_leaves_no_rest_that_is_read_sparsely(void**) {
   const auto rt = runtime();
-  const auto ids = prompt(test::slow_or(2200, 4600));
+  const auto ids = prompt(test::emulated_or(2200, 4600));
   SessionParams params = session_params(rt, "wave");
   params.policy_params.segment_tokens = 1024;
   params.sparse_read_tokens = 100;
-  const auto count = static_cast<size_t>(kSinkTokens + test::slow_or(2048, 4352) + 64);
+  const auto count = static_cast<size_t>(kSinkTokens + test::emulated_or(2048, 4352) + 64);
   const auto alone = Session::create(rt, model(), params);
   alone->prefill({ids.data(), count}, {}, nullptr);
   const auto wanted = logits_of(*alone);

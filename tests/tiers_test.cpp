@@ -26,11 +26,11 @@ constexpr int kPrompt = 3000, kOfALife = test::slow_or(2000, kPrompt);
 test::ModelShape shape(const std::vector<int32_t>& windows) {
   test::ModelShape shape;
   shape.name = "tiers";
-  shape.layers = windows.empty() ? test::slow_or(2, 3) : 3;
-  shape.hidden = shape.ffn = test::slow_or(64, 128);
-  shape.query_heads = test::slow_or(2, 4);
-  shape.kv_heads = test::slow_or(1, 2);
-  shape.head_dim = test::slow_or(32, 64);
+  shape.layers = windows.empty() ? test::emulated_or(2, 3) : 3;
+  shape.hidden = shape.ffn = test::emulated_or(64, 128);
+  shape.query_heads = test::emulated_or(2, 4);
+  shape.kv_heads = test::emulated_or(1, 2);
+  shape.head_dim = test::emulated_or(32, 64);
   shape.windows = windows;
   return shape;
 }

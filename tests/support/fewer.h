@@ -9,12 +9,14 @@
 namespace wi::test {
 
 // few: of kernels, whose every shape may go astray by itself, the sanitizer of addresses sees them all.
-#if defined(WI_EMULATED) || defined(WI_THREAD_SANITIZED)
-constexpr bool kFew = true, kSlowed = true;
+#if defined(WI_EMULATED)
+constexpr bool kEmulated = true, kFew = true, kSlowed = true;
+#elif defined(WI_THREAD_SANITIZED)
+constexpr bool kEmulated = false, kFew = true, kSlowed = true;
 #elif defined(WI_SANITIZED)
-constexpr bool kFew = false, kSlowed = true;
+constexpr bool kEmulated = false, kFew = false, kSlowed = true;
 #else
-constexpr bool kFew = false, kSlowed = false;
+constexpr bool kEmulated = false, kFew = false, kSlowed = false;
 #endif
 
 // All of what a test goes through one by one, or, of more than three, the first, the middle one and the last.
@@ -25,7 +27,12 @@ std::vector<T> some_of(std::initializer_list<T> all) {
   return {first[0], first[all.size() / 2], first[all.size() - 1]};
 }
 
-// As many of something as there are to be, or so few; slow_or: that few under every sanitizer.
+// As many of something as there are to be, or so few; emulated_or: that few there alone; slow_or: under every sanitizer,
+// too.
+template <class T>
+constexpr T emulated_or(T few, T otherwise) {
+  return kEmulated ? few : otherwise;
+}
 template <class T>
 constexpr T few_or(T few, T otherwise) {
   return kFew ? few : otherwise;
