@@ -145,7 +145,7 @@ void check(Workers& workers, std::mt19937_64& random, const Shape& shape) {
   Problem problem(random, shape);
   workers.run(nullptr, [&](const Stream& stream) { cpu::attend_chunk(stream, problem.args()); });
   for (int64_t row = 0; row < shape.rows;
-       row += std::max<int64_t>(1, shape.rows / test::few_or(4, 24)))  // a sample of rows
+       row += std::max<int64_t>(1, shape.rows / test::slow_or(4, 24)))  // a sample of rows
     for (int32_t head = 0; head < shape.kv_heads; ++head)
       for (int32_t g = 0; g < shape.group; ++g) check_row(problem, row, head, g);
   for (int32_t head = 0; head < shape.kv_heads; ++head) check_row(problem, shape.rows - 1, head, 0);
@@ -312,12 +312,12 @@ void a_chunk_whose_keys_come_in_parts_gives_the_same_bits(void**) {
   test::for_each_simd([&](const char*) {
     for (DType kv : {DType::f16, DType::bf16, DType::f32}) {
       for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
-        for (int i = 0; i < test::few_or(2, 3); ++i) {
-          const int64_t rows = i == 0 ? draw(1, 20) : draw(20, test::few_or(60, 200));
+        for (int i = 0; i < test::slow_or(2, 3); ++i) {
+          const int64_t rows = i == 0 ? draw(1, 20) : draw(20, test::slow_or(60, 200));
           const auto heads = static_cast<int32_t>(draw(1, 2)), group = static_cast<int32_t>(draw(1, 4));
           const auto head_dim = static_cast<int32_t>(2 * draw(8, i == 0 ? 128 : 40));
           check_parts(random,
-                      {rows, draw(500, test::few_or(1200, 2500)), heads, group, head_dim, kv, precision,
+                      {rows, draw(500, test::slow_or(1200, 2500)), heads, group, head_dim, kv, precision,
                        draw(1, 900)},
                       draw(1, 3));
         }
@@ -353,7 +353,7 @@ void stretches_of_a_long_past_give_the_same_bits(void**) {
     for (DType kv : {DType::f16, DType::bf16, DType::f32})
       for (Precision precision : {Precision::fast, Precision::f32, Precision::high}) {
         const int64_t past = 36'000 + static_cast<int64_t>(random() % 1000);
-        const int32_t group = test::few_or(20, 172);  // 172: two rows are a tile
+        const int32_t group = test::slow_or(20, 172);  // 172: two rows are a tile
         Problem problem(random, {3, past, 1, group, 16, kv, precision, 3000, window});
         run(problem, nullptr);
         const test::Edged<float> out = problem.out, lse = problem.lse;
