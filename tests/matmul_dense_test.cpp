@@ -45,7 +45,7 @@ void check_part(const MatmulArgs& args, const MatmulPart& part, const test::Edge
     for (float& value : weight) value = test::from_bf16(test::to_bf16(value));
     for (float& value : in) value = test::from_bf16(test::to_bf16(value));
   }
-  for (int64_t i = 0; i < args.rows; ++i) {
+  for (int64_t i = 0; i < args.rows; i += test::slow_or(7, 1)) {  // what is instrumented is the reference
     for (int64_t o = 0; o < w.rows; ++o) {
       double sum = (part.bias ? part.bias[o] : 0) +
                    (part.accumulate ? before[static_cast<size_t>(i * w.rows + o)] : 0);

@@ -12,8 +12,8 @@ using namespace wi::test;
 
 namespace {
 
-constexpr size_t kPrompt = few_or<size_t>(1500, 3000);
-constexpr int kSteps = few_or(10, 80);
+constexpr size_t kPrompt = emulated_or<size_t>(1500, 3000);
+constexpr int kSteps = emulated_or(10, 80);
 constexpr uint64_t kSegment = 256, kShortest = 64;
 
 const std::vector<int32_t> kIds = [] {

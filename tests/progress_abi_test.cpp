@@ -190,7 +190,7 @@ void a_host_hears_of_a_text_that_is_tokenised(void**) {
 
 // Prefills with callbacks of their own, steps and tasks, in the middle of another prefill's loops.
 void a_callback_may_use_other_sessions_and_tasks_of_its_runtime(void**) {
-  const std::vector<int32_t> tokens = some_tokens(kTokens), question = some_tokens(few_or(70, 300));
+  const std::vector<int32_t> tokens = some_tokens(kTokens), question = some_tokens(emulated_or(70, 300));
   Session reader = fresh_session(), answers = fresh_session(), works = fresh_session(),
           alone = fresh_session();
   assert_works(read(answers.get(), question, nullptr, error));

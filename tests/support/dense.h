@@ -9,6 +9,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "src/memory/workers.h"
+#include "tests/support/fewer.h"
 #include "tests/test.h"
 
 namespace wi::test {
@@ -38,7 +39,8 @@ void assert_ends_soon_when_cancelled(Operation operation) {
   assert_in_time(took < kCancelMs);
 }
 
-// Runs the tests with the products that the machine would take; then with all lesser ones that it has.
+// Runs the tests with the products that the machine would take; then, unless that takes too long, with all lesser ones
+// that it has.
 template <size_t kCount>
 int run_with_all_products(const CMUnitTest (&tests)[kCount]) {
   int failures = 0;
@@ -49,9 +51,10 @@ int run_with_all_products(const CMUnitTest (&tests)[kCount]) {
                 cpu::has_fast_bf16_tiles() ? "bf16 on AMX" : (cpu::has_fast_bf16() ? "bf16" : "f32"));
     failures += cmocka_run_group_tests(tests, nullptr, nullptr);
   };
-  if (cpu::has_fast_bf16_tiles()) run(true, true);
-  if (cpu::GemmBf16::supported()) run(false, true);
-  run(false, false);
+  const bool tiles = cpu::has_fast_bf16_tiles(), bf16 = cpu::GemmBf16::supported();
+  if (tiles) run(true, true);
+  if (bf16 && !(kFew && tiles)) run(false, true);
+  if (!(kFew && (tiles || bf16))) run(false, false);
   return failures;
 }
 
