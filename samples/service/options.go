@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"waveinfer"
 )
 
 // options are what the command line says.
