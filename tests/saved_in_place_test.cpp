@@ -25,12 +25,12 @@ using test::spill;
 
 namespace {
 
-constexpr int kPrompt = test::slow_or(1200, 2000);
+constexpr int kPrompt = 2000;
 
 test::ModelShape shape(std::vector<int32_t> windows = {}) {
   test::ModelShape shape;
   shape.name = "in place";
-  shape.hidden = shape.ffn = test::slow_or(64, 128);
+  shape.hidden = shape.ffn = test::emulated_or(64, 128);
   shape.head_dim = 32;
   shape.windows = std::move(windows);
   return shape;
