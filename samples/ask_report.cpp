@@ -180,6 +180,7 @@ std::string in_milliseconds(double milliseconds) {
 
 double median(const Reading& reading, double Answer::*field) {
   std::vector<double> values;
+  values.reserve(reading.answers.size());
   for (const Answer& answer : reading.answers) values.push_back(answer.*field);
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];

@@ -9,7 +9,7 @@ clang_packages=(clang-14 libclang-rt-14-dev)
 packaging_packages=(dpkg-dev file abigail-tools) # what makes a .deb, and holds the ABI against its baseline
 cuda_packages=(python3-pip) # which loads a CUDA toolkit where there is none
 arm64_packages=(g++-aarch64-linux-gnu qemu-user-static) # a cross compiler, and what runs its programs
-lint_packages=(clang-format-14 clang-tidy-14 git)
+lint_packages=(clang-format-14 python3-pip git)
 
 # set_up PACKAGE...: installs those that are missing.
 set_up() {

@@ -32,6 +32,7 @@ Text ChatTemplate::render(const ChatRequest& request, std::string* literals) con
         " bytes, at most ", chat::limits::kInputBytes, " are taken");
   check(!request.messages.empty(), WI_E_ARGUMENT, "messages is empty");
   std::vector<Value> messages;
+  messages.reserve(request.messages.size());
   for (size_t i = 0; i < request.messages.size(); ++i)
     messages.push_back(message_value(request.messages[i], i));
 

@@ -109,6 +109,7 @@ Value Interpreter::evaluate(const Expression& expression) {
     case Node::list:
     case Node::tuple: {
       std::vector<Value> items;
+      items.reserve(expression.parts.size());
       for (const ExpressionPtr& part : expression.parts) items.push_back(evaluate(*part));
       return make(std::move(items), expression.kind == Node::list ? Kind::list : Kind::tuple);
     }

@@ -140,6 +140,7 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
       break;
     case Type::scope: {
       std::vector<Value> values;
+      values.reserve(statement.values.size());
       for (const ExpressionPtr& value : statement.values) values.push_back(evaluate(*value));
       const InScope inside(scope_, scope_with(statement.unset));
       for (size_t i = 0; i < values.size(); ++i) assign(statement.targets[i], values[i]);
