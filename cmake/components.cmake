@@ -63,6 +63,9 @@ if(WAVEINFER_SANITIZE)
   string(APPEND WI_DISABLED_TARGETS "|HWY_AVX3|HWY_AVX3_DL")
   if(WAVEINFER_SANITIZE STREQUAL "thread")
     string(APPEND WI_DISABLED_TARGETS "|HWY_AVX2")
+    # One thread's work, most of what prompts take; what it reads and writes is said as a whole (operands_seen.h).
+    set_source_files_properties(kernels/cpu/gemm_f32.cpp kernels/cpu/softmax_tile.cpp PROPERTIES
+      COMPILE_OPTIONS "-fno-sanitize=thread;-O2")
   endif()
   # What is checked at every access besides the access itself makes a compiler take minutes for a kernel's templates.
   set(WI_UNCHECKED_IN_KERNELS -fno-sanitize=null,object-size,alignment,pointer-overflow)

@@ -725,7 +725,7 @@ std::vector<float> visit(Session& session, int salt) {
 }
 
 #ifdef WI_THREAD_SANITIZED
-constexpr double kEvictingSeconds = 120;
+constexpr double kEvictingSeconds = 60;
 #else
 constexpr double kEvictingSeconds = 2;
 #endif

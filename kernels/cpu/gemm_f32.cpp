@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/operands_seen.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_f32.cpp"
 #include "hwy/foreach_target.h"
@@ -166,6 +168,10 @@ HWY_EXPORT(ScratchBytes);
 size_t GemmF32::scratch_bytes() const { return HWY_DYNAMIC_DISPATCH(ScratchBytes)(*this); }
 
 void GemmF32::run(const float* a, const float* b, float* c, std::byte* scratch) const {
+  const auto bytes = [](int64_t rows, int64_t columns) {
+    return static_cast<size_t>(rows * columns) * sizeof(float);
+  };
+  reads(a, bytes(m, k)), reads(b, bytes(k, n)), writes(c, bytes(m, n));
   HWY_DYNAMIC_DISPATCH(Multiply)(*this, a, b, c, reinterpret_cast<float*>(scratch));
 }
 

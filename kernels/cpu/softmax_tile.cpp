@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/operands_seen.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/softmax_tile.cpp"
 #include "hwy/foreach_target.h"
@@ -160,6 +162,13 @@ namespace wi::cpu {
 HWY_EXPORT(softmax_any_rows);
 
 void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int32_t begin, int32_t end) {
+  const auto bytes = [&](int64_t columns, size_t each) { return static_cast<size_t>(rows * columns) * each; };
+  const size_t weight = tile.terms ? static_cast<size_t>(tile.terms) * sizeof(uint16_t) : sizeof(float);
+  reads(tile.scores + first_row * tile.keys, bytes(tile.keys, sizeof(float)));
+  writes(static_cast<char*>(tile.weights) + static_cast<size_t>(first_row * tile.keys) * weight,
+         bytes(tile.keys, weight));
+  writes(tile.max + first_row, bytes(1, sizeof(float))), writes(tile.sum + first_row, bytes(1, sizeof(float)));
+  writes(tile.out + first_row * tile.head_dim, bytes(tile.head_dim, sizeof(float)));
   HWY_DYNAMIC_DISPATCH(softmax_any_rows)(tile, first_row, rows, begin, end);
 }
 
