@@ -2,7 +2,6 @@
 #include "tests/cuda_emulation/emulation.h"
 
 #include <algorithm>
-#include <boost/context/detail/fcontext.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,20 +13,9 @@
 #include <vector>
 
 #include "tests/cuda_emulation/accesses.h"
+#include "tests/cuda_emulation/fibers.h"
 #include "tests/cuda_emulation/internal.h"
 #include "tests/cuda_emulation/shadow.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define WI_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define WI_ASAN 1
-#endif
-#endif
-#ifdef WI_ASAN
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
 
 // Of the linker: where this program or library begins, and where its variables are that begin as zeros, and so
 // what is declared __shared__ (a static here).
@@ -39,8 +27,6 @@ extern char __ehdr_start __attribute__((visibility("hidden"))),
 namespace cuda_emulation {
 namespace {
 
-namespace fcontext = boost::context::detail;
-
 constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
 struct Copy {
@@ -49,8 +35,7 @@ struct Copy {
   size_t bytes;
 };
 
-struct alignas(64) Thread {
-  fcontext::fcontext_t context = nullptr;
+struct alignas(32) Thread {
   uint3 index{};
   uint32_t number = 0;              // in the block
   const char* waits_for = nullptr;  // of who has not returned and does not run
@@ -74,6 +59,7 @@ struct Block {
   uint3 index{}, size{}, grid{};
   uint32_t count = 0;  // of threads
   Thread threads[kMostThreads];
+  Fiber fibers[kMostThreads];
   Copies copies[kMostThreads];
   Warp warps[kMostThreads / 32];
   uint16_t runnable[kMostThreads];
@@ -83,7 +69,8 @@ struct Block {
   int predicates = 0, counted = 0;
   uint64_t drawn = 0;  // for who runs next
   Thread* running = nullptr;
-  fcontext::fcontext_t host = nullptr;
+  Fiber host = nullptr;
+  bool host_known = false;  // to a fiber
   const Launch* launch = nullptr;
   bool faulted = false;
 };
@@ -95,9 +82,7 @@ Shadow* dynamic_shadow;
 Shadow* static_shadow;
 size_t fill;
 
-std::byte* stack_of(const Thread& thread) {
-  return stacks + static_cast<size_t>(thread.number) * kStackBytes;
-}
+Stack stack_of(uint32_t thread) { return {stacks + size_t{thread} * kStackBytes, kStackBytes}; }
 
 std::string name_of(const void* kernel) {
   Dl_info info;
@@ -120,50 +105,35 @@ std::string here() {
   return text + ": ";
 }
 
-const void* host_stack;
-size_t host_stack_bytes;
-
-// Where whoever went on left off. From there to here is one jump, so that it is told where to write that down.
-void left_at(fcontext::transfer_t from) { *static_cast<fcontext::fcontext_t*>(from.data) = from.fctx; }
-
-// Threads of a block run in turn; this is the only place that one goes on.
-void jump(fcontext::fcontext_t to, fcontext::fcontext_t* own, const void* bottom, size_t bytes) {
-#ifdef WI_ASAN
-  void* fake = nullptr;
-  __sanitizer_start_switch_fiber(&fake, bottom, bytes);
-  left_at(fcontext::jump_fcontext(to, own));
-  __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
-#else
-  (void)bottom, (void)bytes;
-  left_at(fcontext::jump_fcontext(to, own));
-#endif
-}
+Stack host_stack;
 
 void tell_moment() {
   running.now.block_epoch = block.epoch;
   running.now.warp_epoch = block.warps[running.now.warp()].epoch & (kMostWarpEpochs - 1);
 }
 
-void go_on_with_any(fcontext::fcontext_t* own) {
+// Threads of a block run in turn. Whoever leaves off has another go on.
+__attribute__((always_inline)) inline void go_on_with_any(Fiber* own) {
   block.drawn = block.drawn * 6364136223846793005u + 1442695040888963407u;
-  uint16_t& chosen = block.runnable[(block.drawn >> 32) * block.runnable_count >> 32];
-  Thread& next = block.threads[chosen];
-  chosen = block.runnable[--block.runnable_count];
-  block.running = &next;
-  running.now.thread = next.number & (kMostThreads - 1);
+  uint16_t& at = block.runnable[(block.drawn >> 32) * block.runnable_count >> 32];
+  const uint32_t next = at;
+  at = block.runnable[--block.runnable_count];
+  block.running = &block.threads[next];
+  running.now.thread = next & (kMostThreads - 1);
   tell_moment();
-  const std::byte* const stack = stack_of(next);
-  running.stack = reinterpret_cast<uintptr_t>(stack);
-  jump(next.context, own, stack, kStackBytes);
+  const Stack stack = stack_of(next);
+  running.stack = reinterpret_cast<uintptr_t>(stack.bottom);
+  go_on_with(block.fibers[next], own, stack);
 }
 
-void leave() {
-  if (block.runnable_count && !block.faulted) return go_on_with_any(&block.running->context);
+__attribute__((always_inline)) inline void leave() {
+  Fiber* const own = &block.fibers[running.now.thread];
+  if (block.runnable_count && !block.faulted) return go_on_with_any(own);
   runs_kernel = false;
-  jump(block.host, &block.running->context, host_stack, host_stack_bytes);
+  go_on_with(block.host, own, host_stack);
 }
 
-[[noreturn]] void fault_here(cudaError_t error, const std::string& what) {
+[[noreturn]] __attribute__((noinline)) void fault_here(cudaError_t error, const std::string& what) {
   runs_kernel = false;
   note(error, here() + what);
   block.faulted = true;
@@ -171,14 +141,11 @@ void leave() {
   std::abort();  // nobody goes on with a thread of a faulted block
 }
 
-void run_thread(fcontext::transfer_t from) {
-#ifdef WI_ASAN
-  const void* bottom = nullptr;
-  size_t bytes = 0;
-  __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
-  if (from.data == &block.host) host_stack = bottom, host_stack_bytes = bytes;
-#endif
-  left_at(from);
+void run_thread() {
+  if (!block.host_known) {
+    host_stack = came_from();
+    block.host_known = true;
+  }
   try {
     block.launch->invoke(block.launch->parameters.get());
   } catch (const std::exception& error) {
@@ -192,7 +159,7 @@ void run_thread(fcontext::transfer_t from) {
   std::abort();
 }
 
-void wait_for(const char* what) {
+__attribute__((always_inline)) inline void wait_for(const char* what) {
   block.running->waits_for = what;
   leave();
 }
@@ -245,14 +212,11 @@ bool run_block() {
     block.copies[i].groups.clear();
     // Tops at different places of a page's lines: else they would share a few sets of the cache.
     const size_t lower = i * 37 % 128 * 128;
-#ifdef WI_ASAN
-    // The last thread that had it never returned from its first function.
-    ASAN_UNPOISON_MEMORY_REGION(stack_of(thread), kStackBytes);
-#endif
-    thread.context =
-        fcontext::make_fcontext(stack_of(thread) + kStackBytes - lower, kStackBytes - lower, run_thread);
+    const Stack stack = stack_of(i);
+    block.fibers[i] = make_fiber({stack.bottom, kStackBytes - lower}, run_thread);
     wake(i);
   }
+  block.host_known = false;
   runs_kernel = true;
   go_on_with_any(&block.host);
   runs_kernel = false;
@@ -330,9 +294,11 @@ void meet_block() { meet_block_counting(false); }
 namespace {
 
 // Valid until the warp has met twice more.
-const Lanes& gather(uint32_t mask, const char* operation, uint64_t value, bool orders = false) {
+__attribute__((always_inline)) inline const Lanes& gather(uint32_t mask, const char* operation,
+                                                          uint64_t value, bool orders = false) {
   const uint32_t self = block.running->number;
-  if (mask != kAllLanes) fault_here(cudaErrorLaunchFailure, std::string(operation) + " of part of a warp");
+  if (mask != kAllLanes) [[unlikely]]
+    fault_here(cudaErrorLaunchFailure, std::string(operation) + " of part of a warp");
   Warp& warp = block.warps[self / 32];
   if (warp.arrived && warp.operation != operation && std::strcmp(warp.operation, operation) != 0)
     fault_here(cudaErrorLaunchFailure,
