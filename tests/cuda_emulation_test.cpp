@@ -145,12 +145,14 @@ void a_shadow_finds_what_all_accesses_to_each_byte_tell(void**) {
   std::vector<PlainByte> plain(kBytes);
   std::mt19937_64 random(test::seed());
   std::map<std::string, int> found;
-  uint32_t block_epoch = 0, warp_epochs[2] = {};
+  uint64_t epoch = 1;
+  uint32_t warp_epochs[2] = {};
+  shadow.begin_block(epoch);
   for (int i = 0; i < 200'000; ++i) {
     if (random() % 3 == 0) ++warp_epochs[random() % 2];
-    if (random() % 4 == 0) ++block_epoch, warp_epochs[0] = warp_epochs[1] = 0;
+    if (random() % 4 == 0) ++epoch, warp_epochs[0] = warp_epochs[1] = 0;
     const uint32_t thread = random() % 4 + random() % 2 * 32;
-    const cuda_emulation::Moment now{block_epoch, warp_epochs[thread / 32], thread, 1};
+    const auto now = cuda_emulation::Moment::of(epoch, warp_epochs[thread / 32], thread);
     const size_t size = size_t{1} << random() % 5;
     size_t at = random() % (kBytes - size + 1);
     if (random() % 4) at = at / size * size;
@@ -161,11 +163,12 @@ void a_shadow_finds_what_all_accesses_to_each_byte_tell(void**) {
     assert_string_equal(conflict.what ? conflict.what : "", wanted.c_str());
     if (wanted.empty()) continue;
     ++found[wanted];
-    shadow.begin_block();
+    epoch = random() % 100 ? epoch + 1 : 1;  // or from the first again
+    shadow.begin_block(epoch);
     plain.assign(kBytes, {});
-    block_epoch = warp_epochs[0] = warp_epochs[1] = 0;
+    warp_epochs[0] = warp_epochs[1] = 0;
     if (random() % 4 == 0) continue;
-    const cuda_emulation::Moment first{0, 0, 0, 1};
+    const auto first = cuda_emulation::Moment::of(epoch, 0, 0);
     shadow.access(0, kBytes, cuda_emulation::Access::write, first);
     for (PlainByte& byte : plain) byte.access(cuda_emulation::Access::write, first);
   }

@@ -37,7 +37,6 @@ struct Copy {
 
 struct alignas(32) Thread {
   uint3 index{};
-  uint32_t number = 0;              // in the block
   const char* waits_for = nullptr;  // of who has not returned and does not run
   bool returned = false;
 };
@@ -64,7 +63,6 @@ struct Block {
   Warp warps[kMostThreads / 32];
   uint16_t runnable[kMostThreads];
   uint32_t runnable_count = 0;
-  uint32_t epoch = 0;  // barriers that there were
   uint32_t arrived = 0, returned = 0;
   int predicates = 0, counted = 0;
   uint64_t drawn = 0;  // for who runs next
@@ -75,6 +73,7 @@ struct Block {
   bool faulted = false;
 };
 Block block;
+uint64_t epoch = 0;  // blocks and their barriers that there were
 
 std::byte* stacks;
 std::byte* shared_bytes;  // (kMostShared)
@@ -107,10 +106,8 @@ std::string here() {
 
 Stack host_stack;
 
-void tell_moment() {
-  running.now.block_epoch = block.epoch;
-  running.now.warp_epoch = block.warps[running.now.warp()].epoch & (kMostWarpEpochs - 1);
-}
+// Read with each access of whoever runs, and so written whole.
+void tell_moment(uint32_t thread) { running.now = Moment::of(epoch, block.warps[thread / 32].epoch, thread); }
 
 // Threads of a block run in turn. Whoever leaves off has another go on.
 __attribute__((always_inline)) inline void go_on_with_any(Fiber* own) {
@@ -119,15 +116,14 @@ __attribute__((always_inline)) inline void go_on_with_any(Fiber* own) {
   const uint32_t next = at;
   at = block.runnable[--block.runnable_count];
   block.running = &block.threads[next];
-  running.now.thread = next & (kMostThreads - 1);
-  tell_moment();
+  tell_moment(next);
   const Stack stack = stack_of(next);
   running.stack = reinterpret_cast<uintptr_t>(stack.bottom);
   go_on_with(block.fibers[next], own, stack);
 }
 
 __attribute__((always_inline)) inline void leave() {
-  Fiber* const own = &block.fibers[running.now.thread];
+  Fiber* const own = &block.fibers[running.now.thread()];
   if (block.runnable_count && !block.faulted) return go_on_with_any(own);
   runs_kernel = false;
   go_on_with(block.host, own, host_stack);
@@ -190,23 +186,26 @@ void report_waiters() {
   block.faulted = true;
 }
 
+// From the first again while there are as many for the block itself.
+void begin_epoch() { epoch = epoch < kMostEpochs / 2 ? epoch + 1 : 1; }
+
 bool run_block() {
   const uint32_t count = block.count = block.size.x * block.size.y * block.size.z;
   for (uint32_t i = 0; i < count / 32; ++i) {
     Warp& warp = block.warps[i];
     warp.epoch = warp.arrived = warp.generation = 0;
   }
-  block.runnable_count = block.arrived = block.returned = block.epoch = 0;
+  block.runnable_count = block.arrived = block.returned = 0;
   block.predicates = 0;
-  dynamic_shadow->begin_block();
-  static_shadow->begin_block();
+  begin_epoch();
+  dynamic_shadow->begin_block(epoch);
+  static_shadow->begin_block(epoch);
   // What an earlier block left is not to be found.
   fill = fill * 6364136223846793005u + 1442695040888963407u;
   std::memset(shared_bytes, static_cast<int>(fill >> 56), running.shared_bytes);
   for (uint32_t i = 0; i < count; ++i) {
     Thread& thread = block.threads[i];
     thread.index = {i % block.size.x, i / block.size.x % block.size.y, i / block.size.x / block.size.y};
-    thread.number = i;
     thread.returned = false;
     block.copies[i].started.clear();
     block.copies[i].groups.clear();
@@ -248,7 +247,6 @@ void run_grid(const cudaLaunchConfig_t& config, const Launch& launch) {
   running = {};
   running.shared = reinterpret_cast<uintptr_t>(shared_bytes);
   running.shared_bytes = config.dynamicSmemBytes;
-  running.now.any = 1;
   const dim3 grid = config.gridDim, size = config.blockDim;
   block.grid = {grid.x, grid.y, grid.z};
   block.size = {size.x, size.y, size.z};
@@ -271,7 +269,7 @@ uint3 block_index() { return block.index; }
 uint3 block_size() { return block.size; }
 uint3 grid_size() { return block.grid; }
 std::byte* dynamic_shared() { return shared_bytes; }
-unsigned lane() { return block.running->number % 32; }
+unsigned lane() { return running.now.thread() % 32; }
 
 int meet_block_counting(bool predicate) {
   block.predicates += predicate;
@@ -282,11 +280,12 @@ int meet_block_counting(bool predicate) {
   block.arrived = 0;
   block.counted = block.predicates;
   block.predicates = 0;
-  ++block.epoch;
+  if (++epoch == kMostEpochs) fault_here(cudaErrorLaunchFailure, "is too often at __syncthreads");
   for (uint32_t i = 0; i < block.count / 32; ++i) block.warps[i].epoch = 0;
-  tell_moment();
+  const uint32_t self = running.now.thread();
+  tell_moment(self);
   for (uint32_t i = 0; i < block.count; ++i)
-    if (i != block.running->number) wake(i);
+    if (i != self) wake(i);
   return block.counted;
 }
 void meet_block() { meet_block_counting(false); }
@@ -296,7 +295,7 @@ namespace {
 // Valid until the warp has met twice more.
 __attribute__((always_inline)) inline const Lanes& gather(uint32_t mask, const char* operation,
                                                           uint64_t value, bool orders = false) {
-  const uint32_t self = block.running->number;
+  const uint32_t self = running.now.thread();
   if (mask != kAllLanes) [[unlikely]]
     fault_here(cudaErrorLaunchFailure, std::string(operation) + " of part of a warp");
   Warp& warp = block.warps[self / 32];
@@ -314,7 +313,7 @@ __attribute__((always_inline)) inline const Lanes& gather(uint32_t mask, const c
     if (orders) {
       if (++warp.epoch == kMostWarpEpochs)
         fault_here(cudaErrorLaunchFailure, std::string("is too often at ") + operation);
-      tell_moment();
+      tell_moment(self);
     }
     for (uint32_t i = self / 32 * 32; i < self / 32 * 32 + 32; ++i)
       if (i != self) wake(i);
@@ -358,7 +357,7 @@ namespace {
 
 [[noreturn]] void refuse(const Conflict& conflict, uintptr_t address, size_t bytes) {
   std::string what = conflict.what;
-  if (conflict.other != running.now.thread)
+  if (conflict.other != running.now.thread())
     what += " of thread " + place(block.threads[conflict.other].index);
   refuse(cudaErrorLaunchFailure, what, address, bytes);
 }
@@ -402,16 +401,16 @@ void access_elsewhere(uintptr_t address, size_t bytes, Access how) {
 void copy_later(void* to, const void* from, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
     fault("misaligned copy", to);
-  block.copies[block.running->number].started.push_back({to, from, bytes});
+  block.copies[running.now.thread()].started.push_back({to, from, bytes});
 }
 
 void commit_copies() {
-  Copies& own = block.copies[block.running->number];
+  Copies& own = block.copies[running.now.thread()];
   own.groups.push_back(own.started.size());
 }
 
 void wait_for_copies(unsigned groups_left) {
-  auto& [started, groups] = block.copies[block.running->number];
+  auto& [started, groups] = block.copies[running.now.thread()];
   if (groups.size() <= groups_left) return;
   const size_t done = groups.size() - groups_left, end = groups[done - 1];
   for (size_t i = 0; i < end; ++i) {
