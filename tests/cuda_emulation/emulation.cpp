@@ -27,6 +27,7 @@ extern char __ehdr_start __attribute__((visibility("hidden"))),
 namespace cuda_emulation {
 namespace {
 
+constexpr uint32_t kNobody = kMostThreads;
 constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
 struct Copy {
@@ -65,7 +66,8 @@ struct Block {
   uint32_t runnable_count = 0;
   uint32_t arrived = 0, returned = 0;
   int predicates = 0, counted = 0;
-  uint64_t drawn = 0;  // for who runs next
+  uint64_t drawn = 0;             // for who runs next
+  uint32_t drawn_next = kNobody;  // who does after whoever runs
   Thread* running = nullptr;
   Fiber host = nullptr;
   bool host_known = false;  // to a fiber
@@ -109,12 +111,26 @@ Stack host_stack;
 // Read with each access of whoever runs, and so written whole.
 void tell_moment(uint32_t thread) { running.now = Moment::of(epoch, block.warps[thread / 32].epoch, thread); }
 
-// Threads of a block run in turn. Whoever leaves off has another go on.
-__attribute__((always_inline)) inline void go_on_with_any(Fiber* own) {
+// Of those who can run, any; it is one fewer then.
+uint32_t draw_next() {
   block.drawn = block.drawn * 6364136223846793005u + 1442695040888963407u;
   uint16_t& at = block.runnable[(block.drawn >> 32) * block.runnable_count >> 32];
   const uint32_t next = at;
   at = block.runnable[--block.runnable_count];
+  return next;
+}
+
+// Threads of a block run in turn. Whoever leaves off has another go on; who comes after that is drawn already, so that
+// its stack is on its way.
+__attribute__((always_inline)) inline void go_on_with_any(Fiber* own) {
+  const uint32_t next = block.drawn_next != kNobody ? block.drawn_next : draw_next();
+  block.drawn_next = kNobody;
+  if (block.runnable_count) {
+    block.drawn_next = draw_next();
+    const auto* const end = reinterpret_cast<const std::byte*>(block.fibers[block.drawn_next]);
+    for (int line = 0; line < 4; ++line) __builtin_prefetch(end + line * 64, 1);
+    __builtin_prefetch(&block.threads[block.drawn_next], 1);
+  }
   block.running = &block.threads[next];
   tell_moment(next);
   const Stack stack = stack_of(next);
@@ -124,7 +140,7 @@ __attribute__((always_inline)) inline void go_on_with_any(Fiber* own) {
 
 __attribute__((always_inline)) inline void leave() {
   Fiber* const own = &block.fibers[running.now.thread()];
-  if (block.runnable_count && !block.faulted) return go_on_with_any(own);
+  if ((block.drawn_next != kNobody || block.runnable_count) && !block.faulted) return go_on_with_any(own);
   runs_kernel = false;
   go_on_with(block.host, own, host_stack);
 }
@@ -195,6 +211,7 @@ bool run_block() {
     Warp& warp = block.warps[i];
     warp.epoch = warp.arrived = warp.generation = 0;
   }
+  block.drawn_next = kNobody;
   block.runnable_count = block.arrived = block.returned = 0;
   block.predicates = 0;
   begin_epoch();
