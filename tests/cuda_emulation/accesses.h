@@ -20,6 +20,7 @@ struct Region {
 struct Running {
   uintptr_t stack = 0, shared = 0;  // where they begin
   size_t shared_bytes = 0;
+  Shadow* shadow = nullptr;  // of those
   Moment now;
   // What the kernel's other accesses were found to be in, by their pages.
   static constexpr size_t kRegions = 64;
@@ -28,16 +29,22 @@ struct Running {
 };
 extern Running running;
 // Whether the calling thread of the host runs a kernel's: others run what the host has in these sources.
-extern thread_local bool runs_kernel;
+extern constinit thread_local bool runs_kernel;
 
-void access_shared(uintptr_t address, size_t bytes, Access how);
+[[noreturn]] void refuse(const Conflict& conflict, uintptr_t address, size_t bytes);
 void access_elsewhere(uintptr_t address, size_t bytes, Access how);
 
-inline void access(const void* where, size_t bytes, Access how) {
+__attribute__((always_inline)) inline void access(const void* where, size_t bytes, Access how) {
   if (!runs_kernel) return;
   const auto address = reinterpret_cast<uintptr_t>(where);
   if (bytes <= kStackBytes && address - running.stack <= kStackBytes - bytes) return;
-  if (address - running.shared < kMostShared) return access_shared(address, bytes, how);
+  const uintptr_t offset = address - running.shared;
+  if (offset < running.shared_bytes && bytes <= running.shared_bytes - offset) {
+    const Conflict conflict = running.shadow->access(offset, bytes, how, running.now);
+    if (conflict.what) [[unlikely]]
+      refuse(conflict, address, bytes);
+    return;
+  }
   const Region& region = running.region_of(address);
   if (address >= region.begin && address + bytes <= region.end) return;
   access_elsewhere(address, bytes, how);

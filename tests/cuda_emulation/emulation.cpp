@@ -244,7 +244,7 @@ bool run_block() {
 }  // namespace
 
 Running running;
-thread_local bool runs_kernel = false;
+constinit thread_local bool runs_kernel = false;
 
 void prepare_blocks() {
   if (stacks) return;
@@ -264,6 +264,7 @@ void run_grid(const cudaLaunchConfig_t& config, const Launch& launch) {
   running = {};
   running.shared = reinterpret_cast<uintptr_t>(shared_bytes);
   running.shared_bytes = config.dynamicSmemBytes;
+  running.shadow = dynamic_shadow;
   const dim3 grid = config.gridDim, size = config.blockDim;
   block.grid = {grid.x, grid.y, grid.z};
   block.size = {size.x, size.y, size.z};
@@ -372,28 +373,22 @@ namespace {
   fault_here(error, what + at + ", " + std::to_string(bytes) + " bytes");
 }
 
-[[noreturn]] void refuse(const Conflict& conflict, uintptr_t address, size_t bytes) {
+}  // namespace
+
+void refuse(const Conflict& conflict, uintptr_t address, size_t bytes) {
   std::string what = conflict.what;
   if (conflict.other != running.now.thread())
     what += " of thread " + place(block.threads[conflict.other].index);
   refuse(cudaErrorLaunchFailure, what, address, bytes);
 }
 
-}  // namespace
-
-void access_shared(uintptr_t address, size_t bytes, Access how) {
-  const size_t offset = address - running.shared;
-  if (offset + bytes > running.shared_bytes)
-    refuse(cudaErrorIllegalAddress,
-           how == Access::read ? "reads shared memory out of bounds" : "writes shared memory out of bounds",
-           address, bytes);
-  const Conflict conflict = dynamic_shadow->access(offset, bytes, how, running.now);
-  if (conflict.what) refuse(conflict, address, bytes);
-}
-
 void access_elsewhere(uintptr_t address, size_t bytes, Access how) {
   const auto* const at = reinterpret_cast<const std::byte*>(address);
   const bool reads = how == Access::read;
+  if (address - running.shared < kMostShared)
+    refuse(cudaErrorIllegalAddress,
+           reads ? "reads shared memory out of bounds" : "writes shared memory out of bounds", address,
+           bytes);
   Region& region = running.region_of(address);
   if (in_arena(at)) {
     if (in_device(at, bytes, &region)) return;

@@ -2,7 +2,7 @@
 // carry the names of the toolkit's. A block's threads are fibers of one host thread and meet at
 // __syncthreads and at warp operations; who runs next, which block is next and which stream goes on is drawn
 // from a seed. What the hardware forgives now and then is a fault here each time:
-//  - device memory is closed (PROT_NONE) to all but kernels and copies, has exact bounds, and begins with no zeros;
+//  - device memory is closed to all but kernels and copies, has exact bounds, and begins with no zeros;
 //  - shared memory is shadowed, each byte of it: a race and a read of what nobody wrote are faults;
 //  - threads that wait for each other for ever, or for a lane that has returned;
 //  - streams run late, or at once, in any order that events allow.

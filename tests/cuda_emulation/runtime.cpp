@@ -58,10 +58,18 @@ struct Arena {
   size_t used = 0;
   std::map<const std::byte*, Piece> pieces;
   int openings = 0;
+  // By a key that only the thread has who opens, where the processor has keys; by its pages, each time, otherwise.
+  int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
 
+  Arena() {
+    if (key >= 0 && pkey_mprotect(base, kArenaBytes, PROT_READ | PROT_WRITE, key) != 0) key = -1;
+  }
   bool holds(const void* address) const { return address >= base && address < base + kArenaBytes; }
-  void protect(int how) {
-    if (used) mprotect(base, used, how);
+  void set_open(bool open) {
+    if (key >= 0)
+      pkey_set(key, open ? 0 : PKEY_DISABLE_ACCESS);
+    else if (used)
+      mprotect(base, used, open ? PROT_READ | PROT_WRITE : PROT_NONE);
   }
 };
 Arena arena;
@@ -104,10 +112,10 @@ bool in_pinned(const void* address, size_t bytes, Region* found) {
 }
 
 Opening::Opening() {
-  if (arena.openings++ == 0) arena.protect(PROT_READ | PROT_WRITE);
+  if (arena.openings++ == 0) arena.set_open(true);
 }
 Opening::~Opening() {
-  if (--arena.openings == 0) arena.protect(PROT_NONE);
+  if (--arena.openings == 0) arena.set_open(false);
 }
 
 }  // namespace cuda_emulation
