@@ -310,9 +310,15 @@ void meet_block() { meet_block_counting(false); }
 
 namespace {
 
+struct NoWork {
+  void operator()(const Lanes&) const {}
+};
+
 // Valid until the warp has met twice more.
+template <class Work = NoWork>
 __attribute__((always_inline)) inline const Lanes& gather(uint32_t mask, const char* operation,
-                                                          uint64_t value, bool orders = false) {
+                                                          uint64_t value, bool orders = false,
+                                                          const Work& work = {}) {
   const uint32_t self = running.now.thread();
   if (mask != kAllLanes) [[unlikely]]
     fault_here(cudaErrorLaunchFailure, std::string(operation) + " of part of a warp");
@@ -327,6 +333,7 @@ __attribute__((always_inline)) inline const Lanes& gather(uint32_t mask, const c
     wait_for(operation);
   } else {
     warp.arrived = 0;
+    work(warp.values[generation % 2]);
     ++warp.generation;
     if (orders) {
       if (++warp.epoch == kMostWarpEpochs)
@@ -343,6 +350,13 @@ __attribute__((always_inline)) inline const Lanes& gather(uint32_t mask, const c
 
 Lanes meet_warp(uint32_t mask, const char* operation, uint64_t value) {
   return gather(mask, operation, value);
+}
+const Lanes& met_lanes(uint32_t mask, const char* operation, uint64_t value) {
+  return gather(mask, operation, value);
+}
+void meet_warp_for_work(uint32_t mask, const char* operation, uint64_t value,
+                        const std::function<void(const Lanes&)>& work) {
+  gather(mask, operation, value, false, work);
 }
 uint64_t meet_warp_for(uint32_t mask, const char* operation, uint64_t value, unsigned lane) {
   return gather(mask, operation, value).of[lane];

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -102,6 +103,11 @@ struct Lanes {
   uint64_t of[32];
 };
 Lanes meet_warp(uint32_t mask, const char* operation, uint64_t value);
+const Lanes& met_lanes(uint32_t mask, const char* operation,
+                       uint64_t value);  // until they have met twice more
+// Work that is of all of them is done by the last that comes.
+void meet_warp_for_work(uint32_t mask, const char* operation, uint64_t value,
+                        const std::function<void(const Lanes&)>& work);
 uint64_t meet_warp_for(uint32_t mask, const char* operation, uint64_t value, unsigned lane);  // of[lane]
 unsigned vote(uint32_t mask, const char* operation, bool predicate);  // a bit of each lane
 void order_warp(uint32_t mask);  // memory of a warp's lanes, once they have met
