@@ -2,6 +2,8 @@
 // thread and address, and the same kernel without it is not; streams run in every order that events allow.
 #include <array>
 #include <csignal>
+#include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "tests/cuda_emulation/shadow.h"
 #include "tests/cuda_emulation/test_kernels.h"
 #include "tests/support/device_memory.h"
 #include "tests/test.h"
@@ -113,6 +116,63 @@ void each_mistake_is_reported(void**) {
       }
     }
   }
+}
+
+// A byte with all of its readers.
+struct PlainByte {
+  bool atomic = false;
+  std::optional<cuda_emulation::Moment> writer;
+  std::vector<cuda_emulation::Moment> readers;
+
+  std::string access(cuda_emulation::Access how, const cuda_emulation::Moment& now) {
+    const bool reads = how == cuda_emulation::Access::read, adds = how == cuda_emulation::Access::atomic;
+    if (!writer && reads) return "reads shared memory that nobody has written";
+    if (!writer && adds) return "adds to shared memory that nobody has written";
+    if (writer && !writer->before(now) && !(adds && atomic))
+      return (reads ? "reads" : "writes") + std::string(" shared memory in a race with a write");
+    if (reads) return readers.push_back(now), "";
+    for (const auto& reader : readers)
+      if (!reader.before(now)) return "writes shared memory in a race with a read";
+    *this = {adds, now, {}};
+    return "";
+  }
+};
+
+// However accesses cut words up, and of however many readers.
+void a_shadow_finds_what_all_accesses_to_each_byte_tell(void**) {
+  constexpr size_t kBytes = 24;
+  cuda_emulation::Shadow shadow(kBytes);
+  std::vector<PlainByte> plain(kBytes);
+  std::mt19937_64 random(test::seed());
+  std::map<std::string, int> found;
+  uint64_t epoch = 1;
+  uint32_t warp_epochs[2] = {};
+  shadow.begin_block(epoch);
+  for (int i = 0; i < 200'000; ++i) {
+    if (random() % 3 == 0) ++warp_epochs[random() % 2];
+    if (random() % 4 == 0) ++epoch, warp_epochs[0] = warp_epochs[1] = 0;
+    const uint32_t thread = random() % 4 + random() % 2 * 32;
+    const auto now = cuda_emulation::Moment::of(epoch, warp_epochs[thread / 32], thread);
+    const size_t size = size_t{1} << random() % 5;
+    size_t at = random() % (kBytes - size + 1);
+    if (random() % 4) at = at / size * size;
+    const auto how = static_cast<cuda_emulation::Access>(std::max<uint64_t>(random() % 8, 5) - 5);
+    const cuda_emulation::Conflict conflict = shadow.access(at, size, how, now);
+    std::string wanted;
+    for (size_t byte = at; byte < at + size && wanted.empty(); ++byte) wanted = plain[byte].access(how, now);
+    assert_string_equal(conflict.what ? conflict.what : "", wanted.c_str());
+    if (wanted.empty()) continue;
+    ++found[wanted];
+    epoch = random() % 100 ? epoch + 1 : 1;  // or from the first again
+    shadow.begin_block(epoch);
+    plain.assign(kBytes, {});
+    warp_epochs[0] = warp_epochs[1] = 0;
+    if (random() % 4 == 0) continue;
+    const auto first = cuda_emulation::Moment::of(epoch, 0, 0);
+    shadow.access(0, kBytes, cuda_emulation::Access::write, first);
+    for (PlainByte& byte : plain) byte.access(cuda_emulation::Access::write, first);
+  }
+  assert_int_equal(found.size(), 5);
 }
 
 // Without the shadow's help: some order of threads gives another result.
@@ -301,6 +361,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(blocks_and_warps_work_together),
       cmocka_unit_test(each_mistake_is_reported),
+      cmocka_unit_test(a_shadow_finds_what_all_accesses_to_each_byte_tell),
       cmocka_unit_test(a_missed_barrier_shows_in_results),
       cmocka_unit_test(device_memory_is_closed_to_the_host),
       cmocka_unit_test(streams_run_in_any_order_but_that_of_events),

@@ -222,10 +222,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 inline void __syncthreads() { cuda_emulation::meet_block(); }
 inline int __syncthreads_count(int predicate) { return cuda_emulation::meet_block_counting(predicate != 0); }
 inline int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) > 0; }
-inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) {
-  cuda_emulation::meet_warp(mask, "__syncwarp", 0);
-  cuda_emulation::order_warp();
-}
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) { cuda_emulation::order_warp(mask); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __threadfence_system() {}
@@ -266,10 +263,7 @@ T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
   return cuda_emulation::exchange(mask, "__shfl_up_sync", value, at >= by ? lane - by : lane);
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  const cuda_emulation::Lanes lanes = cuda_emulation::meet_warp(mask, "__ballot_sync", predicate != 0);
-  unsigned votes = 0;
-  for (unsigned i = 0; i < 32; ++i) votes |= static_cast<unsigned>(lanes.of[i]) << i;
-  return votes;
+  return cuda_emulation::vote(mask, "__ballot_sync", predicate != 0);
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == 0xFFFFFFFFu; }

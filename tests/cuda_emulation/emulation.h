@@ -2,8 +2,8 @@
 // carry the names of the toolkit's. A block's threads are fibers of one host thread and meet at
 // __syncthreads and at warp operations; who runs next, which block is next and which stream goes on is drawn
 // from a seed. What the hardware forgives now and then is a fault here each time:
-//  - device memory is closed (PROT_NONE) to all but kernels and copies, has exact bounds, and begins with no zeros;
-//  - shared memory is shadowed byte by byte: a race and a read of what nobody wrote are faults;
+//  - device memory is closed to all but kernels and copies, has exact bounds, and begins with no zeros;
+//  - shared memory is shadowed, each byte of it: a race and a read of what nobody wrote are faults;
 //  - threads that wait for each other for ever, or for a lane that has returned;
 //  - streams run late, or at once, in any order that events allow.
 // Accesses are seen where the sources are compiled with -fsanitize=thread, whose entry points accesses.cpp
@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -102,8 +103,14 @@ struct Lanes {
   uint64_t of[32];
 };
 Lanes meet_warp(uint32_t mask, const char* operation, uint64_t value);
+const Lanes& met_lanes(uint32_t mask, const char* operation,
+                       uint64_t value);  // until they have met twice more
+// Work that is of all of them is done by the last that comes.
+void meet_warp_for_work(uint32_t mask, const char* operation, uint64_t value,
+                        const std::function<void(const Lanes&)>& work);
 uint64_t meet_warp_for(uint32_t mask, const char* operation, uint64_t value, unsigned lane);  // of[lane]
-void order_warp();  // memory of a warp's lanes, after they have met
+unsigned vote(uint32_t mask, const char* operation, bool predicate);  // a bit of each lane
+void order_warp(uint32_t mask);  // memory of a warp's lanes, once they have met
 unsigned lane();
 
 // Copies that a thread starts and waits for later: nothing of them is there before it has waited.

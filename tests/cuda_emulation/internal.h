@@ -5,13 +5,13 @@
 #include <random>
 #include <string>
 
+#include "tests/cuda_emulation/accesses.h"
 #include "tests/cuda_emulation/cuda_runtime.h"
 
 namespace cuda_emulation {
 
 constexpr uint32_t kMostThreads = 1024;
-constexpr size_t kMostShared = size_t{227} << 10;  // a block's, of compute capability 9.0
-constexpr size_t kPlainShared = size_t{48} << 10;  // of that, without asking
+constexpr size_t kPlainShared = size_t{48} << 10;  // of shared memory, without asking
 
 // ---- of the runtime
 
@@ -19,8 +19,9 @@ std::mt19937_64& drawn();
 inline uint64_t draw(uint64_t below) { return drawn()() % below; }
 void note(cudaError_t error, std::string text);  // the first fault stays
 bool in_arena(const void* address);              // where device memory is, whether allocated or not
-bool in_device(const void* address, size_t bytes);
-bool in_pinned(const void* address, size_t bytes);
+// What it is in goes to *found.
+bool in_device(const void* address, size_t bytes, Region* found = nullptr);
+bool in_pinned(const void* address, size_t bytes, Region* found = nullptr);
 
 // Device memory is open while there is one.
 struct Opening {

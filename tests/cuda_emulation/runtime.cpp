@@ -9,6 +9,7 @@
 #include <linux/mempolicy.h>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -56,13 +57,19 @@ struct Arena {
       mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   size_t used = 0;
   std::map<const std::byte*, Piece> pieces;
-  const std::byte *last = nullptr, *last_end = nullptr;  // of the piece that was last looked up
-  int last_device = 0;
   int openings = 0;
+  // By a key that only the thread has who opens, where the processor has keys; by its pages, each time, otherwise.
+  int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
 
+  Arena() {
+    if (key >= 0 && pkey_mprotect(base, kArenaBytes, PROT_READ | PROT_WRITE, key) != 0) key = -1;
+  }
   bool holds(const void* address) const { return address >= base && address < base + kArenaBytes; }
-  void protect(int how) {
-    if (used) mprotect(base, used, how);
+  void set_open(bool open) {
+    if (key >= 0)
+      pkey_set(key, open ? 0 : PKEY_DISABLE_ACCESS);
+    else if (used)
+      mprotect(base, used, open ? PROT_READ | PROT_WRITE : PROT_NONE);
   }
 };
 Arena arena;
@@ -83,31 +90,32 @@ void note(cudaError_t error, std::string text) {
 }
 
 bool in_arena(const void* address) { return arena.holds(address); }
-bool in_device(const void* address, size_t bytes) {
+bool in_device(const void* address, size_t bytes, Region* found) {
   const auto* const at = static_cast<const std::byte*>(address);
-  const auto reached = [] { return running_on < 0 || running_on == arena.last_device; };  // no peer's
-  if (at >= arena.last && at + bytes <= arena.last_end) return reached();
   auto after = arena.pieces.upper_bound(at);
   if (after == arena.pieces.begin()) return false;
-  --after;
-  if (at + bytes > after->first + after->second.bytes) return false;
-  arena.last = after->first;
-  arena.last_end = after->first + after->second.bytes;
-  arena.last_device = after->second.device;
-  return reached();
+  const auto& [begin, piece] = *--after;
+  if (at + bytes > begin + piece.bytes) return false;
+  if (running_on >= 0 && running_on != piece.device) return false;  // no peer's
+  if (found) *found = {reinterpret_cast<uintptr_t>(begin), reinterpret_cast<uintptr_t>(begin) + piece.bytes};
+  return true;
 }
-bool in_pinned(const void* address, size_t bytes) {
+bool in_pinned(const void* address, size_t bytes, Region* found) {
   if (machine.reads_pageable) return true;
   const auto* const at = static_cast<const std::byte*>(address);
-  const auto after = pinned.upper_bound(at);
-  return after != pinned.begin() && at + bytes <= std::prev(after)->first + std::prev(after)->second;
+  auto after = pinned.upper_bound(at);
+  if (after == pinned.begin()) return false;
+  const auto& [begin, size] = *--after;
+  if (at + bytes > begin + size) return false;
+  if (found) *found = {reinterpret_cast<uintptr_t>(begin), reinterpret_cast<uintptr_t>(begin) + size};
+  return true;
 }
 
 Opening::Opening() {
-  if (arena.openings++ == 0) arena.protect(PROT_READ | PROT_WRITE);
+  if (arena.openings++ == 0) arena.set_open(true);
 }
 Opening::~Opening() {
-  if (--arena.openings == 0) arena.protect(PROT_NONE);
+  if (--arena.openings == 0) arena.set_open(false);
 }
 
 }  // namespace cuda_emulation
@@ -217,8 +225,11 @@ bool advance() {
 
 template <class Done>
 cudaError_t advance_until(Done&& done) {
-  while (!done() && sticky == cudaSuccess)
+  std::optional<Opening> open;  // once for all that runs here
+  while (!done() && sticky == cudaSuccess) {
+    if (!open) open.emplace();
     if (!advance()) note(cudaErrorUnknown, "waits for an event that no stream comes to");
+  }
   if (sticky != cudaSuccess)
     for (const auto& stream : streams) stream->queue.clear();
   return failed(sticky);
@@ -243,7 +254,6 @@ bool forget_piece(std::byte* data) {
   if (piece == arena.pieces.end()) return false;
   madvise(data, piece->second.mapped, MADV_DONTNEED);
   arena.pieces.erase(piece);
-  arena.last = arena.last_end = nullptr;
   return true;
 }
 
@@ -302,7 +312,6 @@ void reset(uint64_t seed) {
   for (const auto& [at, piece] : arena.pieces)
     madvise(const_cast<std::byte*>(at), piece.mapped, MADV_DONTNEED);
   arena.pieces.clear();
-  arena.last = arena.last_end = nullptr;
   arena.used = 0;
   for (const auto& [at, bytes] : pinned) std::free(const_cast<std::byte*>(at));
   pinned.clear();

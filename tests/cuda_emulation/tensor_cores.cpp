@@ -1,5 +1,4 @@
-// What a warp's lanes do together with matrices: each hands in where its own numbers are, and one of them
-// works for all, so that a product takes two meetings.
+// What a warp's lanes do together with matrices: each hands in where its own numbers are, and one of them works for all.
 #include <bit>
 #include <cstring>
 
@@ -10,8 +9,8 @@ namespace cuda_emulation {
 
 void load_matrices(const void* row, bool transposed, unsigned (&out)[4]) {
   if (reinterpret_cast<uintptr_t>(row) % 16) fault("misaligned row of a matrix", row);
-  const Lanes rows =
-      meet_warp(0xFFFFFFFFu, transposed ? "ldmatrix.trans" : "ldmatrix", reinterpret_cast<uintptr_t>(row));
+  const Lanes& rows =
+      met_lanes(0xFFFFFFFFu, transposed ? "ldmatrix.trans" : "ldmatrix", reinterpret_cast<uintptr_t>(row));
   const auto number = [&](unsigned matrix, unsigned at_row, unsigned column) {
     const auto* const at =
         std::bit_cast<const std::byte*>(static_cast<uintptr_t>(rows.of[matrix * 8 + at_row])) + column * 2;
@@ -32,8 +31,7 @@ namespace {
 template <int kPerWord, class Number, class Operands, class Take>
 void multiply_words(Operands& own, const char* operation, Take number) {
   constexpr int kInputs = 8 * kPerWord;
-  const Lanes all = meet_warp(0xFFFFFFFFu, operation, reinterpret_cast<uintptr_t>(&own));
-  if (lane() == 0) {
+  const auto multiply = [&](const Lanes& all) {
     Number left[16][kInputs], right[8][kInputs];  // by row and by column, then by input
     const auto unpack = [&](unsigned word, Number* to) {
       for (int i = 0; i < kPerWord; ++i) to[i] = number(word, i);
@@ -55,8 +53,8 @@ void multiply_words(Operands& own, const char* operation, Take number) {
         for (int input = 0; input < kInputs; ++input) sum += a[input] * b[input];
         of[i]->sums[part] = sum;
       }
-  }
-  meet_warp(0xFFFFFFFFu, operation, 0);
+  };
+  meet_warp_for_work(0xFFFFFFFFu, operation, reinterpret_cast<uintptr_t>(&own), multiply);
 }
 
 }  // namespace

@@ -49,6 +49,43 @@ __global__ void unwritten_kernel(bool wrong, int* out) {
   out[threadIdx.x] = numbers[threadIdx.x];
 }
 
+// Bytes of a word are each of their own writer.
+__global__ void unwritten_byte_kernel(bool wrong, int* out) {
+  unsigned char* bytes = reinterpret_cast<unsigned char*>(cuda::block_memory());
+  if (!wrong || threadIdx.x != 5) bytes[threadIdx.x] = 1;
+  __syncthreads();
+  out[threadIdx.x] = reinterpret_cast<int*>(bytes)[threadIdx.x / 4];
+}
+
+__global__ void byte_in_word_kernel(bool wrong, int* out) {
+  __shared__ int words[64];
+  words[threadIdx.x] = 0;
+  __syncthreads();
+  reinterpret_cast<unsigned char*>(words)[threadIdx.x * 4 + threadIdx.x % 4] = 1;
+  if (!wrong) __syncthreads();
+  out[threadIdx.x] = words[63 - threadIdx.x];
+}
+
+__global__ void half_after_word_kernel(bool wrong, int* out) {
+  __shared__ int words[64];
+  words[threadIdx.x] = 0;
+  __syncthreads();
+  out[threadIdx.x] = words[threadIdx.x];
+  if (!wrong) __syncthreads();
+  reinterpret_cast<unsigned short*>(words)[127 - threadIdx.x] = 1;
+}
+
+// A word that is no number's own: of it two bytes of each of two.
+__global__ void across_words_kernel(bool wrong, int* out) {
+  std::byte* const bytes = cuda::block_memory() + threadIdx.x * 8;
+  const uint32_t number = threadIdx.x;
+  memcpy(bytes + 2, &number, 4);
+  __syncthreads();
+  uint32_t got;
+  memcpy(&got, bytes + (wrong && threadIdx.x == 9 ? 3 : 2), 4);
+  out[threadIdx.x] = static_cast<int>(got);
+}
+
 __global__ void atomic_kernel(bool wrong, int* out) {
   __shared__ int sum;
   if (threadIdx.x == 0) sum = 0;
@@ -124,6 +161,22 @@ const Mistake kMistakes[] = {
     {"unwritten_kernel", "that nobody has written",
      [](cudaStream_t s, bool wrong, int* out, int*) {
        return launch(unwritten_kernel, 3, 64, 256, s, wrong, out);
+     }},
+    {"unwritten_byte_kernel", "that nobody has written",
+     [](cudaStream_t s, bool wrong, int* out, int*) {
+       return launch(unwritten_byte_kernel, 3, 64, 64, s, wrong, out);
+     }},
+    {"byte_in_word_kernel", "in a race with",
+     [](cudaStream_t s, bool wrong, int* out, int*) {
+       return launch(byte_in_word_kernel, 3, 64, 0, s, wrong, out);
+     }},
+    {"half_after_word_kernel", "in a race with",
+     [](cudaStream_t s, bool wrong, int* out, int*) {
+       return launch(half_after_word_kernel, 3, 64, 0, s, wrong, out);
+     }},
+    {"across_words_kernel", "that nobody has written",
+     [](cudaStream_t s, bool wrong, int* out, int*) {
+       return launch(across_words_kernel, 3, 64, 512, s, wrong, out);
      }},
     {"atomic_kernel", "in a race with a write",
      [](cudaStream_t s, bool wrong, int* out, int*) {
