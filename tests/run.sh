@@ -14,7 +14,7 @@
 # What tests ask of their environment: WI_TEST_SEED, which each of them prints, for the same random numbers again;
 # WI_TEST_ALL=1: every allocation and every call of the system is refused once, where a few by chance are
 # (refused_memory_abi_test, refused_life_abi_test, tier_memory_test, tier_faults_test, read_ahead_test, spill_file_test);
-# WI_TEST_SECONDS: that tier_faults_test lets sessions evict each other, 2 or under TSan 120, and lives_abi_test lets
+# WI_TEST_SECONDS: that tier_faults_test lets sessions evict each other, 2 or under TSan 60, and lives_abi_test lets
 # them live, 5; WI_TEST_MEMORY=guarded: keys and values are in memory that only kernels and copies can read, as in all
 # tests with the label guarded (support/runtime.h).
 set -euo pipefail
@@ -38,6 +38,8 @@ main() {
   local toolkit cuda=()
   if toolkit=$("$top/tests/cuda_toolkit.sh" "$top/build-cuda-toolkit"); then
     cuda=(-DWAVEINFER_CUDA=ON -DCUDAToolkit_ROOT="$toolkit")
+    # The instructions that are looked at; not a third time, as PTX for processors to come.
+    [ -z "$all" ] || cuda+=("-DCMAKE_CUDA_ARCHITECTURES=80-real;90a-real")
     if [ -n "$all" ] && ! PATH=$toolkit/bin:$PATH command -v cuobjdump >/dev/null; then
       echo "tests/run.sh: no cuobjdump in $toolkit/bin or the path, which cuda_disassembly_test needs" >&2
       exit 1
@@ -139,12 +141,13 @@ build_and_test_label() {
 
 # ---- 64-bit ARM
 
-build_for_arm64() { # TARGET...: those; none: everything
+build_for_arm64() { # TARGET...: those, to see that they can be built; none: everything, to be run
   echo "== 64-bit ARM: build"
   set_up "${arm64_packages[@]}"
   local packages
   packages=$("$top/tests/arm64_packages.sh" "$top/build-arm64-packages")
-  configure "$top/build-arm64" -DCMAKE_TOOLCHAIN_FILE="$top/cmake/aarch64-linux-gnu.cmake" -DWI_SYSROOT="$packages"
+  configure "$top/build-arm64" -DCMAKE_TOOLCHAIN_FILE="$top/cmake/aarch64-linux-gnu.cmake" -DWI_SYSROOT="$packages" \
+    -DCMAKE_CXX_FLAGS_RELEASE="$([ $# = 0 ] && echo -O3 || echo -O1) -DNDEBUG"
   cmake --build "$top/build-arm64" -j "$jobs" ${@+--target "$@"}
   summary+=("64-bit ARM: built")
 }
