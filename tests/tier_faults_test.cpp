@@ -10,6 +10,7 @@
 #include "src/cancel.h"
 #include "src/memory_plan.h"
 #include "tests/support/failing_calls.h"
+#include "tests/support/fewer.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/tiers.h"
 
@@ -673,7 +674,7 @@ void a_stalled_manager_costs_hits_and_nothing_else(void**) {
     // In turns: what else the machine does is the same for both. Each stall is longer than the manager's queue, and
     // segments are sealed meanwhile.
     double free = std::numeric_limits<double>::infinity(), stalled = free, longest = 0;
-    for (int turn = 0; turn < 3; ++turn) {
+    for (int turn = 0; turn < test::few_or(1, 3); ++turn) {
       steps(60);
       free = std::min(free, steps(150).first);
       Stall stall(world.buffer());
@@ -789,7 +790,7 @@ void any_budget_is_a_status_or_changes_no_token(void**) {
   }
   for (const bool whole_runtime : {true, false}) {
     int tried = 0, prompts = 0, lives = 0;
-    for (double budget = 1; budget < 4e6; budget *= budget < 1e5 ? 2 : 1.2, ++tried) {
+    for (double budget = 1; budget < 4e6; budget *= budget < 1e5 ? 2 : test::few_or(1.3, 1.2), ++tried) {
       const auto bytes = static_cast<uint64_t>(budget);
       const TiersWorld world = world_of({.kv_budget_bytes = whole_runtime ? bytes : uint64_t{256} << 20});
       SessionParams params = world.params(0);
@@ -825,7 +826,7 @@ void any_budget_is_a_status_or_changes_no_token(void**) {
 // How many segments a sequence takes for slow is how many its views show so, whatever leaves meanwhile: a step
 // that knows of none reads through no view of such.
 void views_show_the_tiers_of_one_moment(void**) {
-  for (int round = 0; round < 5; ++round) {
+  for (int round = 0; round < test::few_or(2, 5); ++round) {
     const TiersWorld world = world_of();
     const auto session = world.session(0);
     session->prefill(random_prompt(200), {}, nullptr);
