@@ -4,23 +4,24 @@
 
 #include <cstddef>
 
-#ifdef WI_THREAD_SANITIZED
-extern "C" void __tsan_read_range(void* address, unsigned long bytes);
-extern "C" void __tsan_write_range(void* address, unsigned long bytes);
-#endif
+extern "C" {
+void __tsan_read_range(void* address, unsigned long bytes);
+void __tsan_write_range(void* address, unsigned long bytes);
+}
 
 namespace wi::cpu {
 
-inline void reads([[maybe_unused]] const void* operand, [[maybe_unused]] size_t bytes) {
 #ifdef WI_THREAD_SANITIZED
-  __tsan_read_range(const_cast<void*>(operand), bytes);
+constexpr bool kToldByOperands = true;
+#else
+constexpr bool kToldByOperands = false;
 #endif
-}
 
-inline void writes([[maybe_unused]] void* operand, [[maybe_unused]] size_t bytes) {
-#ifdef WI_THREAD_SANITIZED
-  __tsan_write_range(operand, bytes);
-#endif
+inline void reads(const void* operand, size_t bytes) {
+  if constexpr (kToldByOperands) __tsan_read_range(const_cast<void*>(operand), bytes);
+}
+inline void writes(void* operand, size_t bytes) {
+  if constexpr (kToldByOperands) __tsan_write_range(operand, bytes);
 }
 
 }  // namespace wi::cpu
