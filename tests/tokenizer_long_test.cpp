@@ -13,7 +13,7 @@ namespace {
 
 using namespace test;
 #if defined(WI_SANITIZED) || defined(WI_EMULATED)
-constexpr size_t kBytes = 500'000;  // which make every byte some twenty times as dear
+constexpr size_t kBytes = 512'000;  // which make every byte some twenty times as dear
 #else
 constexpr size_t kBytes = 10'000'000;
 #endif
