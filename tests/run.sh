@@ -21,7 +21,7 @@ set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$top/samples/setup.sh"
 jobs=$(nproc)
-languages=(go rust java python samples/service samples/ffi)
+languages=(python rust java samples/service go samples/ffi)
 
 main() {
   local all=
@@ -85,29 +85,23 @@ refuse_each_allocation() {
   summary+=("each allocation of each call: refused once alone and once with all that follow")
 }
 
-# Each one's own test.sh, two at a time: they load as much as they compute. What loads or builds much more is left to
-# options of theirs: rust/test.sh --all, samples/service/test.sh --browser and --load,
+# Each one's own test.sh, two at a time, as they load as much as they compute; the longest first. What loads or builds much
+# more is left to options of theirs: rust/test.sh --all, samples/service/test.sh --browser and --load,
 # python/test.sh --transformers.
 test_languages() {
-  local build=$1 failed= at
+  local build=$1 language failed=
   echo "== other languages: ${languages[*]}"
-  for ((at = 0; at < ${#languages[@]}; at += 2)); do
-    local language pids=()
-    for language in "${languages[@]:at:2}"; do
-      # A shell has what it runs beside itself ignore Ctrl-C, which some of these tests send.
-      env --default-signal=INT "$top/$language/test.sh" "$build" >"$build/${language#*/}.log" 2>&1 &
-      pids+=($!)
-    done
-    for language in "${languages[@]:at:2}"; do
-      if wait "${pids[0]}"; then
-        summary+=("$(tail -n 1 "$build/${language#*/}.log")")
-      else
-        echo "== $language/test.sh failed:" >&2
-        tail -n 60 "$build/${language#*/}.log" >&2
-        failed=1
-      fi
-      pids=("${pids[@]:1}")
-    done
+  # shellcheck disable=SC2016
+  printf '%s\n' "${languages[@]}" | xargs -P 2 -I {} env --default-signal=INT bash -c \
+    'rm -f "$2/${0#*/}.passed"; "$1/$0/test.sh" "$2" >"$2/${0#*/}.log" 2>&1 && touch "$2/${0#*/}.passed"' {} "$top" "$build" || :
+  for language in "${languages[@]}"; do
+    if [ -e "$build/${language#*/}.passed" ]; then
+      summary+=("$(tail -n 1 "$build/${language#*/}.log")")
+    else
+      echo "== $language/test.sh failed:" >&2
+      tail -n 60 "$build/${language#*/}.log" >&2
+      failed=1
+    fi
   done
   [ -z "$failed" ]
 }
