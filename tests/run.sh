@@ -16,7 +16,7 @@
 # (refused_memory_abi_test, refused_life_abi_test, tier_memory_test, tier_faults_test, read_ahead_test, spill_file_test);
 # WI_TEST_SECONDS: that tier_faults_test lets sessions evict each other, 2 or under TSan 60, and lives_abi_test lets
 # them live, 5; WI_TEST_MEMORY=guarded: keys and values are in memory that only kernels and copies can read, as in all
-# tests with the label guarded (support/runtime.h); WI_TEST_BESIDE: others run beside it, and no time is judged.
+# tests with the label guarded (support/runtime.h).
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$top/samples/setup.sh"

@@ -167,8 +167,8 @@ void softmax_rows(const SoftmaxTile& tile, int64_t first_row, int64_t rows, int3
   reads(tile.scores + first_row * tile.keys, bytes(tile.keys, sizeof(float)));
   writes(static_cast<char*>(tile.weights) + static_cast<size_t>(first_row * tile.keys) * weight,
          bytes(tile.keys, weight));
-  writes(tile.max + first_row, bytes(1, sizeof(float))),
-      writes(tile.sum + first_row, bytes(1, sizeof(float)));
+  writes(tile.max + first_row, bytes(1, sizeof(float)));
+  writes(tile.sum + first_row, bytes(1, sizeof(float)));
   writes(tile.out + first_row * tile.head_dim, bytes(tile.head_dim, sizeof(float)));
   HWY_DYNAMIC_DISPATCH(softmax_any_rows)(tile, first_row, rows, begin, end);
 }

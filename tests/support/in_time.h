@@ -1,7 +1,6 @@
 // For what must be done in time, wall or processor: claimed of the optimised build, whose tests that claim it run one at
-// a time. Under a sanitizer, on an emulated processor, in guarded memory (runtime.h) or with the bundled library, where
-// things take a multiple of their time or tests run side by side (WI_TEST_BESIDE), the call is made and its time not
-// judged.
+// a time. Under a sanitizer, in guarded memory (runtime.h) or on an emulated processor, where things take a multiple of
+// their time and tests run side by side, the call is made and its time not judged.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 #if defined(WI_SANITIZED) || defined(WI_EMULATED)
 #define assert_in_time(condition) static_cast<void>(condition)
 #else
-#define assert_in_time(condition) assert_true((condition) || std::getenv("WI_TEST_BESIDE"))
+#define assert_in_time(condition) assert_true((condition) || std::getenv("WI_TEST_MEMORY"))
 #endif
 
 namespace wi::test {
